@@ -1,0 +1,1 @@
+"""An RL harness for LLM and VLM agents: rollout, update, both; see README.md."""

@@ -1,0 +1,1 @@
+"""History to prompt tokens, response to action."""

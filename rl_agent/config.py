@@ -1,0 +1,270 @@
+"""The configuration: Hydra composes it from `configs/`, pydantic checks it, `Plan` carries it.
+
+Defaults live in the YAML files only; the models below state names, types and ranges. `cli.plan` is the
+one place that composes; every later command reads the resulting `plan.json`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rl_agent.paths import RunPaths
+from rl_agent.types import Split
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+SampleSize = Annotated[int, Field(ge=-1)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class ModelConfig(Section):
+    model_type: Literal["qwen3-instruct", "qwen3-think"]
+    base_model: str
+    template: str
+    reasoning_parser: str | None
+    trust_remote_code: bool
+    chat_template_kwargs: dict[str, Any]
+
+
+class PolicyConfig(Section):
+    temperature: Annotated[float, Field(ge=0)]
+    test_temperature: Annotated[float, Field(ge=0)] | None
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Annotated[int, Field(ge=-1)]
+    min_p: Share
+    max_new_tokens: Positive
+    system_prompt: str | None
+
+    def temperature_of(self, split: Split) -> float:
+        if split == "test" and self.test_temperature is not None:
+            return self.test_temperature
+        return self.temperature
+
+
+class EngineConfig(Section):
+    device: Literal["gpu", "cpu"]
+    url: str | None
+    host: str
+    port: Port
+    api_key_env_var: str
+    dtype: str
+    max_num_seqs: Positive
+    max_model_len: Positive
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
+    tensor_parallel_size: Positive
+    data_parallel_size: Positive | None
+    limit_mm_per_prompt: dict[str, int]
+    allowed_local_media_path: str
+    enforce_eager: bool
+    extra_args: dict[str, Any]
+    extra_env: dict[str, str]
+    start_timeout_s: Seconds
+    start_attempts: Positive
+    stop_timeout_s: Seconds
+    memory_clear_timeout_s: Seconds
+    memory_clear_mib: Positive
+
+    @property
+    def base_url(self) -> str:
+        """Root URL without a trailing slash; routes such as `/v1/models` are appended to it."""
+        if self.url is not None:
+            return self.url.rstrip("/")
+        is_any = self.host in ("0.0.0.0", "::")  # noqa: S104 - compares, does not bind
+        host = "127.0.0.1" if is_any else self.host
+        return f"http://{host}:{self.port}"
+
+
+class EnvConfig(Section):
+    kinds: dict[str, str]
+    default_env: str
+    server_size: Positive
+    train_tasks: str
+    test_tasks: str
+    train_tasks_rollout_size: SampleSize
+    test_tasks_rollout_size: SampleSize
+    test_tasks_repeat_times: Positive
+    train_tasks_sampler: Literal["uniform", "ratio"]
+    difficulty_ratio: dict[str, Annotated[float, Field(ge=0)]]
+    train_difficulty_max_steps: dict[str, Positive]
+    test_difficulty_max_steps: dict[str, Positive]
+    kwargs: dict[str, dict[str, Any]]
+
+    def tasks_file(self, split: Split, data_path: Path) -> Path:
+        return data_path / (self.train_tasks if split == "train" else self.test_tasks)
+
+    def max_steps(self, split: Split) -> dict[str, int]:
+        is_train = split == "train"
+        return self.train_difficulty_max_steps if is_train else self.test_difficulty_max_steps
+
+
+class RolloutConfig(Section):
+    group_size: Positive
+    reward: Literal["rule", "judge"]
+    max_vllm_sessions: Positive
+    min_vllm_sessions: Positive
+    completion_threshold: Annotated[float, Field(gt=0, le=1)]
+    completion_grace_period: Annotated[float, Field(ge=0)]
+    request_timeout_s: Seconds
+    step_timeout_s: Seconds
+    episode_timeout_s: Seconds
+    judge_timeout_s: Seconds
+    request_retries: Annotated[int, Field(ge=0)]
+    fsync: bool
+
+
+class JudgeOverride(Section):
+    """What one purpose may set differently from the rest of `openai_config`."""
+
+    model: str | None = None
+    base_url: str | None = None
+    openai_api_key_env_var: str | None = None
+    temperature: float | None = None
+    max_tokens: Positive | None = None
+
+
+class JudgeConfig(Section):
+    model: str
+    base_url: str
+    openai_api_key_env_var: str
+    temperature: Annotated[float, Field(ge=0)]
+    max_tokens: Positive
+    timeout_s: Seconds
+    max_retries: Annotated[int, Field(ge=0)]
+    max_concurrency: Positive
+    use_cache: bool
+    price_per_million_prompt_tokens: Annotated[float, Field(ge=0)]
+    price_per_million_completion_tokens: Annotated[float, Field(ge=0)]
+    evaluation: JudgeOverride
+
+
+class TrainerConfig(Section):
+    kind: Literal["llamafactory"]
+    recent_iterations: Positive
+    reward_threshold: float
+    positive_samples_to_train: Positive
+    recency_bias_power: Annotated[float, Field(ge=0)]
+    filter_unchanged_steps: bool
+    val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
+    finetuning_type: Literal["full", "lora"]
+    lora_rank: Positive
+    lora_alpha: Positive
+    lora_target: str
+    cutoff_len: Positive
+    mask_history: bool
+    per_device_train_batch_size: Positive
+    per_device_eval_batch_size: Positive
+    gradient_accumulation_steps: Positive
+    learning_rate: Annotated[float, Field(gt=0)]
+    max_grad_norm: Annotated[float, Field(ge=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    num_train_epochs: Annotated[float, Field(gt=0)]
+    max_steps: Positive | None
+    lr_scheduler_type: str
+    warmup_steps: Annotated[int, Field(ge=0)] | None
+    warmup_ratio: Share | None
+    logging_steps: Positive
+    do_eval: bool
+    eval_strategy: Literal["no", "steps", "epoch"]
+    eval_steps: Positive | None
+    save_strategy: Literal["no", "steps", "epoch"]
+    save_steps: Annotated[float, Field(gt=0)]
+    save_total_limit: Positive
+    save_only_model: bool
+    preprocessing_num_workers: Positive
+    dataloader_num_workers: Annotated[int, Field(ge=0)]
+    dataloader_pin_memory: bool
+    remove_unused_columns: bool
+    gradient_checkpointing: bool
+    bf16: bool | None
+    use_cpu: bool | None
+    deepspeed: str | None
+    plot_loss: bool
+    extra_args: dict[str, Any]
+    nproc_per_node: Positive | None
+    timeout_s: Seconds
+    continue_optimizer: bool
+    keep_versions: Annotated[int, Field(ge=2)]
+
+
+class WandbConfig(Section):
+    project: str
+    entity: str | None
+    mode: Literal["online", "offline", "disabled"] | None
+    wandb_key_env_var: str
+
+
+class Config(Section):
+    data_path: Path
+    log_path: Path
+    run_name: str
+    seed: Annotated[int, Field(ge=0)]
+    model: Annotated[ModelConfig, Field(alias="model_config")]
+    policy_config: PolicyConfig
+    engine: EngineConfig
+    env_config: EnvConfig
+    rollout: RolloutConfig
+    openai_config: JudgeConfig
+    trainer: TrainerConfig
+    wandb: WandbConfig
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.log_path)
+
+
+class Hardware(Section):
+    """What the plan found on this machine."""
+
+    num_gpus: int
+    cores: int
+    memory_gib: float
+
+
+class Command(Section):
+    """What the user asked `run.sh` for."""
+
+    rl_phase: Literal["rollout", "update", "both"]
+    eval_interval: Positive | None
+    rollout_split: Literal["train-only", "eval-only"] | None
+    debug_mode: bool
+    resume: bool
+    max_iterations: Positive | None
+    num_nodes: Positive
+    rank: Annotated[int, Field(ge=0)]
+    rank_weights: tuple[Positive, ...]
+    overrides: tuple[str, ...]
+
+
+class Plan(Section):
+    """Everything a run needs to know, resolved once and written to `plan.json`."""
+
+    run_id: str
+    attempt: Positive
+    """Counts the starts of a run, resumes included, from 1."""
+    first_iteration: Positive
+    """Iteration this start begins with; `max_iterations` counts from here."""
+    command: Command
+    hardware: Hardware
+    config: Config
+
+    @property
+    def paths(self) -> RunPaths:
+        return self.config.paths
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        return cls.model_validate_json(path.read_bytes())
+
+    def write(self, path: Path) -> None:
+        text = self.model_dump_json(indent=2, by_alias=True)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.rename(path)

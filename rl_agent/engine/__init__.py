@@ -1,0 +1,1 @@
+"""Clients and processes of inference servers."""

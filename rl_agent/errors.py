@@ -1,0 +1,68 @@
+"""Every failure this project raises on purpose, and the exit code each one means.
+
+`ConfigError` and `UsageError` carry one line for a person: the flag, file or key, what is wrong, and
+what would be right. `RolloutError`s end one episode and are recorded with it; they never end a run.
+"""
+
+EXIT_USAGE = 2
+EXIT_RETRY_LATER = 75
+EXIT_CONFIG = 78
+EXIT_DEADLINE = 124
+
+
+class HarnessError(Exception):
+    """Base of all deliberate failures; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class UsageError(HarnessError):
+    """A flag is missing, unknown or contradicts another."""
+
+    exit_code = EXIT_USAGE
+
+
+class ConfigError(HarnessError):
+    """A configuration key, a file or this machine does not allow the run."""
+
+    exit_code = EXIT_CONFIG
+
+
+class DeadlineError(HarnessError):
+    """A wait reached its deadline; the message names what was waited for and since when."""
+
+    exit_code = EXIT_DEADLINE
+
+
+class RetryLater(HarnessError):
+    """Nothing is wrong here, but something outside is not available now."""
+
+    exit_code = EXIT_RETRY_LATER
+
+
+class StoreError(HarnessError):
+    """A trajectory file cannot be read or written; names the file and line."""
+
+
+class PublishError(HarnessError):
+    """A trained model did not pass its checks; the served one was left alone."""
+
+
+class RolloutError(HarnessError):
+    """Ends one episode, recorded as its `Failure`; never ends the rollout."""
+
+
+class EngineError(RolloutError):
+    """The engine refused or broke off a request after all retries."""
+
+
+class EnvironmentFailure(RolloutError):
+    """An environment raised, or could not be started."""
+
+
+class JudgeOutage(RolloutError):
+    """The model judge gave no usable verdict; the episode has no reward."""
+
+
+class PromptTooLong(RolloutError):
+    """The context left no room for a response."""

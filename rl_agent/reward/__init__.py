@@ -1,0 +1,1 @@
+"""Verdicts that no environment gives: the model judge."""

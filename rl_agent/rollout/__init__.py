@@ -1,0 +1,1 @@
+"""Collecting trajectories: the collector, its stop rule, the store."""

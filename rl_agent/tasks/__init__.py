@@ -1,0 +1,1 @@
+"""Task files: load and check them, sample from them."""

@@ -1,0 +1,158 @@
+"""The values that flow from a task file to the trainer.
+
+Every type here is immutable and plain: it can be written as one JSON line and read back unchanged
+(`rollout.store` does both). Token ids and logprobs are recorded as the engine returned them; nothing
+downstream may re-tokenise text to get them back.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Split = Literal["train", "test"]
+Phase = Literal["rollout", "evaluate", "update"]
+
+SCHEMA_VERSION = 1
+"""Version of the trajectory lines on disk; readers refuse a newer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An immutable problem from a task file."""
+
+    task_id: str
+    prompt: str
+    env: str
+    """Key of `env_config.kinds`: which environment runs it."""
+    difficulty: str
+    """`easy`, `medium` or `hard`; numbers in a task file are mapped on load."""
+    answer: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Every other field of the task's line, unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeKey:
+    """Names one attempt inside one iteration; equal keys are the same episode, also after a resume."""
+
+    task_id: str
+    group: int
+    """How often this task had been sampled before in the same iteration."""
+    attempt: int
+    """Index among the siblings of the group, from 0."""
+
+    def __str__(self) -> str:
+        return f"{self.task_id}:{self.group}:{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """One episode to run."""
+
+    key: EpisodeKey
+    task: Task
+    max_steps: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the environment shows before a response."""
+
+    text: str
+    images: tuple[str, ...] = ()
+    """Absolute paths of image files."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an environment answers to an action."""
+
+    observation: Observation
+    reward: float = 0.0
+    done: bool = False
+    truncated: bool = False
+    """The environment ended the episode for a limit of its own."""
+    changed: bool = True
+    """False where the action left the visible state as it was (screen environments)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One response of an engine."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Natural log-probability of each sampled token, same length as `token_ids`."""
+    text: str
+    finish_reason: str
+    """`stop`, `length` or `abort`, as the engine says."""
+    weight_version_min: int
+    weight_version_max: int
+    queue_s: float = 0.0
+    """Seconds between asking for a place at the engine and sending the request."""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One observe-respond-act turn as it happened."""
+
+    observation: Observation
+    prompt_token_ids: tuple[int, ...]
+    """Tokens put into the context since the previous response; the first step holds the whole prompt."""
+    generation: Generation
+    action: str
+    """What the environment was given (the response, parsed)."""
+    reward: float
+    changed: bool
+    env_s: float = 0.0
+    context_reset: bool = False
+    """True where `prompt_token_ids` is the whole context again (history was cut, or holds images)."""
+
+
+class Status(StrEnum):
+    """How an episode ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    ABANDONED = "abandoned"
+    """Still running when the stop rule ended the rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an episode has no reward."""
+
+    kind: str
+    """A class name of `rl_agent.errors`, or `TimeoutError`."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """An episode as recorded: self-contained, one line of a shard."""
+
+    key: EpisodeKey
+    task: Task
+    split: Split
+    iteration: int
+    status: Status
+    steps: tuple[Step, ...]
+    reward: float | None
+    """None unless `status` is completed."""
+    system_prompt: str
+    model: str
+    weight_version_min: int
+    weight_version_max: int
+    seed: int
+    started_at: float
+    """Seconds since the epoch."""
+    duration_s: float
+    truncated: bool = False
+    """Ended by a limit (steps, tokens) rather than by the environment."""
+    failure: Failure | None = None
+    reward_detail: dict[str, Any] = field(default_factory=dict)
+    rank: int = 0
+    schema_version: int = SCHEMA_VERSION

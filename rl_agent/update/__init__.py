@@ -1,0 +1,1 @@
+"""From trajectories to a published model: select, export, render, publish."""

