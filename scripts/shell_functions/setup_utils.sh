@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Set-up of the Python environment, shared by quickstart.sh and test.sh. Only defines functions and
+# constants; the caller sets PROJECT_ROOT.
+
+readonly UV_VERSION=0.13.8
+readonly NEEDED_DISK_GIB=8
+readonly NEEDED_MEMORY_GIB=6
+readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles at run time
+
+# Print a line for a person on stderr.
+# Usage: say <words…>
+say() { printf '%s\n' "$*" >&2; }
+
+# Stop with one line and the exit code of a configuration error.
+# Usage: refuse <words…>
+refuse() {
+  say "setup: $*"
+  exit 78
+}
+
+# Print the extra that fits this machine: gpu or cpu.
+# Usage: detect_extra
+detect_extra() {
+  local gpus=
+  gpus=$(nvidia-smi -L 2>/dev/null) || true
+  [[ $gpus == *GPU* ]] && echo gpu || echo cpu
+}
+
+# Print the first Python that the lock fits; fails if there is none.
+# Usage: find_python
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-python3}" python3.11 python3.12; do
+    if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+      command -v "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Refuse a machine on which the installation or the run cannot end well. Downloads nothing.
+# Usage: check_machine <extra>
+check_machine() {
+  local extra=$1 python free_gib memory_gib needed_gib=$NEEDED_DISK_GIB
+  [[ $(uname -sm) == "Linux x86_64" ]] || refuse "Linux on x86_64 is needed, this is $(uname -sm)"
+  python=$(find_python) ||
+    refuse "Python 3.11 or 3.12 is needed, found $(python3 --version 2>&1); install one or set PYTHON=<path>"
+  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    refuse "$python has no venv module; on Debian or Ubuntu: apt-get install python3-venv"
+  memory_gib=$(awk '/^MemTotal/ {print int($2 / 1048576)}' /proc/meminfo)
+  ((memory_gib >= NEEDED_MEMORY_GIB)) || refuse "$NEEDED_MEMORY_GIB GiB of memory are needed, there are $memory_gib"
+  [[ $extra == cpu ]] || needed_gib=$((3 * NEEDED_DISK_GIB))
+  [[ -f $(environment_stamp "$extra") ]] && needed_gib=1
+  free_gib=$(($(df -Pk "$PROJECT_ROOT" | awk 'NR == 2 {print $4}') / 1048576))
+  ((free_gib >= needed_gib)) || refuse "$needed_gib GiB of disk are needed under $PROJECT_ROOT, $free_gib are free"
+}
+
+# Install the Debian packages that are missing.
+# Usage: ensure_system_packages
+ensure_system_packages() {
+  local package missing=() as_root=()
+  command -v apt-get >/dev/null || return 0
+  for package in "${DEBIAN_PACKAGES[@]}"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  say "setup: installing ${missing[*]}"
+  ((EUID == 0)) || as_root=(sudo -n)
+  if ! { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q "${missing[@]}"; } >&2; then
+    refuse "could not install ${missing[*]}; as root: apt-get install ${missing[*]}"
+  fi
+}
+
+# Print the file whose presence says that the environment is whole and made from these requirements.
+# Usage: environment_stamp <extra>
+environment_stamp() {
+  local extra=$1 digest
+  digest=$(cd "$PROJECT_ROOT" && cat setup.py "requirements/$extra"*.txt requirements/placeholders/*/* | sha256sum)
+  printf '%s\n' "$PROJECT_ROOT/.venv/.rl-agent-$extra-${digest:0:16}"
+}
+
+# Make or update .venv from the lock; does nothing if it is up to date.
+# Usage: ensure_environment <extra>
+ensure_environment() {
+  local extra=$1 stamp python
+  stamp=$(environment_stamp "$extra")
+  [[ -f $stamp ]] && return 0
+  python=$(find_python)
+  say "setup: installing the $extra environment into .venv (about 3 GB on a CPU host, 12 GB with CUDA)"
+  cd "$PROJECT_ROOT" || return # the lock names the placeholder by a relative path
+  [[ -x .venv/bin/python ]] || "$python" -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
+  [[ $extra == gpu ]] || ensure_cpu_torch
+  .venv/bin/uv pip install --python .venv/bin/python --no-deps -r "requirements/$extra.txt"
+  .venv/bin/uv pip install --python .venv/bin/python --quiet --no-deps --no-build-isolation -e .
+  say "setup: compiling Python files once, so that servers start in half the time"
+  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
+  rm -f .venv/.rl-agent-*
+  touch "$stamp"
+}
+
+# Install the CPU build of torch that the lock names: from the configured indexes if they have it,
+# else from PyTorch's own CPU index, which uv knows. Never the CUDA build.
+# Usage: ensure_cpu_torch
+ensure_cpu_torch() {
+  local pinned
+  pinned=$(grep '^torch==' requirements/cpu.txt)
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$pinned" 2>/dev/null ||
+    .venv/bin/uv pip install --python .venv/bin/python --torch-backend cpu "$pinned" ||
+    refuse "no index has $pinned; set PIP_FIND_LINKS=<folder with its wheel>"
+}

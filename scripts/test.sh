@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
+# Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|all] [pytest options…]
+#   all (default)  lint, unit, shell, integration with a real vLLM on the CPU, chaos
+#   unit           under 60 s
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly PROJECT_ROOT
+# shellcheck source=scripts/shell_functions/setup_utils.sh
+source "$PROJECT_ROOT/scripts/shell_functions/setup_utils.sh"
+
+# Usage: lint
+lint() {
+  .venv/bin/ruff check .
+  .venv/bin/ruff format --check .
+  .venv/bin/mypy
+  .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh .ci/run
+}
+
+main() {
+  local what=all extra
+  case ${1:-} in
+    unit | shell | integration | chaos | lint | all) what=$1 && shift ;;
+    -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+  esac
+  extra=$(detect_extra)
+  check_machine "$extra"
+  ensure_system_packages
+  ensure_environment "$extra"
+  cd "$PROJECT_ROOT"
+  [[ $what != lint && $what != all ]] || lint
+  case $what in
+    lint) ;;
+    all) exec .venv/bin/python -m pytest "$@" ;;
+    *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
+  esac
+}
+
+main "$@"
