@@ -76,7 +76,7 @@ ensure_system_packages() {
 # Usage: environment_stamp <extra>
 environment_stamp() {
   local extra=$1 digest
-  digest=$(cd "$PROJECT_ROOT" && cat setup.py "requirements/$extra"*.txt requirements/placeholders/*/* | sha256sum)
+  digest=$(cd "$PROJECT_ROOT" && cat setup.py "requirements/$extra"*.txt requirements/placeholders/*/*.{py,toml} | sha256sum)
   printf '%s\n' "$PROJECT_ROOT/.venv/.rl-agent-$extra-${digest:0:16}"
 }
 
