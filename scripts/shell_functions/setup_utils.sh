@@ -92,7 +92,7 @@ ensure_environment() {
   [[ -x .venv/bin/python ]] || "$python" -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
   [[ $extra == gpu ]] || ensure_cpu_torch
-  .venv/bin/uv pip install --python .venv/bin/python --no-deps -r "requirements/$extra.txt"
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r "requirements/$extra.txt"
   .venv/bin/uv pip install --python .venv/bin/python --quiet --no-deps --no-build-isolation -e .
   say "setup: compiling Python files once, so that servers start in half the time"
   env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
