@@ -1,0 +1,53 @@
+"""The wandb recorder: every metrics line is handed on once, whatever happens in between."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_agent.monitor import metrics
+from rl_agent.monitor.recorder import Recorder
+
+
+def recorder(tmp_path: Path, seen: list[dict]) -> Recorder:
+    return Recorder(tmp_path / "metrics.jsonl", tmp_path / "offset", seen.append)
+
+
+def test_a_restarted_recorder_goes_on_behind_the_last_line_it_told(tmp_path):
+    seen: list[dict] = []
+    metrics.append(tmp_path / "metrics.jsonl", {"iteration": 1, "train/reward_mean": 0.5})
+    recorder(tmp_path, seen).drain()
+    metrics.append(tmp_path / "metrics.jsonl", {"iteration": 2, "train/reward_mean": 0.6})
+    recorder(tmp_path, seen).drain()
+    assert [record["iteration"] for record in seen] == [1, 2]
+
+
+def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path):
+    seen: list[dict] = []
+    follower = recorder(tmp_path, seen)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\n{"iterat')
+    assert follower.drain() == 1
+    with path.open("a") as file:
+        file.write('ion": 2}\n')
+    assert follower.drain() == 1
+    assert seen == [{"iteration": 1}, {"iteration": 2}]
+
+
+def test_only_numbers_are_recorded(tmp_path):
+    seen: list[dict] = []
+    metrics.append(tmp_path / "metrics.jsonl", {"time": 1.0, "iteration": 1, "split": "train", "x": 2})
+    recorder(tmp_path, seen).drain()
+    assert seen == [{"iteration": 1, "x": 2}]
+
+
+def test_a_number_that_json_cannot_hold_is_refused_when_it_is_written(tmp_path):
+    with pytest.raises(ValueError):
+        metrics.append(tmp_path / "metrics.jsonl", {"x": float("nan")})
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_torn_last_line_is_passed_over_by_readers(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"iteration": 1}) + '\n{"iter')
+    assert list(metrics.read(path)) == [{"iteration": 1}]
