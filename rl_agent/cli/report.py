@@ -1,0 +1,38 @@
+"""`report`: what a run has reached so far: tables on stdout, curves as a PNG."""
+
+import argparse
+from pathlib import Path
+
+from rl_agent.errors import ConfigError
+from rl_agent.paths import RunPaths
+
+SUMMARY = "reward per iteration as a table and a PNG, and where the time went"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="report",
+        description=SUMMARY,
+        epilog="example: python -m rl_agent.cli report --log-path /home/user/exp1 --png curves.png",
+    )
+    parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
+    parser.add_argument("--png", type=Path, help="where to draw (default: LOG_PATH/reward.png)")
+    arguments = parser.parse_args(argv)
+
+    from rich.console import Console
+
+    from rl_agent.monitor import report
+
+    paths = RunPaths(arguments.log_path.resolve())
+    rows = report.reward_rows(paths)
+    if not rows:
+        raise ConfigError(
+            f"--log-path {paths.log_path}: no metrics.jsonl with an iteration; run a loop first"
+        )
+    png = (arguments.png or paths.log_path / "reward.png").resolve()
+    report.draw_curves(rows, png, title=paths.log_path.name)
+    console = Console()
+    console.print(report.reward_table(rows))
+    console.print(report.timeline_table(report.read_timeline(paths.timeline)))
+    console.print(f"curves: {png}", soft_wrap=True)
+    return 0

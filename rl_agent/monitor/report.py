@@ -1,0 +1,100 @@
+"""The end of a run in one look: reward per iteration as a table and a PNG, and where the time went."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from rl_agent.monitor import metrics
+from rl_agent.paths import RunPaths
+
+CURVES = {
+    "test/reward_mean": "evaluation reward",
+    "train/reward_mean": "rollout reward",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One timed piece of a run; seconds since the epoch."""
+
+    name: str
+    iteration: int
+    start: float
+    end: float
+
+
+def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]]:
+    """Merge the records of each iteration; a later record wins (an iteration that was run again)."""
+    rows: dict[int, dict[str, float]] = {}
+    for record in records:
+        if "iteration" in record:
+            rows.setdefault(int(record["iteration"]), {}).update(record)
+    return dict(sorted(rows.items()))
+
+
+def reward_table(rows: dict[int, dict[str, float]]) -> Table:
+    """Iterations down; evaluation and rollout reward, samples trained on, loss across."""
+    columns = {
+        "evaluation": "test/reward_mean",
+        "rollout": "train/reward_mean",
+        "episodes": "train/episodes",
+        "trained on": "update/samples",
+        "loss": "update/loss",
+    }
+    table = Table("iteration", *columns, title="reward per iteration")
+    for iteration, row in rows.items():
+        table.add_row(str(iteration), *(_cell(row.get(key)) for key in columns.values()))
+    return table
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.3f}"
+
+
+def read_timeline(path: Path) -> list[Span]:
+    """Spans of `timeline.jsonl`, oldest first."""
+    spans = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
+    return [Span(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
+
+
+def timeline_table(spans: list[Span]) -> Table:
+    """Seconds by kind of work, in order of first appearance."""
+    table = Table("what", "times", "seconds", "mean", title="where the time went")
+    for name in dict.fromkeys(span.name for span in spans):
+        seconds = [span.end - span.start for span in spans if span.name == name]
+        table.add_row(name, str(len(seconds)), f"{sum(seconds):.1f}", f"{sum(seconds) / len(seconds):.1f}")
+    return table
+
+
+def draw_curves(rows: dict[int, dict[str, float]], out: Path, title: str) -> None:
+    """Write the reward curves as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), dpi=120)
+    for key, label in CURVES.items():
+        points = [(iteration, row[key]) for iteration, row in rows.items() if key in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+    axes.set(xlabel="iteration", ylabel="mean reward", title=title)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    temporary = out.with_name(out.name + ".tmp")
+    figure.savefig(temporary, format="png")
+    pyplot.close(figure)
+    temporary.rename(out)
+
+
+def reward_rows(paths: RunPaths) -> dict[int, dict[str, float]]:
+    """What `metrics.jsonl` says of each iteration."""
+    return by_iteration(metrics.read(paths.metrics))
