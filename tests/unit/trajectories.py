@@ -1,0 +1,85 @@
+"""Builds trajectories for tests of the store and the update."""
+
+from rl_agent.rollout.store import ShardHeader
+from rl_agent.types import (
+    EpisodeKey,
+    Failure,
+    Generation,
+    Observation,
+    Split,
+    Status,
+    Step,
+    Task,
+    Trajectory,
+)
+
+
+def make_step(
+    response: str = "8<eos>",
+    *,
+    observation: str = "3+5=",
+    images: tuple[str, ...] = (),
+    changed: bool = True,
+    finish_reason: str = "stop",
+) -> Step:
+    tokens = tuple(range(len(response)))
+    generation = Generation(
+        token_ids=tokens,
+        logprobs=tuple(-0.5 for _ in tokens),
+        text=response,
+        finish_reason=finish_reason,
+        weight_version_min=0,
+        weight_version_max=0,
+    )
+    return Step(
+        observation=Observation(observation, images),
+        prompt_token_ids=(1, 2, 3),
+        generation=generation,
+        action=response,
+        reward=1.0,
+        changed=changed,
+    )
+
+
+def make_trajectory(
+    index: int = 0,
+    *,
+    iteration: int = 1,
+    split: Split = "train",
+    reward: float | None = 1.0,
+    status: Status = Status.COMPLETED,
+    steps: tuple[Step, ...] | None = None,
+    difficulty: str = "easy",
+    system_prompt: str = "",
+) -> Trajectory:
+    failed = status is not Status.COMPLETED
+    return Trajectory(
+        key=EpisodeKey(f"task-{index}", 0, 0),
+        task=Task(f"task-{index}", "3+5=", "reasoning_gym", difficulty, answer="8", extra={"a": [1, None]}),
+        split=split,
+        iteration=iteration,
+        status=status,
+        steps=(make_step(),) if steps is None else steps,
+        reward=None if failed else reward,
+        system_prompt=system_prompt,
+        model="base",
+        weight_version_min=0,
+        weight_version_max=0,
+        seed=index,
+        started_at=1_700_000_000.0 + index,
+        duration_s=0.25,
+        failure=Failure("EngineError", "gone") if failed else None,
+    )
+
+
+def make_header(iteration: int = 1, split: Split = "train", created_at: float = 1.7e9) -> ShardHeader:
+    return ShardHeader(
+        run_id="run",
+        split=split,
+        iteration=iteration,
+        seed=0,
+        model="base",
+        weight_version=0,
+        sample_digest="abc",
+        created_at=created_at,
+    )
