@@ -1,0 +1,121 @@
+"""What DESIGN and HOUSE_STYLE promise of the code as a whole, held by reading it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "rl_agent"
+
+LAYERS = {
+    "types": 0,
+    "errors": 0,
+    "paths": 0,
+    "config": 1,
+    "agent": 2,
+    "tasks": 2,
+    "env": 2,
+    "reward": 2,
+    "engine": 2,
+    "cluster": 2,
+    "monitor": 3,
+    "rollout": 4,
+    "update": 4,
+    "plan": 4,
+    "cli": 5,
+}
+"""A package may import its own layer and lower ones; bash stands above them all."""
+
+SLOW_IMPORTS = {"torch", "transformers", "pandas", "reasoning_gym", "wandb", "openai", "matplotlib", "vllm"}
+"""Imported inside the function that needs them: verbs start in every iteration."""
+
+MAX_LINES = 400
+
+PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
+SHELL_FILES = sorted((ROOT / "scripts").rglob("*.sh"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def part_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def module_level(tree: ast.Module) -> ast.Module:
+    """The statements that run on import; what only a type checker sees is left out."""
+
+    def runs(node: ast.stmt) -> bool:
+        return not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If)
+
+    return ast.Module([node for node in tree.body if runs(node)], [])
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
+def test_dependencies_point_one_way(path):
+    if path == PACKAGE / "__init__.py":
+        return
+    layer = LAYERS[part_of(path)]
+    for module in imported_modules(ast.parse(path.read_text())):
+        if module.startswith("rl_agent."):
+            imported = module.split(".")[1]
+            assert LAYERS[imported] <= layer, f"{name(path)} imports {module}, which stands above it"
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
+def test_slow_libraries_are_not_imported_at_module_level(path):
+    imported = {m.split(".")[0] for m in imported_modules(module_level(ast.parse(path.read_text())))}
+    assert not imported & SLOW_IMPORTS
+
+
+@pytest.mark.parametrize("path", [*PYTHON_FILES, *SHELL_FILES], ids=name)
+def test_files_stay_readable_in_one_sitting(path):
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
+def test_nothing_unsafe_is_loaded_or_evaluated(path):
+    tree = ast.parse(path.read_text())
+    assert not {"pickle", "marshal", "shelve"} & set(imported_modules(tree))
+    calls = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not {"eval", "exec"} & calls
+
+
+@pytest.mark.parametrize("path", [*PYTHON_FILES, *SHELL_FILES], ids=name)
+def test_no_process_is_found_by_name_or_port(path):
+    assert not re.search(r"\b(pkill|killall|fuser|pgrep)\b", path.read_text())
+
+
+@pytest.mark.parametrize("path", SHELL_FILES, ids=name)
+def test_shell_never_evaluates_words(path):
+    code = "\n".join(line.split("#")[0] for line in path.read_text().splitlines())
+    assert not re.search(r"(^|[\s;&|(])eval\s", code)
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
+def test_every_module_says_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_every_async_job_has_an_owner():
+    offenders = [
+        name(p) for p in PYTHON_FILES if re.search(r"asyncio\.(create_task|ensure_future)\(", p.read_text())
+    ]
+    assert offenders == []
