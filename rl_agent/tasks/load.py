@@ -1,0 +1,148 @@
+"""Task files: one JSON object a line, checked in full before anything starts.
+
+    {"task_id": "sum-1", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math", ...}
+
+`task_id` and `prompt` (or `task_name`) are required, `env` and `difficulty` have defaults, and every field
+that is not named here reaches the environment unchanged as `Task.extra`. The first bad line is an error.
+"""
+
+import codecs
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rl_agent.config import EnvConfig
+from rl_agent.errors import ConfigError
+from rl_agent.types import Task
+
+DIFFICULTIES = ("easy", "medium", "hard")
+"""Every difficulty, easiest first."""
+
+_MAX_EASY, _MAX_MEDIUM = 3, 6  # numbers in a task file: easy up to 3, medium up to 6, hard above
+
+
+def load_tasks(path: Path, env_config: EnvConfig) -> list[Task]:
+    """The tasks of `path` in file order; blank lines are passed over.
+
+    Raises ConfigError "FILE:LINE: what is wrong; what would be right" for the first line that is not a
+    task, and ConfigError naming the file if it cannot be read or holds no task.
+    """
+    tasks: list[Task] = []
+    line_of_id: dict[str, int] = {}
+    for number, line in _lines(path):
+        try:
+            task = _parse_task(_parse_object(line), env_config)
+            if task.task_id in line_of_id:
+                first = line_of_id[task.task_id]
+                raise ValueError(f"task_id {task.task_id!r} is already used in line {first}; make it unique")
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: {error}") from None
+        line_of_id[task.task_id] = number
+        tasks.append(task)
+    if not tasks:
+        raise ConfigError(f"{path}: holds no task; write one JSON object a line")
+    return tasks
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Line numbers from 1 and the lines that are not blank."""
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file; name a task file (one JSON object a line)")
+    if not path.is_file():
+        raise ConfigError(f"{path}: not a file; name a task file (one JSON object a line)")
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if not text.isspace() and text:
+                    yield number, text
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON; use a number, a string or null")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text} is too large; write it as a string")
+    return number
+
+
+# What a trajectory line could not carry back unchanged is refused here.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _parse_object(line: bytes) -> dict[str, Any]:
+    try:
+        text = line.decode("utf-8").strip()
+        record = _DECODER.decode(text)
+        if "\\u" in text:  # may hold half of a surrogate pair, which no file can hold
+            json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"not JSON ({error.msg}, column {error.colno}); write one JSON object a line"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair (\\ud800-\\udfff); write the character itself") from None
+    except RecursionError:
+        raise ValueError("nested too deeply; flatten the object") from None
+    if not isinstance(record, dict):
+        raise ValueError(f'{_kind(record)} instead of an object; write {{"task_id": ..., "prompt": ...}}')
+    return record
+
+
+def _parse_task(record: dict[str, Any], env_config: EnvConfig) -> Task:
+    """Takes the named fields out of `record`; what is left is `extra`. Raises ValueError."""
+    task_id = _text(record, "task_id")
+    prompt_field = "prompt" if "prompt" in record else "task_name"
+    prompt = _text(record, prompt_field)
+    if not task_id:
+        raise ValueError("no task_id; give every task a unique name")
+    if not prompt:
+        raise ValueError("no prompt; write what the model is asked as prompt (or task_name)")
+    env = _text(record, "env") or env_config.default_env
+    if env not in env_config.kinds:
+        raise ValueError(f"unknown env {env!r}; use one of {', '.join(sorted(env_config.kinds))}")
+    return Task(
+        task_id=task_id,
+        prompt=prompt,
+        env=env,
+        difficulty=_difficulty(record.pop("difficulty", None)),
+        answer=_text(record, "answer"),
+        extra=record,
+    )
+
+
+def _text(record: dict[str, Any], field: str) -> str | None:
+    """Removes a string (or whole number) from `record`; None where it is missing, null or blank."""
+    found = record.pop(field, None)
+    if isinstance(found, str):
+        return found if found.strip() else None
+    if found is None:
+        return None
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    raise ValueError(f"{field} is {_kind(found)}; write a string")
+
+
+def _difficulty(found: Any) -> str:
+    if found is None:
+        return "easy"
+    if isinstance(found, str) and found in DIFFICULTIES:
+        return found
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        return "easy" if found <= _MAX_EASY else "medium" if found <= _MAX_MEDIUM else "hard"
+    shown = repr(found) if isinstance(found, str) else _kind(found)
+    raise ValueError(f"difficulty is {shown}; use {', '.join(DIFFICULTIES)} or a number")
+
+
+def _kind(found: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(found), "a number")
