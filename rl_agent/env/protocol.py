@@ -1,0 +1,38 @@
+"""What an environment is: reset, step, close.
+
+    create ─► reset(task, seed) ─► step(action) ─► … ─► step(action).done ─► close
+                  ▲                                                  │
+                  └───────────── reset for the next episode ◄────────┘
+
+- One instance runs one episode at a time, and its caller awaits each call before the next. Hundreds of
+  instances live side by side on one event loop: what blocks or computes for more than a millisecond belongs
+  in a thread (`asyncio.to_thread`) or in `rl_agent.env.verifier`.
+- The caller bounds each call and cancels it at its deadline; the instance is then closed, not used again.
+- `close` may be called at any time after the constructor, also twice, and does not raise.
+- Whatever a call raises ends that episode only, with the error as its recorded reason.
+"""
+
+from typing import Protocol, runtime_checkable
+
+from rl_agent.types import Observation, StepResult, Task
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One live environment; made with `env_config.kwargs[kind]` as keyword arguments.
+
+    A class may also have `check_task(task)`, a static method that raises ValueError saying what a task
+    lacks to run here; it is called for every task before a run starts.
+    """
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Begin an episode. Equal tasks and seeds begin equally."""
+        ...
+
+    async def step(self, action: str) -> StepResult:
+        """Take one action. Nonsense is answered with an observation, not with an exception."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything the instance holds."""
+        ...

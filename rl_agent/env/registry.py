@@ -1,0 +1,83 @@
+"""From the name of an environment in the configuration to an instance."""
+
+import importlib
+import inspect
+from collections.abc import Iterable
+
+from rl_agent.config import EnvConfig
+from rl_agent.env.protocol import Environment
+from rl_agent.errors import ConfigError
+from rl_agent.types import Task
+
+_METHODS = ("reset", "step", "close")
+
+
+class EnvironmentRegistry:
+    """Imports the classes of `env_config.kinds` when they are first needed."""
+
+    def __init__(self, env_config: EnvConfig) -> None:
+        self._env_config = env_config
+        self._classes: dict[str, type[Environment]] = {}
+
+    def create(self, kind: str) -> Environment:
+        """A new instance. Raises ConfigError as `check` does."""
+        return self._class_of(kind)(**self._env_config.kwargs.get(kind, {}))
+
+    def check(self, kinds: Iterable[str]) -> None:
+        """Raises ConfigError for the first kind of which no instance could be made; makes none."""
+        for kind in sorted(set(kinds)):
+            self._class_of(kind)
+
+    def check_tasks(self, tasks: Iterable[Task]) -> None:
+        """Raises ConfigError for the first task that its environment could not run."""
+        for task in tasks:
+            check_task = getattr(self._class_of(task.env), "check_task", None)
+            if check_task is None:
+                continue
+            try:
+                check_task(task)
+            except ValueError as error:
+                raise ConfigError(f"task {task.task_id}: {error}") from None
+
+    def _class_of(self, kind: str) -> type[Environment]:
+        if kind not in self._classes:
+            self._classes[kind] = self._import(kind)
+        return self._classes[kind]
+
+    def _import(self, kind: str) -> type[Environment]:
+        if kind not in self._env_config.kinds:
+            known = ", ".join(sorted(self._env_config.kinds))
+            raise ConfigError(f"env_config.kinds: no environment {kind!r}; there are {known}")
+        dotted = self._env_config.kinds[kind]
+        key = f"env_config.kinds.{kind}={dotted}"
+        module_name, colon, class_name = dotted.partition(":")
+        if not (module_name and colon and class_name):
+            raise ConfigError(f"{key}: not of the form package.module:Class")
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:  # a module may raise anything while it is imported
+            raise ConfigError(f"{key}: cannot import {module_name}: {_one_line(error)}") from error
+        found = getattr(module, class_name, None)
+        if found is None:
+            raise ConfigError(f"{key}: {module_name} has no {class_name}")
+        problem = _problem_with(found, self._env_config.kwargs.get(kind, {}))
+        if problem:
+            raise ConfigError(f"{key}: {problem}")
+        return found
+
+
+def _problem_with(found: object, kwargs: dict[str, object]) -> str | None:
+    if not inspect.isclass(found):
+        return "not a class"
+    missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(found, name, None))]
+    if missing:
+        return f"not an Environment; it lacks {', '.join(f'async def {name}' for name in missing)}"
+    try:
+        inspect.signature(found).bind(**kwargs)
+    except TypeError as error:
+        return f"does not take these env_config.kwargs: {error}"
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

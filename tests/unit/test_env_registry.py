@@ -1,0 +1,95 @@
+"""From a name in the configuration to an environment, or one clear line."""
+
+import pytest
+
+from rl_agent.config import EnvConfig
+from rl_agent.env.protocol import Environment
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import ConfigError
+from rl_agent.types import Observation, StepResult, Task
+
+
+class Echo:
+    def __init__(self, *, prefix: str = "") -> None:
+        self.prefix = prefix
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        return Observation(self.prefix + task.prompt)
+
+    async def step(self, action: str) -> StepResult:
+        return StepResult(Observation(self.prefix + action), done=True)
+
+    async def close(self) -> None:
+        pass
+
+    @staticmethod
+    def check_task(task: Task) -> None:
+        if task.answer is None:
+            raise ValueError("no answer; give it one")
+
+
+class Mute:
+    async def reset(self, task: Task, seed: int) -> Observation:
+        return Observation("")
+
+    def step(self, action: str) -> StepResult:
+        return StepResult(Observation(""))
+
+
+def registry(dotted, **kwargs):
+    env_config = EnvConfig.model_construct(kinds={"echo": dotted}, kwargs={"echo": kwargs})
+    return EnvironmentRegistry(env_config)
+
+
+async def test_an_environment_is_made_with_the_kwargs_of_its_kind():
+    environment = registry(f"{__name__}:Echo", prefix="> ").create("echo")
+
+    assert isinstance(environment, Environment)
+    assert await environment.reset(Task("a", "hello", "echo", "easy"), seed=0) == Observation("> hello")
+
+
+def test_every_instance_is_a_new_one():
+    environments = registry(f"{__name__}:Echo")
+
+    assert environments.create("echo") is not environments.create("echo")
+
+
+@pytest.mark.parametrize(
+    ("dotted", "kwargs", "message"),
+    [
+        ("Echo", {}, "not of the form package.module:Class"),
+        ("module:", {}, "not of the form package.module:Class"),
+        ("rl_agent.no_such_module:Echo", {}, "cannot import rl_agent.no_such_module: ModuleNotFoundError"),
+        (f"{__name__}:Missing", {}, f"{__name__} has no Missing"),
+        (f"{__name__}:registry", {}, "not a class"),
+        (f"{__name__}:Mute", {}, "not an Environment; it lacks async def step, async def close"),
+        (f"{__name__}:Echo", {"suffix": 1}, "does not take these env_config.kwargs: .*suffix"),
+    ],
+)
+def test_what_cannot_be_an_environment_is_one_line_that_names_the_key(dotted, kwargs, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        registry(dotted, **kwargs).check(["echo"])
+
+    assert str(caught.value).startswith(f"env_config.kinds.echo={dotted}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_fails_while_imported_is_a_config_error(tmp_path, monkeypatch):
+    (tmp_path / "broken_environment.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ConfigError, match="cannot import broken_environment: ZeroDivisionError"):
+        registry("broken_environment:Echo").create("echo")
+
+
+def test_an_unknown_kind_names_the_known_ones():
+    with pytest.raises(ConfigError, match=r"no environment 'chess'; there are echo"):
+        registry(f"{__name__}:Echo").check({"chess"})
+
+
+def test_a_task_its_environment_cannot_run_is_found_before_the_run():
+    environments = registry(f"{__name__}:Echo")
+    environments.check_tasks([Task("a", "?", "echo", "easy", answer="1")])
+
+    with pytest.raises(ConfigError, match="task b: no answer; give it one"):
+        environments.check_tasks([Task("b", "?", "echo", "easy")])
