@@ -1,14 +1,17 @@
-"""Write docs/reference/configuration.md and docs/reference/commands.md from the sources they describe.
+"""Write configuration.md, commands.md and errors.md of docs/reference/ from the sources they describe.
 
     python docs/generate_reference.py            write them
     python docs/generate_reference.py --check    exit 1 if they are not up to date (a test calls this)
 
-Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs.
+Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
+messages from the places that raise them.
 """
 
 import argparse
+import ast
 import contextlib
 import importlib
+import inspect
 import io
 import os
 import re
@@ -20,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ["COLUMNS"] = "100"
 
+from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
 
@@ -132,7 +136,58 @@ def commands() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES = {"configuration.md": configuration, "commands.md": commands}
+def template(node: ast.expr) -> str:
+    """The text of a message, with `<name>` where it names something at run time."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(part) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        names = [
+            n.attr if isinstance(n, ast.Attribute) else n.id
+            for n in ast.walk(node.value)
+            if hasattr(n, "ctx") and isinstance(n, ast.Attribute | ast.Name)
+        ]
+        return f"<{names[0].strip('_').lower()}>" if names else "<value>"
+    if isinstance(node, ast.BinOp):
+        return template(node.left) + template(node.right)
+    return "<message>"
+
+
+def messages() -> dict[str, list[tuple[str, str]]]:
+    """Error class -> (message, module), for every `raise` of a class of `rl_agent.errors`."""
+    classes = {name for name, _ in inspect.getmembers(error_classes, inspect.isclass)}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted((ROOT / "rl_agent").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or not node.args:
+                continue
+            if node.func.id in classes:
+                found.setdefault(node.func.id, []).append((template(node.args[0]), module))
+    return found
+
+
+def errors() -> str:
+    parts = [
+        "# Error messages",
+        "Made by `python docs/generate_reference.py` from the places that raise them; `<name>` stands for "
+        "what a message names at run time. Every message says what is wrong and what would be right. What "
+        "to do when a run failed: [failures](../how-to/when-something-fails.md).",
+    ]
+    for name, rows in sorted(messages().items()):
+        error = getattr(error_classes, name)
+        is_recorded = issubclass(error, error_classes.RolloutError)
+        outcome = (
+            "ends one episode, which is recorded with it" if is_recorded else f"exit code {error.exit_code}"
+        )
+        lines = ["| message | raised in |", "| --- | --- |"]
+        lines += [f"| {message.replace('|', chr(92) + '|')} | `{module}` |" for message, module in rows]
+        parts += [f"## {name}", f"{inspect.getdoc(error)} ({outcome})", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+PAGES = {"configuration.md": configuration, "commands.md": commands, "errors.md": errors}
 
 
 def main() -> int:
