@@ -21,8 +21,12 @@ from rl_agent.types import Observation, StepResult, Task
 class Environment(Protocol):
     """One live environment; made with `env_config.kwargs[kind]` as keyword arguments.
 
-    A class may also have `check_task(task)`, a static method that raises ValueError saying what a task
-    lacks to run here; it is called for every task before a run starts.
+    A class may also have two more methods, both called on the class:
+
+    - `check_task(task)` raises ValueError saying what a task lacks to run here; every task is checked
+      before a run starts.
+    - `async close_shared()` lets go of what instances share (processes, connections); it is called once
+      after the last instance is closed.
     """
 
     async def reset(self, task: Task, seed: int) -> Observation:

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Iterable
+from typing import Self
 
 from rl_agent.config import EnvConfig
 from rl_agent.env.protocol import Environment
@@ -13,7 +14,11 @@ _METHODS = ("reset", "step", "close")
 
 
 class EnvironmentRegistry:
-    """Imports the classes of `env_config.kinds` when they are first needed."""
+    """Imports the classes of `env_config.kinds` when they are first needed.
+
+    Whoever steps instances holds the registry with `async with` until the last one is closed; a registry
+    that only checks needs no closing.
+    """
 
     def __init__(self, env_config: EnvConfig) -> None:
         self._env_config = env_config
@@ -38,6 +43,16 @@ class EnvironmentRegistry:
                 check_task(task)
             except ValueError as error:
                 raise ConfigError(f"task {task.task_id}: {error}") from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Let go of what instances share."""
+        for found in self._classes.values():
+            close_shared = getattr(found, "close_shared", None)
+            if close_shared is not None:
+                await close_shared()
 
     def _class_of(self, kind: str) -> type[Environment]:
         if kind not in self._classes:

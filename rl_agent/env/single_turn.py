@@ -1,0 +1,59 @@
+"""What single-turn environments with a verifier share: one prompt, one response, one score."""
+
+from typing import Any, ClassVar
+
+from rl_agent.env.verifier import VerifierTimeout, close_pool, shared_pool
+from rl_agent.errors import EnvironmentFailure
+from rl_agent.types import Observation, StepResult, Task
+
+
+class SingleTurnEnvironment:
+    """Asks the task's prompt and scores the first response in a worker process.
+
+    A verdict that takes longer than `verify_timeout_s` is a reward of 0: it is the response that makes a
+    verification long. `workers` is the number of processes that all instances of a kind share.
+    """
+
+    kind: ClassVar[str]
+    """Key of `verifier_worker.MAKERS`."""
+
+    def __init__(self, *, verify_timeout_s: float = 5.0, workers: int = 1) -> None:
+        self._verify_timeout_s = verify_timeout_s
+        self._workers = workers
+        self._task: Task | None = None
+
+    @staticmethod
+    def check_task(task: Task) -> None:
+        """Raises ValueError saying what the task lacks."""
+        raise NotImplementedError
+
+    @staticmethod
+    def request(task: Task, response: str) -> dict[str, Any]:
+        """What the worker of this kind needs to score `response`."""
+        raise NotImplementedError
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        try:
+            self.check_task(task)
+        except ValueError as error:
+            raise EnvironmentFailure(f"task {task.task_id}: {error}") from None
+        self._task = task
+        return Observation(task.prompt)
+
+    async def step(self, action: str) -> StepResult:
+        if self._task is None:
+            raise EnvironmentFailure("step before reset, or after the end")
+        request, self._task = self.request(self._task, action), None
+        try:
+            reward = await shared_pool(self.kind, self._workers).score(request, self._verify_timeout_s)
+        except VerifierTimeout as error:
+            return StepResult(Observation(f"Not verified: {error}."), done=True)
+        return StepResult(Observation(""), reward=reward, done=True)
+
+    async def close(self) -> None:
+        self._task = None
+
+    @classmethod
+    async def close_shared(cls) -> None:
+        """End the worker processes of this kind."""
+        close_pool(cls.kind)

@@ -1,0 +1,159 @@
+"""Scores answers in child processes, because a verifier that hangs must not hang the rollout.
+
+    score ─► wait for a worker ─► send, receive ─► give the worker back
+                 │ none idle and fewer than `size`        │ deadline, cancellation or end of file
+                 └► start one, wait until ready           └► kill the worker; the next caller starts another
+
+A pool belongs to the event loop it was first used on. `close_pool` ends its workers; a parent that dies
+without closing takes them along (see `verifier_worker`).
+"""
+
+import asyncio
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from rl_agent.errors import EnvironmentFailure
+
+_START_TIMEOUT_S = 120.0
+_MAX_REPLY_BYTES = 1 << 16
+_STDERR = 2
+
+
+class VerifierTimeout(Exception):
+    """The answer could not be verified in time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+
+    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self.connection, json.dumps(request).encode() + b"\n")
+        return await self.receive()
+
+    async def receive(self) -> dict[str, Any]:
+        """One line. Raises EOFError if the worker died."""
+        loop = asyncio.get_running_loop()
+        line = b""
+        while not line.endswith(b"\n"):
+            part = await loop.sock_recv(self.connection, _MAX_REPLY_BYTES)
+            if not part:
+                raise EOFError
+            line += part
+        return json.loads(line)
+
+    def kill(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+
+
+class VerifierPool:
+    """At most `size` workers of one kind, started when they are needed."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._kind = kind
+        self._free_places = asyncio.Semaphore(size)
+        self._idle: deque[_Worker] = deque()
+        self._busy: set[_Worker] = set()
+
+    async def score(self, request: dict[str, Any], timeout_s: float) -> float:
+        """The score of one answer; `timeout_s` counts from when a worker is free for it.
+
+        Raises VerifierTimeout, and EnvironmentFailure where the task or the worker is broken.
+        """
+        async with self._free_places:
+            worker = await self._take()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    reply = await worker.ask(request)
+            except TimeoutError:
+                raise VerifierTimeout(f"no verdict within {timeout_s:g} s") from None
+            except (EOFError, OSError) as error:
+                raise EnvironmentFailure(f"the {self._kind} verifier died over an answer") from error
+            else:
+                self._busy.remove(worker)
+                self._idle.append(worker)
+            finally:
+                if worker in self._busy:  # in the middle of something
+                    self._end(worker)
+        if "error" in reply:
+            raise EnvironmentFailure(f"the {self._kind} verifier cannot score this task: {reply['error']}")
+        return reply["score"]
+
+    def close(self) -> None:
+        """End every worker at once, busy ones too."""
+        for worker in (*self._idle, *self._busy):
+            worker.kill()
+        self._idle.clear()
+        self._busy.clear()
+
+    async def _take(self) -> _Worker:
+        if self._idle:
+            worker = self._idle.popleft()
+            self._busy.add(worker)
+            return worker
+        worker = _start(self._kind)
+        self._busy.add(worker)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await worker.receive()
+        except BaseException as error:
+            self._end(worker)
+            if isinstance(error, EOFError | OSError | TimeoutError):
+                raise EnvironmentFailure(f"the {self._kind} verifier does not start: {error!r}") from error
+            raise
+        return worker
+
+    def _end(self, worker: _Worker) -> None:
+        self._busy.discard(worker)
+        worker.kill()
+
+
+def _start(kind: str) -> _Worker:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    single_threaded = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rl_agent.env.verifier_worker", kind, str(os.getpid())],
+            stdin=theirs.fileno(),
+            stdout=_STDERR,  # stdout of a verb is for its one line
+            env=os.environ | single_threaded,
+        )
+    return _Worker(process, ours)
+
+
+_pools: dict[str, VerifierPool] = {}
+
+
+def shared_pool(kind: str, size: int) -> VerifierPool:
+    """The pool that all environments of `kind` on this event loop use."""
+    pool = _pools.get(kind)
+    if pool is None or pool.loop is not asyncio.get_running_loop():
+        close_pool(kind)
+        pool = _pools[kind] = VerifierPool(kind, size)
+    return pool
+
+
+@atexit.register
+def _close_all() -> None:
+    for kind in list(_pools):
+        close_pool(kind)
+
+
+def close_pool(kind: str) -> None:
+    """End the workers of `kind`; does nothing if there are none."""
+    pool = _pools.pop(kind, None)
+    if pool is not None:
+        pool.close()

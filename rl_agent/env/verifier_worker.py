@@ -1,0 +1,122 @@
+"""A child process that scores answers: `python -m rl_agent.env.verifier_worker KIND`.
+
+Verifiers run code of libraries on text that a model wrote: they may compute for ever, take all memory or
+crash. Here they can be killed. The parent (`rl_agent.env.verifier`) sends one JSON object a line on a
+socket, file descriptor 0, and reads one line for each:
+
+    {"ready": true}                          once the verifier is imported
+    {"score": 1.0} | {"error": "KeyError…"}  an error is the task's fault; an answer that breaks the
+                                             verifier scores 0
+
+The process ends with its parent: at the end of the socket, and by the kernel's parent-death signal if it is
+computing at that time.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from rl_agent.env.safe_eval import eval_literal, only_mathematics
+
+_MEMORY_LIMIT_BYTES = 8 << 30
+_PR_SET_PDEATHSIG = 1
+
+Score = Callable[[str, dict[str, Any]], float]
+"""From the final answer and the request to a reward. Raises whatever the verifier raises."""
+
+
+def make_reasoning_gym() -> Score:
+    import reasoning_gym
+    import sympy
+
+    # Scorers look these names up in their module before the builtins.
+    sympy.parse_expr = only_mathematics(sympy.parse_expr)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("reasoning_gym."):
+            vars(module)["eval"] = eval_literal
+            if getattr(vars(module).get("parse_expr"), "__module__", "").startswith("sympy"):
+                vars(module)["parse_expr"] = only_mathematics(vars(module)["parse_expr"])
+
+    score_fn = cache(reasoning_gym.get_score_answer_fn)
+
+    def score(answer: str, request: dict[str, Any]) -> float:
+        entry = {"question": request["prompt"], "answer": request["answer"], "metadata": request["metadata"]}
+        return float(score_fn(request["dataset"])(answer, entry))
+
+    return score
+
+
+def make_math() -> Score:
+    from math_verify import parse, verify
+
+    def as_latex(text: str) -> str:
+        return text if "$" in text or "\\boxed" in text or "\\(" in text else f"${text}$"
+
+    # The library's own time limits are signals: they end most hangs and leave this process usable.
+    @cache
+    def reference_of(text: str) -> list[Any]:
+        parsed = parse(as_latex(text), parsing_timeout=3)
+        if not parsed:
+            raise ValueError(f"math-verify finds no mathematics in the reference answer {text[:80]!r}")
+        return parsed
+
+    def score(answer: str, request: dict[str, Any]) -> float:
+        reference = reference_of(request["answer"])
+        is_short = request["is_tagged"]
+        given = parse(as_latex(answer) if is_short else answer, parsing_timeout=3)
+        return float(verify(reference, given, timeout_seconds=3))
+
+    return score
+
+
+MAKERS: dict[str, Callable[[], Score]] = {"reasoning_gym": make_reasoning_gym, "math": make_math}
+
+
+def answer_request(score: Score, request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"score": score(request["response"], request)}
+    except Exception:  # any library, any text
+        return _whose_fault(score, request)
+
+
+def _whose_fault(score: Score, request: dict[str, Any]) -> dict[str, Any]:
+    """A verifier that raises on the reference answer too has been given a bad task."""
+    try:
+        score(request["answer"], request)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"score": 0.0}
+
+
+def bind_to_parent(parent_pid: int) -> None:
+    """Ask the kernel to end this process with its parent, and bound its memory."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the line above
+        sys.exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
+
+
+def main(kind: str, parent_pid: str) -> None:
+    bind_to_parent(int(parent_pid))
+    score = MAKERS[kind]()
+    with socket.socket(fileno=0) as connection, connection.makefile("rwb") as stream:
+        _send(stream, {"ready": True})
+        for line in stream:
+            _send(stream, answer_request(score, json.loads(line)))
+
+
+def _send(stream: Any, message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
