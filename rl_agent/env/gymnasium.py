@@ -1,0 +1,154 @@
+"""Gymnasium's toy_text games, played in words over many turns.
+
+A task names the game as `env_id` (`FrozenLake-v1`, `Taxi-v4`, `CliffWalking-v1`, `Blackjack-v1`, …), and may
+give its constructor's `env_kwargs` and a `seed`. With a seed it is one fixed problem for every attempt;
+without, each attempt begins where its own seed says.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl_agent.env.answer import final_answer
+from rl_agent.errors import EnvironmentFailure
+from rl_agent.types import Observation, StepResult, Task
+
+_HIGHLIGHT = re.compile(r"\x1b\[4\d(?:;1)?m(.)\x1b\[0m")
+_ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+
+
+def _show_map(game: Any, _state: Any) -> str:
+    """Gymnasium's own drawing without the name of the last action; the agent's cell in brackets."""
+    drawing = _HIGHLIGHT.sub(r"[\1]", game.render())
+    rows = [row for row in _ESCAPE.sub("", drawing).splitlines() if not row.startswith("  (")]
+    return "\n".join(rows).strip("\n")
+
+
+def _show_taxi(game: Any, state: Any) -> str:
+    row, column, passenger, destination = (int(number) for number in game.unwrapped.decode(state))
+    places = ("R", "G", "Y", "B")
+    where = f"waits at {places[passenger]}" if passenger < len(places) else "is in the taxi"
+    return (
+        f"{_show_map(game, state)}\n"
+        f"The taxi is in row {row}, column {column} (from 0). The passenger {where} and wants to go to"
+        f" {places[destination]}."
+    )
+
+
+def _show_cards(_game: Any, state: Any) -> str:
+    hand, dealer, has_usable_ace = state
+    ace = " with a usable ace" if has_usable_ace else ""
+    return f"Your hand sums to {hand}{ace}. The dealer shows {dealer}."
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """How one of the games is told in words."""
+
+    actions: tuple[str, ...]
+    """The word for each action, in gymnasium's order."""
+    show: Callable[[Any, Any], str]
+    render_mode: str | None = "ansi"
+    pays_at_the_goal: bool = True
+    """False where every ending is the goal, whatever it pays."""
+
+
+_FROZEN_LAKE = Game(("left", "down", "right", "up"), _show_map)
+_CLIFF_WALKING = Game(("up", "right", "down", "left"), _show_map, pays_at_the_goal=False)
+GAMES = {
+    "FrozenLake": _FROZEN_LAKE,
+    "FrozenLake8x8": _FROZEN_LAKE,
+    "CliffWalking": _CLIFF_WALKING,
+    "CliffWalkingSlippery": _CLIFF_WALKING,
+    "Taxi": Game(("south", "north", "east", "west", "pickup", "dropoff"), _show_taxi),
+    "Blackjack": Game(("stick", "hit"), _show_cards, render_mode=None),
+}
+
+
+class GymnasiumEnvironment:
+    """Multi-turn. The response names one action; anything else is answered with the legal ones.
+
+    `reward` "success" pays 1 for the step that reaches the goal and 0 otherwise, "gymnasium" pays what the
+    library does.
+    """
+
+    def __init__(self, *, reward: Literal["success", "gymnasium"] = "success") -> None:
+        if reward not in ("success", "gymnasium"):
+            raise ValueError(f"reward is {reward!r}; use success or gymnasium")
+        self._is_success_reward = reward == "success"
+        self._env: Any = None
+        self._game = _FROZEN_LAKE
+        self._state: Any = None
+
+    @staticmethod
+    def check_task(task: Task) -> None:
+        """Raises ValueError saying what the task lacks."""
+        env_id = task.extra.get("env_id")
+        if not isinstance(env_id, str) or not re.fullmatch(rf"({'|'.join(GAMES)})-v\d+", env_id):
+            raise ValueError(f"env_id is {env_id!r}; use one of {', '.join(GAMES)} with its version (-v1)")
+        if not isinstance(task.extra.get("env_kwargs", {}), dict):
+            raise ValueError("env_kwargs is not an object")
+        seed = task.extra.get("seed", 0)
+        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+            raise ValueError("seed is not a whole number from 0")
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        try:
+            self.check_task(task)
+        except ValueError as error:
+            raise EnvironmentFailure(f"task {task.task_id}: {error}") from None
+        env_id: str = task.extra["env_id"]
+        self._game = GAMES[env_id.partition("-v")[0]]
+        await self.close()
+        # Taxi computes a table of all its states first, and the first import takes a while.
+        self._env = await asyncio.to_thread(
+            _make, env_id, self._game.render_mode, task.extra.get("env_kwargs", {})
+        )
+        self._state, _ = self._env.reset(seed=task.extra.get("seed", seed))
+        return Observation(f"{task.prompt}\n\n{self._shown()}\n\n{self._legal()}")
+
+    async def step(self, action: str) -> StepResult:
+        if self._env is None:
+            raise EnvironmentFailure("step before reset, or after the end")
+        number = _number_of(action, self._game.actions)
+        if number is None:
+            return StepResult(Observation(f"That is not one action. {self._legal()}"), changed=False)
+        before = self._state
+        self._state, paid, is_over, is_out_of_time, _ = self._env.step(number)
+        shown = self._shown()
+        is_solved = is_over and (paid > 0 or not self._game.pays_at_the_goal)
+        if is_over or is_out_of_time:
+            await self.close()
+        return StepResult(
+            Observation(shown),
+            reward=float(is_solved if self._is_success_reward else paid),
+            done=bool(is_over),
+            truncated=bool(is_out_of_time and not is_over),
+            changed=bool(is_over or before != self._state),
+        )
+
+    async def close(self) -> None:
+        if self._env is not None:
+            env, self._env = self._env, None
+            env.close()
+
+    def _shown(self) -> str:
+        return self._game.show(self._env, self._state)
+
+    def _legal(self) -> str:
+        return f"Answer with one of: {', '.join(self._game.actions)}."
+
+
+def _make(env_id: str, render_mode: str | None, kwargs: dict[str, Any]) -> Any:
+    import gymnasium
+
+    return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **kwargs)
+
+
+def _number_of(action: str, words: tuple[str, ...]) -> int | None:
+    """The action that the response names, if it names exactly one."""
+    spoken = set(re.findall(r"[a-z]+", final_answer(action).lower()))
+    named = [number for number, word in enumerate(words) if word in spoken]
+    return named[0] if len(named) == 1 else None
