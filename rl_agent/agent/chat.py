@@ -1,0 +1,147 @@
+"""Conversations as tokens: what was sent and what was sampled, one after the other, never re-tokenised.
+
+    prompt  = start(system, first observation)
+    context = prompt + response + extend(response, observation) + response + extend(…) + …
+
+`extend` asks the chat template what it puts between a response and the next one: it renders a
+conversation whose response is a marker and takes what follows. Templates that write earlier responses
+differently (Qwen3 drops their thoughts) therefore cannot change a token that was already recorded.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rl_agent.agent.template import Message, compile_template, render
+from rl_agent.errors import ConfigError
+from rl_agent.types import Observation
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+_MARKER = "response-goes-here"
+
+
+class ChatTokenizer:
+    """A model's tokenizer and chat template. Immutable; calls are fast enough for an event loop."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        chat_template: str,
+        eos_tokens: Mapping[int, str],
+        variables: Mapping[str, Any],
+        *,
+        origin: str = "model",
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = compile_template(chat_template, origin)
+        self._eos_tokens = dict(eos_tokens)
+        self._variables = dict(variables)
+        self.eos_token_ids = frozenset(eos_tokens)
+
+    @classmethod
+    def load(cls, model_path: str, chat_template_kwargs: Mapping[str, Any]) -> "ChatTokenizer":
+        """Read a model folder, or a hub name through the hub's cache. Raises ConfigError."""
+        folder = Path(model_path) if Path(model_path).is_dir() else _hub_folder(model_path)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{folder}: there is no tokenizer.json; save the model's fast tokenizer there")
+        tokenizer = Tokenizer.from_file(str(path))
+        settings = _read_json(folder / "tokenizer_config.json")
+        special = {name: _token_text(settings[name]) for name in _SPECIAL if settings.get(name)}
+        return cls(
+            tokenizer,
+            _chat_template(folder, settings),
+            _eos_tokens(tokenizer, special.get("eos_token"), _read_json(folder / "generation_config.json")),
+            special | dict(chat_template_kwargs),
+            origin=str(folder),
+        )
+
+    def start(self, system_prompt: str | None, observation: Observation) -> list[int]:
+        """Tokens of the first prompt, up to where the model is to go on."""
+        messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        messages.append({"role": "user", "content": observation.text})
+        return self._encode(render(self._template, messages, self._variables, add_generation_prompt=True))
+
+    def extend(self, response: Sequence[int], observation: Observation) -> list[int]:
+        """Tokens between a response and the next: closes its turn unless it did, and opens the next."""
+        marker = _MARKER
+        while marker in observation.text:
+            marker += "-"
+        messages = [
+            {"role": "user", "content": "…"},
+            {"role": "assistant", "content": marker},
+            {"role": "user", "content": observation.text},
+        ]
+        rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
+        _, found, after = rendered.partition(marker)
+        if not found:
+            raise ConfigError("the chat template hides responses; multi-turn tasks need them")
+        if response and (closing := self._eos_tokens.get(response[-1])):
+            after = after.removeprefix(closing)
+        return self._encode(after)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def decode_response(self, token_ids: Sequence[int]) -> str:
+        """The text of a response without the token that ended it, as a server shows it."""
+        ends = bool(token_ids) and token_ids[-1] in self.eos_token_ids
+        return self.decode(token_ids[:-1] if ends else token_ids)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+def _hub_folder(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(TOKENIZER_FILES)))
+    except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
+        raise ConfigError(
+            f"model_config.base_model={name}: neither a folder nor a model of the hub or its cache"
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_bytes()) if path.is_file() else {}
+
+
+def _token_text(token: str | dict[str, Any]) -> str:
+    return token if isinstance(token, str) else token["content"]
+
+
+def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str:
+    own_file = folder / "chat_template.jinja"
+    if own_file.is_file():
+        return own_file.read_text(encoding="utf-8")
+    template = _read_json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if not template:
+        raise ConfigError(f"{folder}: the model has no chat template; add chat_template.jinja")
+    return template
+
+
+def _eos_tokens(
+    tokenizer: Tokenizer, eos_token: str | None, generation_config: Mapping[str, Any]
+) -> dict[int, str]:
+    listed = generation_config.get("eos_token_id") or []
+    ids = {listed} if isinstance(listed, int) else set(listed)
+    if eos_token is not None and (token_id := tokenizer.token_to_id(eos_token)) is not None:
+        ids.add(token_id)
+    return {token_id: tokenizer.id_to_token(token_id) for token_id in ids}
