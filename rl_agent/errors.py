@@ -66,3 +66,14 @@ class JudgeOutage(RolloutError):
 
 class PromptTooLong(RolloutError):
     """The context left no room for a response."""
+
+
+def deliberate(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The HarnessError in a group if there is one, else the group.
+
+    A task group wraps what its jobs raise, and many jobs meet a dead engine at once: one line is enough.
+    """
+    error: BaseException | None = group.subgroup(HarnessError)
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error or group

@@ -1,0 +1,206 @@
+"""Speaks to one inference server: any plain `vllm serve`, one engine or data-parallel ranks.
+
+A request that meets a broken connection, a 429 or a 5xx is sent again after a capped, jittered, growing
+pause. When the attempts are spent the server's health decides what that means: a healthy server ends
+this episode (`EngineError`), a dead one ends the rollout (`RetryLater`), because every other episode
+would fail the same way and a resume should find them still to do. Cancelling a call closes its
+connection, which makes vLLM abort the request.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.engine import wire
+from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
+from rl_agent.errors import EngineError, PromptTooLong, RetryLater
+from rl_agent.types import Generation
+
+CONTROL_TIMEOUT_S = 10.0
+"""Deadline of the small questions: which model, how many requests, alive or not."""
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_S = 3.0
+"""Below the 5 s after which vLLM's HTTP server drops an idle connection under our next request."""
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 8.0
+_OK = 200
+_TOO_MANY_REQUESTS = 429
+_SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """`rollout.request_*`, and the key of a server that wants one."""
+
+    request_timeout_s: float
+    retries: int
+    api_key: str | None = None
+
+
+def pause_before(attempt: int, jitter: float) -> float:
+    """Seconds before attempt 1, 2, …: 0.25, 0.5, 1, … up to 8, cut to 50-100 % by `jitter` in [0, 1)."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * (0.5 + jitter / 2)
+
+
+class EngineClient:
+    """An open connection pool to one server; `async with` connects and asks which model it serves.
+
+    `identify` maps that model to its weight version and raises where it is not the wanted one; every
+    response is stamped with the version. Not for several event loops.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        settings: ClientSettings,
+        *,
+        identify: Callable[[ServedModel], int],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = URL(base_url)
+        self._settings = settings
+        self._identify = identify
+        self._sleep = sleep
+        self._jitter = jitter
+        self._clock = clock
+        self._completions = self._url / "v1" / "completions"
+        self._chat_completions = self._url / "v1" / "chat" / "completions"
+
+    async def __aenter__(self) -> Self:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if self._settings.api_key:
+            headers["Authorization"] = f"Bearer {self._settings.api_key}"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=self._settings.request_timeout_s, sock_connect=CONNECT_TIMEOUT_S
+            ),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        try:
+            self.served = await self.served_model()
+            self.weight_version = self._identify(self.served)
+        except BaseException:
+            await self._session.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def served_model(self) -> ServedModel:
+        """Raises RetryLater if the server does not answer, EngineError if it answers something else."""
+        return wire.read_served_model(await self._get("v1/models"))
+
+    async def pressure(self) -> EnginePressure:
+        """Raises like `served_model`."""
+        return wire.read_pressure((await self._get("metrics")).decode())
+
+    async def generate(
+        self, prompt_token_ids: Sequence[int], sampling: Sampling, *, request_id: str
+    ) -> Generation:
+        """Draw one response to a prompt of token ids.
+
+        Raises PromptTooLong, EngineError, TimeoutError (no whole answer within the request timeout), and
+        RetryLater if the server is gone.
+        """
+        room = self.served.max_model_len - len(prompt_token_ids)
+        if room < 1:
+            raise PromptTooLong(f"{len(prompt_token_ids)} tokens fill the {self.served.max_model_len}")
+        if sampling.max_tokens > room:
+            sampling = replace(sampling, max_tokens=room)
+        body = wire.completion_request(self.served.id, prompt_token_ids, sampling, request_id)
+        started = self._clock()
+        response = await self._post(self._completions, body, wire.read_completion)
+        return self._stamped(response, started)
+
+    async def generate_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        chat_template_kwargs: dict[str, Any],
+        decode: Callable[[Sequence[int]], str],
+    ) -> tuple[tuple[int, ...], Generation]:
+        """Draw one response to messages that hold images; also the prompt's token ids.
+
+        Raises like `generate`; a prompt that is too long is the server's to refuse, an EngineError.
+        """
+        body = wire.chat_request(self.served.id, messages, sampling, request_id, chat_template_kwargs)
+        started = self._clock()
+        read = partial(wire.read_chat_completion, decode=decode)
+        response = await self._post(self._chat_completions, body, read)
+        return response.prompt_token_ids, self._stamped(response, started)
+
+    def _stamped(self, response: Response, started: float) -> Generation:
+        return Generation(
+            token_ids=response.token_ids,
+            logprobs=response.logprobs,
+            text=response.text,
+            finish_reason=response.finish_reason,
+            weight_version_min=self.weight_version,
+            weight_version_max=self.weight_version,
+            duration_s=self._clock() - started,
+        )
+
+    async def _post(self, url: URL, body: bytes, read: Callable[[bytes], Response]) -> Response:
+        attempt = 0
+        while True:
+            try:
+                async with self._session.post(url, data=body) as answer:
+                    payload = await answer.read()
+                if answer.status == _OK:
+                    response = read(payload)
+                    if response.finish_reason != "abort":
+                        return response
+                    problem = "the engine aborted the request"
+                else:
+                    problem = f"HTTP {answer.status}: {_excerpt(payload)}"
+                    if answer.status < _SERVER_ERROR and answer.status != _TOO_MANY_REQUESTS:
+                        raise EngineError(f"the engine refused the request: {problem}")
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            except TimeoutError:
+                limit_s = self._settings.request_timeout_s
+                raise TimeoutError(f"the engine gave no answer within {limit_s:g} s") from None
+            if attempt == self._settings.retries:
+                await self._require_alive(problem)
+                raise EngineError(f"the engine failed {attempt + 1} times; the last: {problem}")
+            attempt += 1
+            await self._sleep(pause_before(attempt, self._jitter()))
+
+    async def _require_alive(self, problem: str) -> None:
+        try:
+            await self._get("health")
+        except EngineError as error:
+            raise RetryLater(f"the engine at {self._url} is not healthy ({error}); {problem}") from error
+
+    async def _get(self, path: str) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S)
+        try:
+            async with self._session.get(self._url / path, timeout=timeout) as response:
+                payload = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            problem = str(error) or type(error).__name__
+            raise RetryLater(f"the engine at {self._url} does not answer /{path}: {problem}") from error
+        if response.status != _OK:
+            raise EngineError(f"/{path} answered HTTP {response.status}: {_excerpt(payload)}")
+        return payload
+
+
+def _excerpt(payload: bytes, length: int = 300) -> str:
+    return " ".join(payload[:length].decode(errors="replace").split())

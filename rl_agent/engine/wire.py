@@ -1,0 +1,215 @@
+"""What is said to an inference server over HTTP, and what it answers. Pure: bytes in, values out.
+
+Requests state every sampling parameter: vLLM fills what is missing from the model's own
+`generation_config.json`, and a penalty that slipped in there would not be in the recorded behaviour.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from rl_agent.errors import EngineError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next response is drawn."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    """-1: all tokens."""
+    min_p: float
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What `/v1/models` says a server holds."""
+
+    id: str
+    root: str
+    """The folder or hub name it was loaded from."""
+    max_model_len: int
+    """Tokens of prompt and response together."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePressure:
+    """Requests inside the server, over all of its data-parallel engines."""
+
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One response as the server sent it."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    """The decoded response without the token that ended it; special tokens inside it are kept."""
+    finish_reason: str
+    """`stop` or `length`; `abort` where the server itself ended the request."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """Only where the server rendered the prompt: a chat request."""
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class _Logprobs(_Answer):
+    token_logprobs: tuple[float, ...]
+
+
+class _Choice(_Answer):
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: _Logprobs
+    finish_reason: str
+
+
+class _Completion(_Answer):
+    choices: tuple[_Choice, ...]
+
+
+class _ChatLogprob(_Answer):
+    logprob: float
+
+
+class _ChatLogprobs(_Answer):
+    content: tuple[_ChatLogprob, ...]
+
+
+class _ChatChoice(_Answer):
+    token_ids: tuple[int, ...]
+    logprobs: _ChatLogprobs
+    finish_reason: str
+
+
+class _ChatCompletion(_Answer):
+    prompt_token_ids: tuple[int, ...]
+    choices: tuple[_ChatChoice, ...]
+
+
+class _ModelCard(_Answer):
+    id: str
+    root: str
+    max_model_len: int
+
+
+class _ModelList(_Answer):
+    data: tuple[_ModelCard, ...]
+
+
+_COMPLETION = TypeAdapter(_Completion)
+_CHAT_COMPLETION = TypeAdapter(_ChatCompletion)
+_MODEL_LIST = TypeAdapter(_ModelList)
+_PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+
+
+def completion_request(
+    model: str, prompt_token_ids: Sequence[int], sampling: Sampling, request_id: str
+) -> bytes:
+    """Body of `POST /v1/completions`: token ids in, token ids out."""
+    # logprobs=0 is the sampled token's alone; 1 would add the likeliest one to every position.
+    return to_json(_common(model, sampling, request_id) | {"prompt": list(prompt_token_ids), "logprobs": 0})
+
+
+def chat_request(
+    model: str,
+    messages: Sequence[dict[str, Any]],
+    sampling: Sampling,
+    request_id: str,
+    chat_template_kwargs: dict[str, Any],
+) -> bytes:
+    """Body of `POST /v1/chat/completions`: for prompts with images, which only the server can tokenise."""
+    body = _common(model, sampling, request_id) | {
+        "messages": list(messages),
+        "chat_template_kwargs": chat_template_kwargs,
+        "logprobs": True,
+        "top_logprobs": 0,
+    }
+    return to_json(body)
+
+
+def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "request_id": request_id,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "seed": sampling.seed,
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+def read_completion(payload: bytes) -> Response:
+    """Raises EngineError if the answer is not a completion with token ids and logprobs."""
+    choice = _only_choice(_validate(_COMPLETION, payload).choices)
+    return _checked(choice.token_ids, choice.logprobs.token_logprobs, choice.text, choice.finish_reason)
+
+
+def read_chat_completion(payload: bytes, decode: Callable[[Sequence[int]], str]) -> Response:
+    """Like `read_completion`; the text is decoded here, since a server's reasoning parser splits it."""
+    answer = _validate(_CHAT_COMPLETION, payload)
+    choice = _only_choice(answer.choices)
+    logprobs = tuple(token.logprob for token in choice.logprobs.content)
+    response = _checked(choice.token_ids, logprobs, decode(choice.token_ids), choice.finish_reason)
+    return replace(response, prompt_token_ids=answer.prompt_token_ids)
+
+
+def read_served_model(payload: bytes) -> ServedModel:
+    """The base model of a server (adapters follow it). Raises EngineError if there is none."""
+    cards = _validate(_MODEL_LIST, payload).data
+    if not cards:
+        raise EngineError("the server lists no model at /v1/models")
+    return ServedModel(cards[0].id, cards[0].root, cards[0].max_model_len)
+
+
+def read_pressure(text: str) -> EnginePressure:
+    """Sums `vllm:num_requests_*` over engines. Raises EngineError if the server does not report them."""
+    counts = {"running": 0.0, "waiting": 0.0}
+    lines = _PRESSURE_LINE.findall(text)
+    for state, value in lines:
+        counts[state] += float(value)
+    if not lines:
+        raise EngineError("the server reports no vllm:num_requests_running at /metrics")
+    return EnginePressure(int(counts["running"]), int(counts["waiting"]))
+
+
+def _validate(adapter: TypeAdapter[T], payload: bytes) -> T:
+    try:
+        return adapter.validate_json(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise EngineError(f"the server's answer has no usable {where}: {first['msg']}") from error
+
+
+def _only_choice(choices: tuple[T, ...]) -> T:
+    if len(choices) != 1:
+        raise EngineError(f"the server's answer holds {len(choices)} responses; one was asked for")
+    return choices[0]
+
+
+def _checked(
+    token_ids: tuple[int, ...], logprobs: tuple[float, ...], text: str, finish_reason: str
+) -> Response:
+    if len(token_ids) != len(logprobs):
+        raise EngineError(f"the server sent {len(token_ids)} token ids with {len(logprobs)} logprobs")
+    return Response(token_ids, logprobs, text, finish_reason)
