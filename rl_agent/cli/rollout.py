@@ -1,0 +1,78 @@
+"""`rollout`: collect the episodes of one iteration and split."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+
+SUMMARY = "collect the trajectories of one iteration (train or test)"
+EXAMPLE = """examples:
+  python -m rl_agent.cli rollout --plan runs/r1/plan.json --iteration 3 --split train
+  python -m rl_agent.cli rollout --plan runs/r1/plan.json --iteration 3 --split train --resume
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk."""
+    parser = plan_parser("rollout", SUMMARY)
+    parser.epilog = EXAMPLE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--iteration", type=int, required=True, help="counted from 1")
+    parser.add_argument("--split", choices=("train", "test"), required=True)
+    parser.add_argument("--resume", action="store_true", help="go on with the unfinished rollout on disk")
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+
+    from rl_agent.rollout.run import Assignment, run_rollout
+
+    assignment = Assignment(read_plan(options.plan), options.split, options.iteration, options.resume)
+    account, signal_number = run_until_signalled(
+        run_rollout(assignment), threads=assignment.config.env_config.server_size
+    )
+    if account is None:
+        logging.info("rollout interrupted; what ended is on disk, --resume goes on")
+        return 128 + signal_number
+    print(account)
+    return 0
+
+
+def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> tuple[str | None, int]:
+    """The result, or None and the number of the signal (INT, TERM) that cancelled it.
+
+    A second signal ends the process at once.
+    """
+    import uvloop
+
+    from rl_agent.rollout.worker_threads import WorkerThreads
+
+    received: list[int] = []
+
+    async def run() -> str | None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(WorkerThreads(threads))
+        job = asyncio.current_task()
+        assert job is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, _cancel, job, number, received)
+        try:
+            return await rollout
+        except asyncio.CancelledError:
+            if received:
+                return None
+            raise
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        account = runner.run(run())
+    return account, received[0] if received else 0
+
+
+def _cancel(job: asyncio.Task[Any], number: int, received: list[int]) -> None:
+    if received:
+        os._exit(128 + received[0])
+    received.append(number)
+    job.cancel()

@@ -1,0 +1,149 @@
+"""What a person sees while episodes are collected: a live table on a terminal, else a line now and then.
+
+Only reads: it takes a `Snapshot` when it draws, so it can be slow or absent without changing a rollout.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rl_agent.types import Split
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+log = logging.getLogger(__name__)
+
+REDRAW_INTERVAL_S = 0.5
+LINE_INTERVAL_S = 5.0
+SLOWEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """An episode that has been running for long."""
+
+    name: str
+    steps: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A rollout at one instant."""
+
+    split: Split
+    iteration: int
+    submitted: int
+    done: int
+    running: int
+    finishing: int
+    at_engine: int
+    engine_limit: int
+    queued: int
+    not_completed: int
+    """Ended without a reward: failed, timed out or abandoned."""
+    reward_mean: float | None
+    response_tokens: int
+    """Since this process started, as `done_here` and `elapsed_s` are."""
+    done_here: int
+    elapsed_s: float
+    slowest: tuple[Slow, ...]
+
+    def tokens_per_s(self) -> float:
+        return self.response_tokens / self.elapsed_s if self.elapsed_s else 0.0
+
+    def eta_s(self) -> float | None:
+        """Seconds to the end at the mean pace so far; None before the first episode."""
+        if not self.done_here:
+            return None
+        return (self.submitted - self.done) * self.elapsed_s / self.done_here
+
+
+def line(now: Snapshot) -> str:
+    """The snapshot as one log line."""
+    reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
+    return (
+        f"{now.split} iteration {now.iteration}: {now.done}/{now.submitted} done"
+        f" ({now.not_completed} without reward), {now.running} running, {now.finishing} finishing,"
+        f" {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
+        f" reward {reward}, {now.tokens_per_s():.0f} tokens/s, {duration(now.elapsed_s)} gone,"
+        f" {duration(now.eta_s())} left"
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """`1:02:03`, `2:03`, or `?` where it is not known."""
+    if seconds is None:
+        return "?"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+@asynccontextmanager
+async def shown(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
+    """Show the rollout on stderr while the body runs."""
+    async with asyncio.TaskGroup() as jobs:
+        show = _show_table if sys.stderr.isatty() else _show_lines
+        job = jobs.create_task(show(snapshot), name="progress")
+        try:
+            yield
+        finally:
+            job.cancel()
+
+
+async def _show_lines(snapshot: Callable[[], Snapshot]) -> None:
+    while True:
+        await asyncio.sleep(LINE_INTERVAL_S)
+        log.info("%s", line(snapshot()))
+
+
+async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        while True:
+            live.update(_table(snapshot()), refresh=True)
+            await asyncio.sleep(REDRAW_INTERVAL_S)
+
+
+def _table(now: Snapshot) -> "Group":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        f"[bold]{now.split}[/] iteration {now.iteration}",
+        ProgressBar(total=max(now.submitted, 1), completed=now.done, width=40),
+        f"{now.done}/{now.submitted}",
+        f"{duration(now.elapsed_s)} gone, {duration(now.eta_s())} left",
+    )
+    states = Table.grid(padding=(0, 2))
+    for name, value in _states(now).items():
+        states.add_row(f"[dim]{name}[/]", value)
+    slowest = Table("slowest", "steps", "running for", box=None, header_style="dim")
+    for slow in now.slowest:
+        slowest.add_row(slow.name, str(slow.steps), duration(slow.elapsed_s))
+    body = Table.grid(padding=(0, 4))
+    body.add_row(states, slowest)
+    return Group(head, body)
+
+
+def _states(now: Snapshot) -> dict[str, str]:
+    waiting = now.submitted - now.done - now.running - now.finishing
+    return {
+        "waiting": str(waiting),
+        "running": str(now.running),
+        "at the engine": f"{now.at_engine} of {now.engine_limit}, {now.queued} queued",
+        "finishing": str(now.finishing),
+        "without reward": str(now.not_completed),
+        "reward": "-" if now.reward_mean is None else f"{now.reward_mean:.3f}",
+        "tokens/s": f"{now.tokens_per_s():.0f}",
+    }

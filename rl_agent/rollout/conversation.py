@@ -1,0 +1,137 @@
+"""One episode's exchange with the engine, as tokens.
+
+Text goes in as token ids and the context only ever grows at its end. Images can only be tokenised by the
+server: from the first image on the whole conversation is sent as messages each time, the server says which
+tokens it made of them, and the turns are marked `context_reset`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.parse import parse_action
+from rl_agent.agent.template import Message
+from rl_agent.engine.wire import Sampling
+from rl_agent.rollout.limit import EngineGate
+from rl_agent.types import Generation, Observation
+
+_MAX_SEED = 2**63
+
+
+class Engine(Protocol):
+    """What a conversation needs of `engine.client.EngineClient`."""
+
+    weight_version: int
+
+    async def generate(
+        self, prompt_token_ids: Sequence[int], sampling: Sampling, *, request_id: str
+    ) -> Generation: ...
+
+    async def generate_chat(
+        self,
+        messages: Sequence[dict[str, Any]],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        chat_template_kwargs: dict[str, Any],
+        decode: Callable[[Sequence[int]], str],
+    ) -> tuple[tuple[int, ...], Generation]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The model that acts, and how it is sampled; shared by all episodes of a rollout."""
+
+    engine: Engine
+    gate: EngineGate
+    chat: ChatTokenizer
+    sampling: Sampling
+    """Its seed is replaced by one of the episode and the turn."""
+    system_prompt: str | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What went to the engine and came back; `types.Step` names the fields."""
+
+    prompt_token_ids: tuple[int, ...]
+    generation: Generation
+    action: str
+    context_reset: bool
+
+
+class Conversation:
+    """The context of one episode. A turn that raises leaves it as it was before."""
+
+    def __init__(self, policy: Policy, *, seed: int, name: str) -> None:
+        self._policy = policy
+        self._seed = seed
+        self._name = name
+        self._token_ids: list[int] = []
+        self._turns: list[tuple[Observation, Turn]] = []
+
+    async def respond(self, observation: Observation) -> Turn:
+        """Show an observation, draw a response. Raises what `Engine.generate` raises."""
+        is_visual = bool(observation.images) or any(seen.images for seen, _ in self._turns)
+        turn = await (self._respond_visually(observation) if is_visual else self._respond(observation))
+        self._turns.append((observation, turn))
+        return turn
+
+    async def _respond(self, observation: Observation) -> Turn:
+        policy = self._policy
+        if self._turns:
+            prompt = policy.chat.extend(self._turns[-1][1].generation.token_ids, observation)
+        else:
+            prompt = policy.chat.start(policy.system_prompt, observation)
+        context = self._token_ids + prompt
+        async with policy.gate as queue_s:
+            generation = await policy.engine.generate(
+                context, self._sampling(), request_id=self._request_id()
+            )
+        context.extend(generation.token_ids)
+        self._token_ids = context
+        return _turn(tuple(prompt), generation, queue_s, context_reset=False)
+
+    async def _respond_visually(self, observation: Observation) -> Turn:
+        policy = self._policy
+        messages = self._messages(observation)
+        async with policy.gate as queue_s:
+            prompt, generation = await policy.engine.generate_chat(
+                messages,
+                self._sampling(),
+                request_id=self._request_id(),
+                chat_template_kwargs=policy.chat_template_kwargs,
+                decode=policy.chat.decode_response,
+            )
+        return _turn(prompt, generation, queue_s, context_reset=True)
+
+    def _messages(self, observation: Observation) -> list[Message]:
+        system_prompt = self._policy.system_prompt
+        messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        for seen, turn in self._turns:
+            messages.append({"role": "user", "content": _content(seen)})
+            messages.append({"role": "assistant", "content": turn.generation.text})
+        return [*messages, {"role": "user", "content": _content(observation)}]
+
+    def _sampling(self) -> Sampling:
+        # Turns and episodes must not share random numbers: neighbouring seeds are spread apart.
+        seed = (self._seed * 1_000_003 + len(self._turns)) % _MAX_SEED
+        return replace(self._policy.sampling, seed=seed)
+
+    def _request_id(self) -> str:
+        return f"{self._name}:{len(self._turns)}"
+
+
+def _turn(prompt: tuple[int, ...], generation: Generation, queue_s: float, *, context_reset: bool) -> Turn:
+    generation = replace(generation, queue_s=queue_s)
+    return Turn(prompt, generation, parse_action(generation.text), context_reset)
+
+
+def _content(observation: Observation) -> str | list[dict[str, Any]]:
+    if not observation.images:
+        return observation.text
+    images = [{"type": "image_url", "image_url": {"url": Path(path).as_uri()}} for path in observation.images]
+    return [*images, {"type": "text", "text": observation.text}]

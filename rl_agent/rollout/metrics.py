@@ -1,0 +1,119 @@
+"""A rollout's numbers, kept up episode by episode in constant memory.
+
+Rates name their denominator: `success_rate`, `reward_mean` and `truncated_share` are over the episodes that
+completed, since an outage is not a failure of the model; `completed_share`, `failed_share`,
+`timed_out_share` and `abandoned_share` are over all. Every name is prefixed with the split, and those of a
+difficulty with `split/difficulty`.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rl_agent.types import Split, Status, Trajectory
+
+Numbers = dict[str, float]
+
+_LOWEST_S = 1e-4
+_GROWTH = 1.1
+
+
+@dataclass(slots=True)
+class Durations:
+    """Percentiles of durations from a histogram: each bucket is 10 % wide, so is the error."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, seconds: float) -> None:
+        bucket = 0 if seconds <= _LOWEST_S else math.ceil(math.log(seconds / _LOWEST_S, _GROWTH))
+        self.counts[bucket] += 1
+
+    def percentile(self, share: float) -> float:
+        """Upper edge of the bucket that holds it, in seconds; 0 for the lowest bucket or none at all."""
+        left = share * self.counts.total()
+        for bucket in sorted(self.counts):
+            left -= self.counts[bucket]
+            if left <= 0:
+                return _LOWEST_S * _GROWTH**bucket if bucket else 0.0
+        return 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over some of the episodes."""
+
+    statuses: Counter[Status] = field(default_factory=Counter)
+    successes: int = 0
+    reward_sum: float = 0.0
+    truncated: int = 0
+    steps: int = 0
+    response_tokens: int = 0
+    cut_responses: int = 0
+    """Responses that ended at the token limit."""
+
+    def add(self, trajectory: Trajectory, *, is_success: bool) -> None:
+        self.statuses[trajectory.status] += 1
+        if trajectory.reward is not None:
+            self.successes += is_success
+            self.reward_sum += trajectory.reward
+            self.truncated += trajectory.truncated
+        self.steps += len(trajectory.steps)
+        for step in trajectory.steps:
+            self.response_tokens += len(step.generation.token_ids)
+            self.cut_responses += step.generation.finish_reason == "length"
+
+    def numbers(self) -> Numbers:
+        episodes, completed = self.statuses.total(), self.statuses[Status.COMPLETED]
+        numbers: Numbers = {"episodes": episodes}
+        numbers |= {f"{status}_share": _share(self.statuses[status], episodes) for status in Status}
+        if completed:  # without a reward there is no mean, and 0 would be a claim
+            numbers["success_rate"] = self.successes / completed
+            numbers["reward_mean"] = self.reward_sum / completed
+            numbers["truncated_share"] = self.truncated / completed
+        numbers["steps_mean"] = _share(self.steps, episodes)
+        numbers["response_tokens_mean"] = _share(self.response_tokens, self.steps)
+        numbers["cut_responses_share"] = _share(self.cut_responses, self.steps)
+        return numbers
+
+
+class RolloutMetrics:
+    """Of one split and iteration; `add` each episode once it is recorded."""
+
+    def __init__(self, split: Split, *, success_reward: float) -> None:
+        self.total = Tally()
+        self._split = split
+        self._success_reward = success_reward
+        self._of_difficulty: dict[str, Tally] = {}
+        self._failures: Counter[str] = Counter()
+        self._queue = Durations()
+        self._request = Durations()
+        self._environment = Durations()
+
+    def add(self, trajectory: Trajectory) -> None:
+        is_success = trajectory.reward is not None and trajectory.reward >= self._success_reward
+        self.total.add(trajectory, is_success=is_success)
+        of_difficulty = self._of_difficulty.setdefault(trajectory.task.difficulty, Tally())
+        of_difficulty.add(trajectory, is_success=is_success)
+        if trajectory.failure is not None:
+            self._failures[trajectory.failure.kind] += 1
+        for step in trajectory.steps:
+            self._queue.add(step.generation.queue_s)
+            self._request.add(step.generation.duration_s)
+            self._environment.add(step.env_s)
+
+    def numbers(self) -> Numbers:
+        """Flat and prefixed: `train/success_rate`, `train/easy/reward_mean`, `train/failures/EngineError`."""
+        split = self._split
+        numbers = {f"{split}/{name}": value for name, value in self.total.numbers().items()}
+        for difficulty, tally in sorted(self._of_difficulty.items()):
+            numbers |= {f"{split}/{difficulty}/{name}": value for name, value in tally.numbers().items()}
+        numbers |= {f"{split}/failures/{kind}": count for kind, count in sorted(self._failures.items())}
+        durations = {"queue": self._queue, "request": self._request, "environment": self._environment}
+        for name, histogram in durations.items():
+            numbers[f"{split}/{name}_s_p50"] = histogram.percentile(0.50)
+            numbers[f"{split}/{name}_s_p95"] = histogram.percentile(0.95)
+        return numbers
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
