@@ -56,7 +56,18 @@ def read_shard(path: Path) -> tuple[ShardHeader, Iterator[Trajectory]]:
 
     Raises StoreError that names the file and line, here for the header, while iterating for the rest.
     """
-    return read_header(path), _trajectories(path)
+    return read_header(path), read_lines(path, _TRAJECTORY)
+
+
+def read_lines(path: Path, adapter: TypeAdapter[_T]) -> Iterator[_T]:
+    """The episodes as `adapter` sees them, lazily.
+
+    An adapter of fewer fields than `Trajectory` has skips the rest, which is most of the time and memory
+    where token ids are not wanted. Raises StoreError that names the file and line.
+    """
+    for number, line in _whole_lines(path):
+        if number > 1:
+            yield _parse(adapter, path, number, line)
 
 
 def read_header(path: Path) -> ShardHeader:
@@ -109,12 +120,6 @@ def recover(growing: Path) -> tuple[ShardHeader, dict[EpisodeKey, Recorded]]:
     if whole_bytes < growing.stat().st_size:
         os.truncate(growing, whole_bytes)
     return header, completed
-
-
-def _trajectories(path: Path) -> Iterator[Trajectory]:
-    for number, line in _whole_lines(path):
-        if number > 1:
-            yield _parse(_TRAJECTORY, path, number, line)
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
