@@ -9,7 +9,7 @@ Of n candidates, `draw` takes m without replacement. Candidate i has the weight 
 where p_i is the position of its iteration among those read (oldest 0). The draws are successive: each takes
 one of those left with probability proportional to its weight,
 
-    P(a, then b, then c, ...) = w_a / W  *  w_b / (W - w_a)  *  w_c / (W - w_a - w_b)  *  ...    W = sum of w_i
+    P(a, then b, then c, ...) = w_a / W * w_b / (W - w_a) * w_c / (W - w_a - w_b) * ...    W = sum of w_i
 
 With four iterations of equal size and power 2 the first draw falls on them with 1/30, 4/30, 9/30 and 16/30;
 as the newest run out the shares even out, and m = n takes everything. Power 0 is uniform.
