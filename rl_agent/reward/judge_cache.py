@@ -1,0 +1,52 @@
+"""Answers of a judge on disk, one JSON file each, so that no question is paid for twice.
+
+A file is written whole or not at all, so many rollouts can share a folder. A file that cannot be read
+counts as absent.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a judge answered, as it came."""
+
+    content: str
+    finish_reason: str | None
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class JudgeCache:
+    """A folder of answers; calls block on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, question: dict[str, Any]) -> Answer | None:
+        try:
+            fields = json.loads(self._path(question).read_bytes())
+            return Answer(**fields)
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def put(self, question: dict[str, Any], answer: Answer) -> None:
+        path = self._path(question)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(asdict(answer), file, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+
+    def _path(self, question: dict[str, Any]) -> Path:
+        canonical = json.dumps(question, sort_keys=True, ensure_ascii=False)
+        digest = hashlib.sha256(canonical.encode()).hexdigest()
+        return self._folder / digest[:2] / f"{digest}.json"
