@@ -169,9 +169,10 @@ def completion(tokens: int, wanted: int) -> dict[str, object]:
 async def serve(behaviour: Behaviour, port: int) -> None:
     """Answer on loopback until SIGTERM or SIGINT."""
     engine = SimulatedEngine(behaviour)
-    runner = web.ServerRunner(web.Server(engine.handle, handler_cancellation=True, access_log=None))
+    server = web.Server(engine.handle, handler_cancellation=True, access_log=None)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024, shutdown_timeout=0.1)
+    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
     await site.start()
     print(runner.addresses[0][1], flush=True)
     stop = asyncio.Event()

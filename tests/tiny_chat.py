@@ -1,4 +1,4 @@
-"""A byte-level tokenizer without merges and a ChatML template: any text round-trips, nothing is downloaded."""
+"""A byte-level tokenizer without merges and a ChatML template: all text round-trips, nothing is fetched."""
 
 import json
 from pathlib import Path
