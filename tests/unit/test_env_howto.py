@@ -1,0 +1,65 @@
+"""docs/how-to/add-an-environment.md does what it says, with the code that stands in it."""
+
+import re
+import sys
+
+import pytest
+import yaml
+
+import rl_agent.env
+from rl_agent.config import EnvConfig
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import ConfigError
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.tasks.load import load_tasks
+
+PAGE = (PROJECT_ROOT / "docs" / "how-to" / "add-an-environment.md").read_text(encoding="utf-8")
+
+
+def block(language, number=0):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
+
+
+@pytest.fixture
+def tasks_and_registry(tmp_path, monkeypatch):
+    """The page's three files, the first of them as if it stood in rl_agent/env."""
+    (tmp_path / "guess_number.py").write_text(block("python"))
+    monkeypatch.setattr(rl_agent.env, "__path__", [*rl_agent.env.__path__, str(tmp_path)])
+    (tmp_path / "train.jsonl").write_text(block("json"))
+    env_config = EnvConfig.model_construct(
+        **yaml.safe_load(block("yaml")),
+        default_env="none",
+        kwargs={"guess_number": {"highest": 50}},
+    )
+    yield load_tasks(tmp_path / "train.jsonl", env_config), EnvironmentRegistry(env_config)
+    sys.modules.pop("rl_agent.env.guess_number", None)
+
+
+async def test_the_class_is_found_by_the_config_line_and_plays_the_task_line(tasks_and_registry):
+    (task,), registry = tasks_and_registry
+    registry.check_tasks([task])
+    environment = registry.create(task.env)
+    observation = await environment.reset(task, seed=0)
+    results = [await environment.step(action) for action in ("50", "?", task.answer)]
+
+    assert observation.text == "Guess my number. It is between 1 and 50."
+    assert [result.observation.text for result in results][::2] == ["Lower.", "Right."]
+    assert [(result.reward, result.done, result.changed) for result in results] == [
+        (0, False, True),
+        (0, False, False),
+        (1, True, True),
+    ]
+
+
+def test_a_task_it_cannot_run_is_found_before_the_run(tasks_and_registry):
+    (task,), registry = tasks_and_registry
+    bad = type(task)(task.task_id, task.prompt, task.env, task.difficulty, answer="many")
+
+    with pytest.raises(ConfigError, match="task guess-1: the answer is not a whole number"):
+        registry.check_tasks([bad])
+
+
+def test_the_snippet_prints_what_the_page_shows(tasks_and_registry, capsys):
+    exec(compile(block("python", 1), "add-an-environment.md", "exec"), {"__name__": "snippet"})
+
+    assert capsys.readouterr().out == block("text")
