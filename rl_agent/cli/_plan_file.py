@@ -1,0 +1,24 @@
+"""The `--plan P` option that almost every verb takes."""
+
+import argparse
+from pathlib import Path
+
+from rl_agent.config import Plan
+from rl_agent.errors import ConfigError
+
+
+def plan_parser(verb: str, summary: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m rl_agent.cli {verb}", description=summary)
+    parser.add_argument(
+        "--plan", type=Path, required=True, help="plan.json of a run (the verb `plan` writes it)"
+    )
+    return parser
+
+
+def read_plan(path: Path) -> Plan:
+    """Raises `ConfigError` if the file is not there or is no plan."""
+    try:
+        return Plan.read(path)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"--plan {path} cannot be read: {reason}") from error

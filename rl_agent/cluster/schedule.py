@@ -1,0 +1,89 @@
+"""Which iteration and phases come next. Pure; `cli.next` feeds it what lies on the disk.
+
+    rollout: one split an iteration        update: train
+    both:    rollout -> evaluate, if iteration % N == 1 -> update
+
+An iteration goes on until all its phases are done, also across restarts; then the next one begins.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from rl_agent.config import Command
+from rl_agent.paths import RunPaths
+from rl_agent.types import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The phases of `iteration` that are still to be done, in order."""
+
+    iteration: int
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Highest iteration that has a finished train shard, a finished test shard, a prepared update."""
+
+    train: int = 0
+    test: int = 0
+    update: int = 0
+
+
+def is_evaluated(iteration: int, eval_interval: int) -> bool:
+    """iteration % N == 1; for N = 1 that is every iteration (1 % 1 is 0)."""
+    return iteration % eval_interval == 1 % eval_interval
+
+
+def phases_of(command: Command, iteration: int) -> tuple[Phase, ...]:
+    """All phases of an iteration, in order."""
+    if command.rl_phase == "update":
+        return ("update",)
+    if command.rl_phase == "rollout":
+        return ("rollout",) if command.rollout_split == "train-only" else ("evaluate",)
+    if command.eval_interval and is_evaluated(iteration, command.eval_interval):
+        return ("rollout", "evaluate", "update")
+    return ("rollout", "update")
+
+
+def first_iteration(command: Command, numbers: Numbers) -> int:
+    """Where a fresh start begins: one after the last finished, by the files that the phase writes.
+
+    An update alone belongs to the newest train iteration unless that one was trained on before.
+    """
+    if command.rl_phase == "update":
+        return max(numbers.train, numbers.update + 1, 1)
+    if command.rl_phase == "rollout":
+        return 1 + (numbers.train if command.rollout_split == "train-only" else numbers.test)
+    return 1 + max(numbers.train, numbers.test, numbers.update)
+
+
+def next_work(command: Command, first: int, finished: Mapping[int, AbstractSet[str]]) -> Work | None:
+    """The first iteration from `first` with unfinished phases; None when `max_iterations` are done."""
+    iteration = first
+    while command.max_iterations is None or iteration < first + command.max_iterations:
+        done = finished.get(iteration, frozenset())
+        phases = tuple(phase for phase in phases_of(command, iteration) if phase not in done)
+        if phases:
+            return Work(iteration, phases)
+        iteration += 1
+    return None
+
+
+def numbers_on_disk(paths: RunPaths) -> Numbers:
+    prepared = paths.update_dir(0).parent
+    names = [entry.name for entry in prepared.iterdir()] if prepared.is_dir() else []
+    updates = [int(name.removeprefix("iteration")) for name in names if name[9:].isdigit()]
+    train, test = paths.iterations("train"), paths.iterations("test")
+    return Numbers(max(train, default=0), max(test, default=0), max(updates, default=0))
+
+
+def add_shards(finished: dict[int, set[str]], paths: RunPaths) -> dict[int, set[str]]:
+    """A finished shard ends its phase, also where the run was killed before it wrote the flag."""
+    for iteration in paths.iterations("train"):
+        finished.setdefault(iteration, set()).add("rollout")
+    for iteration in paths.iterations("test"):
+        finished.setdefault(iteration, set()).add("evaluate")
+    return finished

@@ -1,0 +1,87 @@
+"""The GPUs of this machine: how many are visible, what their memory holds, who holds it.
+
+Reads the vendor's own tool (`nvidia-smi`, `rocm-smi`); never touches a device or a process.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+Run = Callable[[Sequence[str]], str | None]
+_TOOL_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """Memory in use on one GPU."""
+
+    index: str
+    used_mib: int
+
+
+def run_tool(argv: Sequence[str]) -> str | None:
+    """Output of a tool; None if it is absent, fails or hangs."""
+    try:
+        done = subprocess.run(  # the tools are the two named above
+            argv, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def visible_indices(environ: Mapping[str, str]) -> list[str] | None:
+    """Entries of CUDA_VISIBLE_DEVICES (indices or UUIDs); None where it is not set."""
+    if "CUDA_VISIBLE_DEVICES" not in environ:
+        return None
+    entries = [entry.strip() for entry in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+    if "-1" in entries:  # CUDA ignores what follows a negative index
+        entries = entries[: entries.index("-1")]
+    return [entry for entry in entries if entry and entry not in ("NoDevFiles", "void")]
+
+
+def count_gpus(environ: Mapping[str, str] = os.environ, run: Run = run_tool) -> int:
+    """CUDA_VISIBLE_DEVICES > nvidia-smi > rocm-smi > 0."""
+    visible = visible_indices(environ)
+    if visible is not None:
+        return len(visible)
+    listed = run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"])
+    if listed is not None:
+        return len(listed.split())
+    listed = run(["rocm-smi", "--showid", "--csv"])
+    return sum(line.startswith("card") for line in listed.splitlines()) if listed else 0
+
+
+def memory_in_use(environ: Mapping[str, str] = os.environ, run: Run = run_tool) -> list[GpuUse]:
+    """Memory used on every visible GPU; empty where no tool can tell."""
+    text = run(["nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits"])
+    visible = visible_indices(environ)
+    found = []
+    for line in (text or "").splitlines():
+        index, uuid, used = (part.strip() for part in line.split(","))
+        is_visible = visible is None or index in visible or any(uuid.startswith(v) for v in visible)
+        if is_visible and used.isdigit():
+            found.append(GpuUse(index, int(used)))
+    return found
+
+
+def holders(run: Run = run_tool) -> list[str]:
+    """`pid 123 (python -m ...), 4096 MiB` for every process that holds GPU memory."""
+    text = run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"])
+    found = []
+    for line in (text or "").splitlines():
+        pid, used = (part.strip() for part in line.split(",")[:2])
+        found.append(f"pid {pid} ({command_of(int(pid))}), {used} MiB" if pid.isdigit() else line)
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Command line of a process, shortened; says so if it cannot be read."""
+    import psutil
+
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return "not visible from here"
+    return " ".join(words)[:160] or "no command line"

@@ -1,0 +1,59 @@
+"""Waits for a starting server: readiness and liveness together, to a deadline.
+
+starting --answers with the wanted model--> ready
+   |--process ends------------------------> HarnessError with the last lines of its log
+   |--another program answers-------------> ConfigError
+   '--deadline----------------------------> DeadlineError
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rl_agent.engine.server import Answer, Probe, last_lines
+from rl_agent.errors import ConfigError, DeadlineError, HarnessError
+
+_POLL_S = 0.25
+
+
+class EngineDied(HarnessError):
+    """The server process ended before it was ready."""
+
+
+def is_running(pid: int) -> bool:
+    """Whether `pid` exists and is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def wait_ready(
+    ask: Callable[[], Probe],
+    is_alive: Callable[[], bool],
+    log: Path,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Probe:
+    """Return the probe that found the wanted model, at most `timeout_s` after the call."""
+    started = clock()
+    while True:
+        if not is_alive():
+            waited_s = clock() - started
+            raise EngineDied(
+                f"the engine ended {waited_s:.0f} s after the wait began; {log} ends:\n{last_lines(log)}"
+            )
+        found = ask()
+        if found.answer is Answer.WANTED:
+            return found
+        if found.answer in (Answer.STRANGER, Answer.OLD_VERSION):
+            raise ConfigError(f"another program answers at the engine's address: {found.detail}")
+        if clock() - started >= timeout_s:
+            raise DeadlineError(
+                f"the engine was not ready after engine.start_timeout_s={timeout_s:.0f} ({found.detail});"
+                f" {log} ends:\n{last_lines(log)}"
+            )
+        sleep(_POLL_S)

@@ -1,0 +1,154 @@
+"""The vLLM server process of a run: its command, its environment, and what answers on its port.
+
+A server is started on the resolved model folder, so `/v1/models` names the weight version it holds. What
+answers on the port and does not name a model of this run is a stranger: reported, never ended.
+"""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rl_agent.config import Config, Plan
+from rl_agent.engine.model import resolve_model, version_of_root
+from rl_agent.errors import ConfigError
+
+PROBE_TIMEOUT_S = 2.0
+
+
+class Answer(Enum):
+    """What a probe of the engine's address found."""
+
+    NOTHING = "nothing"
+    NOT_READY = "not-ready"
+    WANTED = "wanted"
+    OLD_VERSION = "old-version"
+    STRANGER = "stranger"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    answer: Answer
+    detail: str
+    """One line for a person: what was asked and what came back."""
+    weight_version: int | None = None
+
+
+def data_parallel_size(config: Config, num_gpus: int) -> int:
+    """`engine.data_parallel_size`, else one replica for every `tensor_parallel_size` GPUs."""
+    engine = config.engine
+    if engine.data_parallel_size is not None:
+        return engine.data_parallel_size
+    return max(1, num_gpus // engine.tensor_parallel_size)
+
+
+def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
+    """The command of the server; `engine.extra_args` adds to it and wins over it."""
+    config, engine = plan.config, plan.config.engine
+    flags: dict[str, Any] = {
+        "model": resolve_model(config).path,
+        "host": engine.host,
+        "port": engine.port,
+        "dtype": engine.dtype,
+        "max-num-seqs": engine.max_num_seqs,
+        "gpu-memory-utilization": engine.gpu_memory_utilization,
+        "max-model-len": engine.max_model_len,
+        "tensor-parallel-size": engine.tensor_parallel_size,
+        "data-parallel-size": data_parallel_size(config, plan.hardware.num_gpus),
+        "limit-mm-per-prompt": engine.limit_mm_per_prompt,
+        "allowed-local-media-path": engine.allowed_local_media_path,
+        # A generation_config.json beside the model would silently change how responses are sampled.
+        "generation-config": "vllm",
+        "seed": config.seed,
+        "enforce-eager": engine.enforce_eager or None,
+        "trust-remote-code": config.model.trust_remote_code or None,
+        "reasoning-parser": config.model.reasoning_parser,
+    }
+    flags |= {name.lstrip("-").replace("_", "-"): value for name, value in engine.extra_args.items()}
+    words = [word for name, value in flags.items() for word in _flag_words(name, value)]
+    return [python, "-m", "vllm.entrypoints.openai.api_server", *words]
+
+
+def _flag_words(name: str, value: Any) -> list[str]:
+    """true: --name; false: --no-name; null: left out; a list: several words; a dict: JSON."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", str(value)]
+
+
+def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """The server's whole environment: the caller's, the API key, then `engine.extra_env`."""
+    key = environ.get(config.engine.api_key_env_var)
+    given = {"VLLM_API_KEY": key} if key else {}
+    return {**environ, **given, **config.engine.extra_env}
+
+
+def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
+    """Ask `/health` and `/v1/models` who is there."""
+    url = config.engine.base_url
+    try:
+        _get(url + "/health", config, environ, timeout_s)
+        text = _get(url + "/v1/models", config, environ, timeout_s)
+        roots = [str(card.get("root") or card["id"]) for card in json.loads(text)["data"]]
+    except urllib.error.HTTPError as error:
+        if error.code == 503:
+            return Probe(Answer.NOT_READY, f"{url} answers 503: it is starting or has failed")
+        return Probe(Answer.STRANGER, f"{error.url} answers {error.code} {error.reason}")
+    except (OSError, TimeoutError) as error:
+        if "timed out" in str(error):
+            return Probe(Answer.NOT_READY, f"{url} did not answer within {timeout_s:.0f} s")
+        return Probe(Answer.NOTHING, f"{url}: {error}")
+    except Exception as error:  # a stranger may answer anything
+        return Probe(Answer.STRANGER, f"{url} does not answer like an engine: {error!r}")
+    return judge_roots(roots, config)
+
+
+def judge_roots(roots: list[str], config: Config) -> Probe:
+    """What a server that says it loaded `roots` is to this run."""
+    wanted = resolve_model(config)
+    url = config.engine.base_url
+    versions = {root: version_of_root(root, config) for root in roots}
+    known = {root: version for root, version in versions.items() if version is not None}
+    if not known:
+        shown = ", ".join(roots) or "no model"
+        return Probe(Answer.STRANGER, f"{url} serves {shown}; this run wants {wanted.path}")
+    root, version = max(known.items(), key=lambda item: item[1] == wanted.weight_version)
+    if version == wanted.weight_version:
+        return Probe(Answer.WANTED, f"{url} serves {root} (weight version {version})", version)
+    detail = f"{url} serves {root} (weight version {version}); the newest is {wanted.weight_version}"
+    return Probe(Answer.OLD_VERSION, detail, version)
+
+
+def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"engine.url={url}: expected http://host:port")
+    request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
+    key = environ.get(config.engine.api_key_env_var)
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
+    # Engines are reached directly: a proxy for the outer world does not know 127.0.0.1.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=timeout_s) as response:
+        return response.read(1 << 20).decode("utf-8", "replace")
+
+
+def last_lines(log: Path, count: int = 15) -> str:
+    """The end of a log, for the message about the process that wrote it."""
+    if not log.exists():
+        return "(no log)"
+    with log.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - 64 * 1024))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return "\n".join(lines[-count:])

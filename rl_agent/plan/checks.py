@@ -1,0 +1,206 @@
+"""Everything about this machine that would make a run fail later, found before anything starts.
+
+Each check reads, changes nothing, and raises `ConfigError` with one line; `check_machine` runs them in the
+order in which a person would want to hear about them.
+"""
+
+import importlib.util
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_agent.cluster import run_lock
+from rl_agent.config import Command, Config
+from rl_agent.engine.server import Answer, data_parallel_size, probe
+from rl_agent.errors import ConfigError
+from rl_agent.paths import CONFIG_DIR
+from rl_agent.plan import disk
+from rl_agent.plan.hub import FoundModel, find_model
+from rl_agent.plan.runs import Leftover, find_leftovers
+from rl_agent.types import Split, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the checks found on the way."""
+
+    model: FoundModel
+    num_tasks: Mapping[Split, int]
+    disk: disk.DiskEstimate
+    leftovers: tuple[Leftover, ...]
+
+
+def check_machine(
+    config: Config, command: Command, *, num_gpus: int, cache: Path, environ: Mapping[str, str]
+) -> Machine:
+    """Raises `ConfigError` for the first thing that does not allow the run."""
+    check_data_path(config.data_path)
+    check_log_path(config.log_path)
+    check_programs(command)
+    check_gpus(config, command, num_gpus)
+    check_trainer(config, command)
+    check_judge(config, command, environ)
+    model = find_model(config.model.base_model, cache, environ)
+    leftovers = find_leftovers(config.paths)
+    check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
+    num_tasks = check_tasks(config, command)
+    space = disk.estimate(config, command, sum(num_tasks.values()), model.size_bytes)
+    disk.check(space)
+    return Machine(model, num_tasks, space, tuple(leftovers))
+
+
+def splits_of(command: Command) -> tuple[Split, ...]:
+    """Splits whose tasks will be run."""
+    if command.rl_phase == "both":
+        return ("train", "test")
+    if command.rl_phase == "update":
+        return ()
+    return ("train",) if command.rollout_split == "train-only" else ("test",)
+
+
+def check_data_path(path: Path) -> None:
+    if not path.exists():
+        raise ConfigError(f"--data-path {path}: no such folder")
+    if not path.is_dir():
+        raise ConfigError(f"--data-path {path}: not a folder")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise ConfigError(f"--data-path {path}: cannot be read by this user")
+
+
+def check_log_path(path: Path) -> None:
+    """It may be missing, but it must be possible to make it and to write in it."""
+    parent = disk.nearest_existing(path)
+    if not parent.is_dir():
+        raise ConfigError(f"--log-path {path}: {parent} is not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"--log-path {path}: {parent} cannot be written by this user")
+    run_lock.check_free(path)
+
+
+def check_programs(command: Command) -> None:
+    wanted = {
+        "vllm": command.rl_phase != "update" and not command.debug_mode,
+        "llamafactory": command.rl_phase != "rollout",
+    }
+    for package, is_needed in wanted.items():
+        if is_needed and importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"--rl-phase {command.rl_phase} needs {package}, which this Python lacks;"
+                " scripts/quickstart.sh installs it, RL_AGENT_PYTHON names another Python"
+            )
+
+
+def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
+    engine = config.engine
+    serves = command.rl_phase != "update" and not command.debug_mode
+    if not serves or engine.device == "cpu":
+        return
+    if num_gpus == 0:
+        raise ConfigError("engine.device=gpu: no GPU is visible; choose engine=cpu trainer=llamafactory_cpu")
+    replicas = data_parallel_size(config, num_gpus)
+    if replicas * engine.tensor_parallel_size > num_gpus:
+        raise ConfigError(
+            f"engine.tensor_parallel_size={engine.tensor_parallel_size} times"
+            f" engine.data_parallel_size={replicas} needs {replicas * engine.tensor_parallel_size} GPUs,"
+            f" {num_gpus} are visible"
+        )
+
+
+def check_trainer(config: Config, command: Command) -> None:
+    name = config.trainer.deepspeed
+    if command.rl_phase == "rollout" or name is None:
+        return
+    if not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
+        known = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
+        raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {known}")
+
+
+def check_judge(config: Config, command: Command, environ: Mapping[str, str]) -> None:
+    if config.rollout.reward != "judge" or command.rl_phase == "update":
+        return
+    judge = config.openai_config
+    variable = judge.evaluation.openai_api_key_env_var or judge.openai_api_key_env_var
+    if not environ.get(variable):
+        raise ConfigError(
+            f"rollout.reward=judge: the variable {variable} with the judge's API key is not set"
+            " (any word will do for a server that wants no key)"
+        )
+
+
+def check_engine(config: Config, command: Command, ours: set[int], environ: Mapping[str, str]) -> None:
+    """The port must be free (or held by a leftover that will be ended); in debug mode an engine answers."""
+    if command.rl_phase == "update":
+        return
+    engine = config.engine
+    if command.debug_mode:
+        found = probe(config, environ)
+        if found.answer not in (Answer.WANTED, Answer.OLD_VERSION):
+            raise ConfigError(f"--debug-mode needs an engine of this run that answers; {found.detail}")
+        return
+    if engine.url is not None:
+        raise ConfigError(
+            f"engine.url={engine.url} names an engine that runs already: that goes with --debug-mode;"
+            " the run's own engine listens at engine.host and engine.port"
+        )
+    if not is_port_free(engine.host, engine.port) and not (listeners(engine.port) & ours):
+        raise ConfigError(
+            f"engine.port={engine.port} is in use by {describe_listeners(engine.port)};"
+            " stop that program, choose another port, or use its engine with --debug-mode"
+        )
+
+
+def is_port_free(host: str, port: int) -> bool:
+    """Whether `host:port` can be bound; raises `ConfigError` if `host` is no address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((host, port))
+        except socket.gaierror as error:
+            raise ConfigError(f"engine.host={host}: {error.strerror}") from error
+        except OSError as error:
+            if error.errno == 98:  # EADDRINUSE
+                return False
+            raise ConfigError(f"engine.host={host} engine.port={port}: {error.strerror}") from error
+    return True
+
+
+def listeners(port: int) -> set[int]:
+    """Processes that listen on `port`, as far as this user may see them."""
+    import psutil
+
+    found = set()
+    for connection in psutil.net_connections(kind="tcp"):
+        address = connection.laddr
+        is_listening = connection.status == psutil.CONN_LISTEN and address and address.port == port
+        if is_listening and connection.pid is not None:
+            found.add(connection.pid)
+    return found
+
+
+def describe_listeners(port: int) -> str:
+    from rl_agent.cluster.processes import command_line
+
+    found = [f"process {pid} ({command_line(pid)})" for pid in sorted(listeners(port))]
+    return ", ".join(found) or "a process of another user"
+
+
+def check_tasks(config: Config, command: Command) -> dict[Split, int]:
+    """Episode counts a split and iteration, before `group_size`; every task file and environment is read."""
+    from rl_agent.env.registry import EnvironmentRegistry
+    from rl_agent.tasks.load import load_tasks
+
+    tasks: dict[Split, list[Task]] = {}
+    for split in splits_of(command):
+        tasks[split] = load_tasks(config.env_config.tasks_file(split, config.data_path), config.env_config)
+    registry = EnvironmentRegistry(config.env_config)
+    registry.check({task.env for found in tasks.values() for task in found})
+    env = config.env_config
+    sizes = {"train": env.train_tasks_rollout_size, "test": env.test_tasks_rollout_size}
+    repeats = {"train": 1, "test": env.test_tasks_repeat_times}
+    return {
+        split: (len(found) if sizes[split] < 0 else sizes[split]) * repeats[split]
+        for split, found in tasks.items()
+    }

@@ -1,0 +1,196 @@
+"""Hydra composes the configuration, pydantic checks it. The only place that does either.
+
+Values that Hydra must not read (`overrides.Text`) go in as markers and are put in place afterwards, also
+where another key interpolates them, so no character of theirs is ever quoted, unquoted or expanded.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rl_agent.config import Config
+from rl_agent.errors import ConfigError, UsageError
+from rl_agent.paths import CONFIG_DIR
+from rl_agent.plan import keys
+from rl_agent.plan.overrides import GROUP_KEYS, Kind, Override, Text, read_value
+
+MODEL_GROUP = GROUP_KEYS["model"]
+_MODEL_TYPE = "model_config.model_type"
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A checked configuration and what was decided on the user's behalf."""
+
+    config: Config
+    notes: tuple[str, ...]
+
+
+def compose_config(
+    overrides: Sequence[Override], *, data_path: Path, log_path: Path, num_gpus: int
+) -> Composed:
+    """Raises `UsageError` for a word that cannot be applied, `ConfigError` for a value that does not fit."""
+    paths = [_path_override("data_path", data_path), _path_override("log_path", log_path)]
+    words = [*_model_group(overrides), *overrides, *paths]
+    values, choices = _compose(words)
+    defaults = _cpu_defaults(choices, {override.name for override in overrides}, num_gpus)
+    if defaults:
+        values, _ = _compose([*defaults, *words])
+    if values["run_name"] is None:
+        values["run_name"] = log_path.name
+    config = _validate(values, overrides)
+    note = f"no GPU is visible: {' '.join(o.word for o in defaults)}"
+    return Composed(config, (note,) if defaults else ())
+
+
+def _path_override(key: str, path: Path) -> Override:
+    return Override(Kind.SET, key, str(path), f"{key}={path}", "--" + key.replace("_", "-"))
+
+
+def _group(name: str, option: str) -> Override:
+    return Override(Kind.SET, name, option, f"{name}={option}", "default")
+
+
+def _model_group(overrides: Iterable[Override]) -> list[Override]:
+    """`model_config.model_type=X` alone also takes the base model, template, ... that belong to X."""
+    by_name = {override.name: override for override in overrides}
+    chosen = by_name.get(_MODEL_TYPE)
+    if chosen is None or MODEL_GROUP in by_name or chosen.raw not in keys.group_options("model"):
+        return []
+    return [_group(MODEL_GROUP, chosen.raw)]
+
+
+def _cpu_defaults(choices: dict[str, str], chosen: set[str], num_gpus: int) -> list[Override]:
+    """Groups taken where there is no GPU and neither the user nor an experiment chose others."""
+    if num_gpus:
+        return []
+    wanted = {"engine": ("gpu", "cpu"), "trainer": ("llamafactory", "llamafactory_cpu")}
+    return [
+        _group(group, on_cpu)
+        for group, (on_gpu, on_cpu) in wanted.items()
+        if group not in chosen and choices[group] == on_gpu
+    ]
+
+
+def _compose(words: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The plain configuration and the option chosen for each config group."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    _reject_hydra_keys(words)
+    texts: list[str] = []
+    lines = [_to_hydra(override, texts) for override in words]
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            composed = compose("config", overrides=lines, return_hydra_config=True)
+        choices = dict(composed.hydra.runtime.choices)
+        OmegaConf.set_struct(composed, False)
+        del composed["hydra"]
+        values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _explain(error, words) from error
+    return _put_texts(values, texts), choices
+
+
+def _to_hydra(override: Override, texts: list[str]) -> str:
+    """The word for Hydra; a value it must not read is kept in `texts` and named by a marker."""
+    if override.kind is Kind.DELETE:
+        return f"~{override.name}"
+    is_path = override.key in ("data_path", "log_path")
+    value = Text(override.raw) if is_path else read_value(override.raw)
+    is_group = bool(keys.group_options(override.name.partition("@")[0]))
+    is_new = override.kind is Kind.SET and keys.is_free_form(override.name)
+    prefix = Kind.FORCE.value if is_new else override.kind.value
+    if not isinstance(value, Text) or is_group:
+        return f"{prefix}{override.name}={override.raw}"
+    texts.append(str(value))
+    return f"{prefix}{override.name}={_marker(len(texts) - 1)}"
+
+
+def _reject_hydra_keys(words: Sequence[Override]) -> None:
+    """Hydra's own settings (log folders, sweeps, ...) mean nothing here."""
+    for word in words:
+        if word.name.split(".")[0].split("/")[0] == "hydra":
+            raise ConfigError(f"{word.word}: there is no key {word.name}; {keys.hint(word.name)}")
+
+
+def _marker(index: int) -> str:
+    return f"__text_{index}_of_the_command_line__"
+
+
+def _put_texts(value: Any, texts: Sequence[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _put_texts(item, texts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_put_texts(item, texts) for item in value]
+    if isinstance(value, str):
+        for index, text in enumerate(texts):
+            value = value.replace(_marker(index), text)
+    return value
+
+
+def _explain(error: Exception, words: Sequence[Override]) -> UsageError | ConfigError:
+    """One line about the word that Hydra stumbled over."""
+    valid = set(keys.valid_keys())
+    for word in words:
+        group = word.name.partition("@")[0]
+        options = keys.group_options(group)
+        if options and word.kind is not Kind.DELETE and word.raw not in options:
+            return ConfigError(f"{word.word}: {group} is one of {', '.join(options)}")
+        if options and group == "experiment" and word.kind is Kind.SET:
+            return UsageError(f"{word.word}: an experiment is added: +{word.word}")
+        is_known = word.name in valid or keys.is_free_form(word.name)
+        if not options and not is_known and word.kind in (Kind.SET, Kind.DELETE):
+            return ConfigError(f"{word.word}: there is no key {word.name}; {keys.hint(word.name)}")
+        if not options and word.raw.startswith("{") and word.kind is Kind.SET:
+            return ConfigError(f"{word.word}: it holds a key that {word.name} does not have")
+    for word in words:
+        if word.kind is Kind.ADD and word.name in valid:
+            return UsageError(f"{word.word}: {word.name} exists already, set it with {word.word[1:]}")
+    reason = " ".join(str(error).split())
+    named = next((word.word for word in words if word.name in reason), None)
+    return ConfigError(f"{named}: {reason}" if named else f"configuration: {reason}")
+
+
+def _validate(values: dict[str, Any], overrides: Sequence[Override]) -> Config:
+    raw = {override.name: override.raw for override in overrides if override.kind is not Kind.DELETE}
+    try:
+        return Config.model_validate(_retype_strings(values, raw))
+    except ValidationError as error:
+        raise ConfigError(_first_problem(error, raw)) from error
+
+
+def _retype_strings(values: dict[str, Any], raw: dict[str, str]) -> dict[str, Any]:
+    """Where a key is a string, `run_name=007` means the text 007, not the number 7."""
+    try:
+        Config.model_validate(values)
+    except ValidationError as error:
+        for problem in error.errors():
+            key = ".".join(map(str, problem["loc"]))
+            found = problem["input"]
+            if problem["type"] == "string_type" and isinstance(found, bool | int | float) and key in raw:
+                *sections, last = problem["loc"]
+                target: Any = values
+                for name in sections:
+                    target = target[name]
+                target[last] = str(found) if "${" in raw[key] else raw[key]
+    return values
+
+
+def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
+    """`key=value: expected ...`; problems of overrides first, then those of the files."""
+    problems = sorted(error.errors(), key=lambda problem: ".".join(map(str, problem["loc"])) not in raw)
+    problem = problems[0]
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"there is no key {key}; {keys.hint(key)}"
+    if problem["type"] == "missing":
+        return f"{key} is missing; it cannot be deleted"
+    shown = f"{key}={raw[key]}" if key in raw else f"{key}={problem['input']!r}"
+    expected = problem["msg"].removeprefix("Input should be ")
+    return f"{shown}: expected {expected}"

@@ -1,0 +1,54 @@
+"""How much disk a run will take at most, roughly, and how much there is."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_agent.config import Command, Config
+from rl_agent.errors import ConfigError
+
+_EPISODE_BYTES = 32 * 1024
+"""A text episode of a few steps; images come on top and are not foreseen."""
+_OPTIMIZER_FACTOR = 6
+"""Bytes of a training checkpoint per byte of 16-bit weights: fp32 master copy and two AdamW moments."""
+_RESERVE_BYTES = 256 * 1024**2
+"""Logs, caches, and room to write a message when all else is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskEstimate:
+    """Bytes: what the run may need at once, what is free, on which folder."""
+
+    needed: int
+    free: int
+    folder: Path
+
+
+def nearest_existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def estimate(config: Config, command: Command, num_tasks: int, model_bytes: int) -> DiskEstimate:
+    """Trajectories of the planned iterations (one if unlimited) and the models and optimizer of an update."""
+    episodes = num_tasks * config.rollout.group_size * (command.max_iterations or 1)
+    needed = _RESERVE_BYTES + episodes * _EPISODE_BYTES
+    if command.rl_phase != "rollout":
+        optimizer = 0 if config.trainer.save_only_model else _OPTIMIZER_FACTOR * model_bytes
+        needed += (config.trainer.keep_versions + 1) * model_bytes + optimizer
+    folder = nearest_existing(config.log_path)
+    return DiskEstimate(needed, shutil.disk_usage(folder).free, folder)
+
+
+def check(found: DiskEstimate) -> None:
+    """Raises `ConfigError` if the free space is below the estimate."""
+    if found.free < found.needed:
+        raise ConfigError(
+            f"--log-path: {gib(found.free)} free at {found.folder}, the run needs about {gib(found.needed)}"
+            " (trainer.keep_versions and trainer.save_only_model change that)"
+        )
+
+
+def gib(size_bytes: int) -> str:
+    return f"{size_bytes / 1024**3:.1f} GiB"

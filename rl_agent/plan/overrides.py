@@ -1,0 +1,105 @@
+"""One `key=value` word of the command line, and the value it stands for.
+
+A value that Hydra's grammar reads as a number, boolean, null, list, dict, quoted string or interpolation
+is that value. Anything else is the text exactly as it was typed: `x;cmd`, `$(cmd)`, quotes, commas, spaces
+and line breaks need no second quoting for Hydra.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from rl_agent.errors import UsageError
+
+_WORD = re.compile(
+    r"(?P<prefix>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@$-]*)(?P<assigned>=(?P<value>.*))?", re.DOTALL
+)
+COMMAND_LINE = "the command line"
+ENVIRONMENT = "HYDRA_OVERRIDES"
+
+GROUP_KEYS = {"model": "model@model_config", "env": "env@env_config", "judge": "judge@openai_config"}
+"""Short names of the config groups that live under another key."""
+
+
+class Kind(Enum):
+    SET = ""
+    ADD = "+"
+    FORCE = "++"
+    DELETE = "~"
+
+
+class Text(str):
+    """A value that Hydra must not read: it is put in place after composing."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What one word asks for."""
+
+    kind: Kind
+    key: str
+    raw: str
+    """Everything behind the first `=`, as typed."""
+    word: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        return GROUP_KEYS.get(self.key, self.key)
+
+
+def has_broken_bytes(text: str) -> bool:
+    """Whether an argument held bytes that are not UTF-8 (Python carries them as lone surrogates)."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def is_override(word: str) -> bool:
+    """Whether a word of the command line is meant as an override (good or bad) rather than a flag."""
+    return not word.startswith("-") and ("=" in word or word.startswith(("+", "~")))
+
+
+def parse_override(word: str, source: str) -> Override:
+    """Split `word`; raises `UsageError` if it has no readable key, or no value where one is needed."""
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise UsageError(f"{word!r} ({source}): an override is key=value, +key=value, ++key=value or ~key")
+    if has_broken_bytes(word):
+        raise UsageError(f"{match['key']} ({source}): the value is not valid UTF-8")
+    kind = Kind(match["prefix"] or "")
+    if kind is not Kind.DELETE and match["assigned"] is None:
+        raise UsageError(f"{word!r} ({source}): no value; write {word}=VALUE")
+    return Override(kind, match["key"], match["value"] or "", word, source)
+
+
+def reject_duplicates(overrides: Iterable[Override]) -> None:
+    """Hydra keeps the last of two overrides of one key; here that is an error that names both."""
+    seen: dict[str, Override] = {}
+    for override in overrides:
+        earlier = seen.setdefault(override.name, override)
+        if earlier is not override:
+            raise UsageError(
+                f"{override.name} is set twice: {earlier.word!r} ({earlier.source}) and"
+                f" {override.word!r} ({override.source}); keep one"
+            )
+
+
+def read_value(raw: str) -> Any:
+    """The value `raw` stands for: what Hydra's grammar says, or `Text(raw)`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(f"key={raw}")
+    except (HydraException, ValueError, RecursionError):
+        return Text(raw)
+    if parsed.is_sweep_override():
+        return Text(raw)
+    value = parsed.value()
+    is_quoted = type(value).__name__ == "QuotedString"
+    if isinstance(value, str) and not is_quoted and "${" not in value:
+        return Text(raw)
+    return value

@@ -1,0 +1,97 @@
+"""The whole plan as text, for `--dry-run`."""
+
+import shlex
+from collections.abc import Mapping
+
+import yaml
+
+from rl_agent.config import Plan
+from rl_agent.engine.server import data_parallel_size, server_argv
+from rl_agent.plan.disk import gib
+from rl_agent.plan.environment import hub_cache, shared_environment
+from rl_agent.plan.make import Prepared
+
+
+def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
+    plan = prepared.plan
+    sections = {
+        "run": _run(prepared),
+        "paths": _paths(plan, environ),
+        "machine": _machine(prepared),
+        "environment": "\n".join(
+            f"{name}={_hidden(name, value)}"
+            for name, value in sorted(shared_environment(plan.config, environ).variables.items())
+        ),
+        "commands": _commands(plan),
+        "configuration": yaml.safe_dump(
+            plan.config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
+        ).rstrip(),
+        "notes": "\n".join(prepared.notes) or "none",
+    }
+    return "\n\n".join(f"[{title}]\n{text}" for title, text in sections.items())
+
+
+def _run(prepared: Prepared) -> str:
+    plan, command, work = prepared.plan, prepared.plan.command, prepared.work
+    limit = command.max_iterations or "no limit (until stopped)"
+    begins = f"iteration {work.iteration}: {', '.join(work.phases)}" if work else "nothing is left to do"
+    tasks = ", ".join(f"{count} {split}" for split, count in prepared.machine.num_tasks.items()) or "none"
+    return (
+        f"phase           {command.rl_phase}\n"
+        f"begins with     {begins}\n"
+        f"iterations      {limit}\n"
+        f"tasks           {tasks} an iteration, {plan.config.rollout.group_size} attempts a training task\n"
+        f"nodes           {command.num_nodes} (this is rank {command.rank})\n"
+        f"debug mode      {'on: the engine is external' if command.debug_mode else 'off'}"
+    )
+
+
+def _paths(plan: Plan, environ: Mapping[str, str]) -> str:
+    paths, config = plan.paths, plan.config
+    return (
+        f"data            {config.data_path}\n"
+        f"log             {config.log_path}\n"
+        f"train tasks     {config.env_config.tasks_file('train', config.data_path)}\n"
+        f"test tasks      {config.env_config.tasks_file('test', config.data_path)}\n"
+        f"trajectories    {paths.trajectory_dir('train')}, {paths.trajectory_dir('test')}\n"
+        f"served model    {paths.model_link}\n"
+        f"models          {paths.checkpoints}\n"
+        f"run             {paths.run_dir('RUN_ID')}\n"
+        f"hub cache       {hub_cache(config.data_path, environ)}"
+    )
+
+
+def _machine(prepared: Prepared) -> str:
+    plan, machine = prepared.plan, prepared.machine
+    engine = plan.config.engine
+    size = gib(machine.model.size_bytes) if machine.model.folder else "to be downloaded"
+    leftovers = "; ".join(map(str, machine.leftovers)) or "none"
+    return (
+        f"GPUs            {plan.hardware.num_gpus} visible; tensor parallel {engine.tensor_parallel_size},"
+        f" data parallel {data_parallel_size(plan.config, plan.hardware.num_gpus)}\n"
+        f"cores, memory   {plan.hardware.cores}, {plan.hardware.memory_gib} GiB\n"
+        f"base model      {machine.model.name} ({size})\n"
+        f"engine          {plan.config.engine.base_url}\n"
+        f"disk            about {gib(machine.disk.needed)} needed, {gib(machine.disk.free)} free"
+        f" at {machine.disk.folder}\n"
+        f"left behind     {leftovers}"
+    )
+
+
+def _commands(plan: Plan) -> str:
+    command = plan.command
+    lines = []
+    if command.rl_phase != "update" and not command.debug_mode:
+        lines.append(shlex.join(server_argv(plan)))
+    python = "python -m rl_agent.cli"
+    if command.rl_phase != "update":
+        lines.append(f"{python} rollout --plan PLAN --iteration N --split train|test")
+    if command.rl_phase != "rollout":
+        lines += [
+            f"{python} {verb} --plan PLAN --iteration N" for verb in ("prepare-update", "train", "publish")
+        ]
+    return "\n".join(lines)
+
+
+def _hidden(name: str, value: str) -> str:
+    return "(set)" if name.endswith("_KEY") else value
