@@ -1,0 +1,51 @@
+"""Asks the run's engine who it is, or waits until it is ready."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.config import Plan
+from rl_agent.engine.ready import is_running, wait_ready
+from rl_agent.engine.server import Answer, probe
+from rl_agent.errors import ConfigError
+
+SUMMARY = "check which model the engine serves, or wait until it is ready"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = plan_parser("engine", SUMMARY)
+    actions = parser.add_subparsers(dest="action", required=True)
+    check = "print what answers: nothing, not-ready, wanted or old-version; a stranger is an error (78)"
+    actions.add_parser("check", help=check)
+    ready = actions.add_parser("ready", help="wait for a starting server; fail as soon as it dies")
+    ready.add_argument("--pid", type=int, required=True, help="process that leads the server's group")
+    ready.add_argument("--log", type=Path, required=True, help="the server's log, shown if it dies")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    plan = read_plan(options.plan)
+    return _check(plan) if options.action == "check" else _ready(plan, options.pid, options.log)
+
+
+def _check(plan: Plan) -> int:
+    found = probe(plan.config, os.environ)
+    if found.answer is Answer.STRANGER:
+        raise ConfigError(found.detail)
+    print(found.detail, file=sys.stderr)
+    print(found.answer.value)
+    return 0
+
+
+def _ready(plan: Plan, pid: int, log: Path) -> int:
+    found = wait_ready(
+        lambda: probe(plan.config, os.environ),
+        lambda: is_running(pid),
+        log,
+        timeout_s=plan.config.engine.start_timeout_s,
+    )
+    print(found.detail, file=sys.stderr)
+    return 0

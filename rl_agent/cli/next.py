@@ -1,0 +1,34 @@
+"""Says what a run has to do next, from its flags and shards."""
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.flags import finished_phases
+from rl_agent.cluster.schedule import add_shards, next_work
+from rl_agent.config import Plan
+from rl_agent.types import Split
+
+SUMMARY = "print the next iteration and its unfinished phases, or an empty line when all is done"
+
+
+def main(argv: list[str]) -> int:
+    parser = plan_parser("next", SUMMARY)
+    parser.add_argument(
+        "--checkpoint",
+        nargs=2,
+        metavar=("SPLIT", "ITERATION"),
+        help="print instead the checkpoint file that this iteration goes on with, or an empty line",
+    )
+    options = parser.parse_args(argv)
+    plan = read_plan(options.plan)
+    if options.checkpoint:
+        split, iteration = options.checkpoint
+        print(_checkpoint(plan, split, int(iteration)))
+        return 0
+    finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.command.num_nodes), plan.paths)
+    work = next_work(plan.command, plan.first_iteration, finished)
+    print(" ".join([str(work.iteration), *work.phases]) if work else "")
+    return 0
+
+
+def _checkpoint(plan: Plan, split: Split, iteration: int) -> str:
+    path = plan.paths.checkpoint_shard(split, iteration)
+    return str(path) if plan.command.resume and path.exists() else ""

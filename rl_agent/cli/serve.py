@@ -1,0 +1,20 @@
+"""Becomes the vLLM server of a run."""
+
+import logging
+import os
+import shlex
+import sys
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.engine.server import server_argv, server_environment
+
+SUMMARY = "serve the run's newest model with vLLM (replaces this process)"
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    plan = read_plan(plan_parser("serve", SUMMARY).parse_args(argv).plan)
+    command = server_argv(plan)
+    logging.info("%s", shlex.join(command))
+    sys.stderr.flush()
+    os.execvpe(command[0], command, server_environment(plan.config, os.environ))  # noqa: S606
