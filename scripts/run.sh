@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# The driver of a run: collect trajectories, evaluate, update, in one loop. `--help` shows the flags.
+# Bash names the phases and owns the processes; every decision is made in Python.
+#
+# Usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase rollout|update|both [options] [key=value…]
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+RUN_SH_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/shell_functions/common_utils.sh
+source "$RUN_SH_DIR/shell_functions/common_utils.sh"
+# shellcheck source=scripts/shell_functions/gpu_utils.sh
+source "$RUN_SH_DIR/shell_functions/gpu_utils.sh"
+# shellcheck source=scripts/shell_functions/vllm_utils.sh
+source "$RUN_SH_DIR/shell_functions/vllm_utils.sh"
+# shellcheck source=scripts/shell_functions/rollout_utils.sh
+source "$RUN_SH_DIR/shell_functions/rollout_utils.sh"
+# shellcheck source=scripts/shell_functions/training_utils.sh
+source "$RUN_SH_DIR/shell_functions/training_utils.sh"
+# shellcheck source=scripts/shell_functions/multinode_sync.sh
+source "$RUN_SH_DIR/shell_functions/multinode_sync.sh"
+
+PLAN_FILE=''
+FAILED_UPDATES=0 # in a row
+LAST_STATUS=0    # of the last update
+
+# Usage: find_python
+find_python() {
+  PYTHON_BIN=$(python_of_project)
+  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  local missing='import sys, importlib.util as u; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))'
+  "$PYTHON_BIN" -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
+  say "$PYTHON_BIN cannot import rl_agent and what it needs: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"
+  exit 78
+}
+
+# Check the arguments and write the plan; a help text or a dry run ends here.
+# Usage: make_plan <run.sh's arguments…>
+make_plan() {
+  local word
+  for word in "$@"; do
+    case $word in
+      --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
+    esac
+  done
+  PLAN_FILE=$(RL_AGENT_DRIVER_PID=$$ verb plan "$@")
+}
+
+# Take over what the plan says: variables for every process of the run, and facts for this script.
+# Usage: read_plan
+read_plan() {
+  local words word
+  mapfile -d '' -t words < <(verb environment --plan "$PLAN_FILE")
+  for word in "${words[@]}"; do
+    if [[ $word == [A-Z]* ]]; then export "${word?}"; else PLAN[${word%%=*}]=${word#*=}; fi
+  done
+  [[ -n ${PLAN[groups]:-} ]] # `environment` failed otherwise, and has said why
+  export DISABLE_VERSION_CHECK=${DISABLE_VERSION_CHECK:-1}
+  cd -- "$RUN_DIR" # what a library drops into its working folder belongs to the run
+}
+
+# Usage: on_signal <exit-status>
+# shellcheck disable=SC2329
+on_signal() {
+  if ((IS_STOPPING)); then
+    IS_HURRIED=1
+    return
+  fi
+  IS_STOPPING=1
+  PENDING_EXIT=$1
+  ((IS_STARTING)) || exit "$1"
+}
+
+# Usage: on_exit <exit-status>
+# shellcheck disable=SC2329
+on_exit() {
+  set +e
+  IS_STOPPING=1
+  IS_STARTING=0
+  if [[ -n $PLAN_FILE ]]; then
+    (($1 == 0)) || say "stopping (status $1); the same command with --resume goes on"
+    stop_all
+    dismiss_guard
+    rm -f -- "${PLAN[lock]:-}"
+  fi
+  exit "$1"
+}
+
+# Wandb records from metrics.jsonl in a process of its own, so that it can never hold up the loop.
+# Usage: start_recorder
+start_recorder() {
+  [[ $WANDB_MODE != disabled ]] || return 0
+  start_group wandb "$PYTHON_BIN" -m rl_agent.cli wandb-sync --plan "$PLAN_FILE" \
+    >"${PLAN[logs]}/wandb-${PLAN[attempt]}.log" 2>&1
+}
+
+# A failed update leaves the old model serving. In `both` the loop goes on with it once; a second failure
+# in a row, or any in `update`, ends the run.
+# Usage: update_phase <iteration>
+update_phase() {
+  LAST_STATUS=0
+  update_atomic "$1" || LAST_STATUS=$?
+  if ((LAST_STATUS == 0)); then
+    FAILED_UPDATES=0
+    return 0
+  fi
+  FAILED_UPDATES=$((FAILED_UPDATES + 1))
+  say "the update of iteration $1 failed (status $LAST_STATUS): the model that was served goes on serving"
+  [[ ${PLAN[rl_phase]} == both ]] && ((FAILED_UPDATES < 2)) || return "$LAST_STATUS"
+}
+
+# Usage: run_phase <phase> <iteration>
+run_phase() {
+  local phase=$1 iteration=$2 start outcome='done'
+  say "iteration $iteration: $phase"
+  if [[ $phase == update ]]; then
+    stop_vllm
+    wait_for_gpu_memory_clear
+  else
+    ensure_vllm_running "$iteration"
+  fi
+  start=$EPOCHREALTIME
+  case $phase in
+    rollout) rollout_atomic_train "$iteration" ;;
+    evaluate) rollout_atomic_test "$iteration" ;;
+    update)
+      update_phase "$iteration"
+      outcome=$UPDATE_OUTCOME
+      ;;
+  esac
+  record_span "$phase" "$iteration" "$start"
+  create_phase_flag "$iteration" "$phase" "$outcome"
+  if [[ $phase == update ]]; then
+    wait_for_phase "$iteration" "$phase"
+  else
+    aggregate_trajectories "$iteration" "$phase"
+  fi
+}
+
+# The one loop: Python names the next iteration and its phases, until there is none.
+# Usage: run_loop
+run_loop() {
+  local work iteration phase
+  while true; do
+    work=$(verb next --plan "$PLAN_FILE")
+    [[ -n $work ]] || break
+    read -r iteration work <<<"$work"
+    for phase in $work; do
+      run_phase "$phase" "$iteration"
+    done
+  done
+}
+
+main() {
+  exec {GUARD_FD}>/dev/null
+  trap 'on_exit $?' EXIT
+  trap 'on_signal 130' INT
+  trap 'on_signal 143' TERM
+  trap 'on_signal 129' HUP
+  find_python
+  make_plan "$@"
+  read_plan
+  start_guard
+  start_recorder
+  run_loop
+  stop_vllm
+  stop_group wandb 30
+  exit "$LAST_STATUS"
+}
+
+main "$@"

@@ -1,0 +1,196 @@
+# Process groups, messages, and the way into Python. Sourced; defines functions and constants only.
+# shellcheck shell=bash
+
+PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+readonly PROJECT_ROOT
+readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
+readonly STOP_GRACE_S=4 # a stopping run gives each of its groups this long before KILL
+readonly POLL_S=0.1
+declare -A PLAN=()        # what the verb `environment` says about the plan
+declare -A PGID_OF=()     # name of a running group -> process id of its leader
+declare -A TOKEN_OF=()    # name of a running group -> the mark that all its processes inherit
+declare -a GROUP_ORDER=() # names in the order of their start
+GUARD_PID=''
+IS_STARTING=0  # inside start_group: a signal waits until the child is known
+IS_STOPPING=0  # the run is ending; another signal hurries it
+IS_HURRIED=0   # nobody gets a grace any more
+PENDING_EXIT=0 # exit status of the signal that came while IS_STARTING
+
+# Usage: say <words…>
+say() {
+  printf '%(%H:%M:%S)T run: %s\n' -1 "$*" >&2
+}
+
+# The Python that has the package: RL_AGENT_PYTHON, else the project's .venv, else python3.
+# Usage: python_of_project
+python_of_project() {
+  local python=${RL_AGENT_PYTHON:-$PROJECT_ROOT/.venv/bin/python}
+  [[ -n ${RL_AGENT_PYTHON:-} || -x $python ]] || python=python3
+  [[ $python != */* || $python == /* ]] || python=$PWD/$python
+  printf '%s\n' "$python"
+}
+
+# Run a short verb of the package in the foreground; long ones go through run_verb.
+# Usage: verb <name> [arguments…]
+verb() {
+  "$PYTHON_BIN" -m rl_agent.cli "$@" {GUARD_FD}>&-
+}
+
+# Run a verb as a process group to its end; returns its exit status.
+# Usage: run_verb <name> [arguments…]
+run_verb() {
+  start_group "$1" "$PYTHON_BIN" -m rl_agent.cli "$@"
+  wait_group "$1"
+}
+
+# Start a command as the leader of its own process group, recorded on disk before it runs. It keeps the
+# caller's stdout and stderr, gets no stdin, and does not inherit the guard's pipe.
+# Usage: start_group <name> <command…>
+start_group() {
+  local name=$1 token=$SRANDOM$SRANDOM record=${PLAN[groups]}/$1
+  shift
+  rm -f -- "$record"
+  IS_STARTING=1
+  RL_AGENT_GROUP=$token setsid "$BASH" "$SHELL_FUNCTIONS/recorded_exec.sh" "$record" "$@" \
+    </dev/null {GUARD_FD}>&- &
+  PGID_OF[$name]=$!
+  TOKEN_OF[$name]=$token
+  GROUP_ORDER+=("$name")
+  while [[ ! -e $record ]] && kill -0 "${PGID_OF[$name]}" 2>/dev/null; do sleep 0.005 || true; done
+  IS_STARTING=0
+  ((PENDING_EXIT == 0)) || exit "$PENDING_EXIT"
+}
+
+# Process ids of the living processes that carry a mark. A zombie shows no environment and so does not
+# count: in a container nobody may be there to reap it.
+# Usage: marked_processes <token>
+marked_processes() {
+  local file files
+  mapfile -d '' -t files < <(grep -lszxF -Z "RL_AGENT_GROUP=$1" /proc/[0-9]*/environ)
+  for file in "${files[@]}"; do
+    file=${file#/proc/}
+    printf '%s\n' "${file%/environ}"
+  done
+}
+
+# Signal processes that carry a mark: the leader if it lives, for it knows how to end its children, or all.
+# Usage: signal_marked <signal> <token> [leader-pid]
+signal_marked() {
+  local pids leader=${3:-}
+  mapfile -t pids < <(marked_processes "$2")
+  if [[ -n $leader && " ${pids[*]} " == *" $leader "* ]]; then pids=("$leader"); fi
+  ((${#pids[@]} == 0)) || kill "-$1" -- "${pids[@]}" 2>/dev/null || true
+}
+
+# TERM to the leader, to the others once it is gone, KILL for what is left after the grace. Returns 1 if
+# something survives even that.
+# Usage: end_marked <token> <leader-pid> <grace-seconds>
+end_marked() {
+  local token=$1 leader=$2 deadline=$((SECONDS + $3))
+  signal_marked TERM "$token" "$leader"
+  while [[ -n $(marked_processes "$token") ]]; do
+    if [[ -n $leader && ! -e /proc/$leader/exe ]]; then
+      signal_marked TERM "$token"
+      leader=''
+    fi
+    if ((SECONDS >= deadline || IS_HURRIED)); then
+      signal_marked KILL "$token"
+      ((SECONDS < deadline + 3)) || return 1
+    fi
+    sleep "$POLL_S"
+  done
+}
+
+# Ask a process group to stop, then insist. Idempotent; touches nothing else.
+# Usage: stop_group <name> [grace-seconds]
+stop_group() {
+  local name=$1 grace_s=${2:-$STOP_GRACE_S} status=0
+  local leader=${PGID_OF[$name]:-}
+  [[ -n $leader ]] || return 0
+
+  end_marked "${TOKEN_OF[$name]}" "$leader" "$grace_s" || status=$?
+  if ((status == 0)); then
+    wait "$leader" 2>/dev/null || true
+    rm -f -- "${PLAN[groups]}/$name"
+  else
+    say "$name: processes $(marked_processes "${TOKEN_OF[$name]}" | tr '\n' ' ')do not end; the next start will report them"
+  fi
+  unset "PGID_OF[$name]" "TOKEN_OF[$name]"
+}
+
+# Stop everything this run started, last started first.
+# Usage: stop_all
+stop_all() {
+  local index
+  for ((index = ${#GROUP_ORDER[@]} - 1; index >= 0; index--)); do
+    stop_group "${GROUP_ORDER[index]}"
+  done
+  GROUP_ORDER=()
+}
+
+# Wait until a group's leader ends, end what it left behind, and return its exit status; 124 if it still
+# ran at the deadline and was stopped.
+# Usage: wait_group <name> [timeout-seconds]
+wait_group() {
+  local name=$1 timeout_s=${2:-} status=0
+  if [[ -n $timeout_s ]]; then
+    wait_leader "${PGID_OF[$name]}" "$timeout_s" || status=$?
+  fi
+  if ((status == 0)); then
+    wait "${PGID_OF[$name]}" || status=$?
+  fi
+  stop_group "$name"
+  return "$status"
+}
+
+# Return 0 once the leader is gone or a zombie, 124 at the deadline.
+# Usage: wait_leader <pid> <timeout-seconds>
+wait_leader() {
+  local deadline=$((SECONDS + $2)) line
+  while { read -r line <"/proc/$1/stat"; } 2>/dev/null && [[ ! $line =~ \)\ [ZX]\  ]]; do
+    ((SECONDS < deadline)) || return 124
+    sleep 0.2
+  done
+}
+
+# Start the process that ends this run's groups if this shell is killed: it reads a pipe that only this
+# shell holds open, and acts when the pipe closes without a farewell.
+# Usage: start_guard
+start_guard() {
+  exec {GUARD_FD}> >(exec setsid "$BASH" "$SHELL_FUNCTIONS/guard.sh" "${PLAN[groups]}")
+  GUARD_PID=$!
+}
+
+# Usage: dismiss_guard
+dismiss_guard() {
+  [[ -n $GUARD_PID ]] || return 0
+  { printf 'done\n' >&"$GUARD_FD"; } 2>/dev/null || true
+  exec {GUARD_FD}>&-
+  wait "$GUARD_PID" 2>/dev/null || true
+}
+
+# Append one span to the run's timeline.
+# Usage: record_span <name> <iteration> <start-epoch>
+record_span() {
+  printf '{"name": "%s", "iteration": %s, "start": %s, "end": %s}\n' "$1" "$2" "$3" "$EPOCHREALTIME" \
+    >>"${PLAN[timeline]}"
+}
+
+# The model to serve, as PATH<TAB>WEIGHT_VERSION.
+# Usage: resolve_model_to_serve
+resolve_model_to_serve() {
+  verb model --plan "$PLAN_FILE"
+}
+
+# Usage: detect_num_gpus
+detect_num_gpus() {
+  verb gpu count
+}
+
+# The newest checkpoint-K of a training, or nothing.
+# Usage: find_last_checkpoint <training-folder>
+find_last_checkpoint() {
+  local found
+  found=$(compgen -G "$1/checkpoint-*" | sort -V | tail -n 1) || true
+  printf '%s\n' "$found"
+}

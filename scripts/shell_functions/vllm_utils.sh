@@ -1,0 +1,67 @@
+# The vLLM server of a run: start, check, stop. Sourced; defines functions only.
+# shellcheck shell=bash
+
+export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
+ENGINE_STARTS=0   # numbers the server's logs
+HAS_NEW_MODEL=0   # a model was published that no server has been started on yet
+
+# One start: the server as a group with its own log, watched until it is ready or dead.
+# Usage: start_vllm_once
+start_vllm_once() {
+  local log status=0
+  ENGINE_STARTS=$((ENGINE_STARTS + 1))
+  log=${PLAN[logs]}/vllm-${PLAN[attempt]}-$ENGINE_STARTS.log
+  say "starting the engine; its log is $log"
+  start_group vllm "$PYTHON_BIN" -m rl_agent.cli serve --plan "$PLAN_FILE" >"$log" 2>&1
+  run_verb engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "$log" || status=$?
+  ((status == 0)) || stop_vllm
+  return "$status"
+}
+
+# Start the server on the newest model, in a few attempts; only an error in the configuration (78) is not
+# tried again. Returns the last attempt's status.
+# Usage: start_vllm <iteration>
+start_vllm() {
+  local attempt status=0 start=$EPOCHREALTIME
+  for ((attempt = 1; attempt <= ${PLAN[start_attempts]}; attempt++)); do
+    status=0
+    wait_for_gpu_memory_clear || status=$?
+    ((status != 0)) || start_vllm_once || status=$?
+    if ((status == 0)); then
+      record_span engine_start "$1" "$start"
+      return 0
+    fi
+    say "the engine did not start (attempt $attempt of ${PLAN[start_attempts]}, status $status)"
+    ((status != 78)) || break
+  done
+  return "$status"
+}
+
+# Stop the server this run started; an external engine is left alone.
+# Usage: stop_vllm
+stop_vllm() {
+  stop_group vllm "${PLAN[stop_timeout_s]}"
+}
+
+# Make sure that an engine serves the newest model: reuse ours if it does, else start it. If a new model
+# does not start, go back to the one before. Fails if a stranger answers, or nothing can be started.
+# Usage: ensure_vllm_running <iteration>
+ensure_vllm_running() {
+  local answer status=0
+  answer=$(verb engine --plan "$PLAN_FILE" check)
+  if ((${PLAN[debug_mode]})); then
+    [[ $answer == wanted || $answer == old-version ]] || { say "the external engine is gone"; return 75; }
+    return 0
+  fi
+  [[ -z ${PGID_OF[vllm]:-} || $answer != wanted ]] || return 0
+  stop_vllm
+  start_vllm "$1" || status=$?
+  if ((status != 0 && status != 78 && HAS_NEW_MODEL)); then
+    say "the new model does not start: going back to the one before"
+    verb rollback --plan "$PLAN_FILE" >&2
+    status=0
+    start_vllm "$1" || status=$?
+  fi
+  ((status == 0)) || return "$status"
+  HAS_NEW_MODEL=0
+}

@@ -1,0 +1,139 @@
+"""Runs the real `run.sh` with the verbs that need a model replaced (rbenv's trick: a stub in front)."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_SH = ROOT / "scripts" / "run.sh"
+FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
+
+STUB = f"""#!/usr/bin/env bash
+if [[ $1 == -m && $2 == rl_agent.cli ]]; then
+  case $3 in
+    serve | rollout | prepare-update | train | publish | rollback | wandb-sync)
+      exec {sys.executable!r} {str(FAKE_VERBS)!r} "${{@:3}}" ;;
+  esac
+fi
+exec {sys.executable!r} "$@"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Harness:
+    """A data path, a log path, and the command line of `run.sh` over them."""
+
+    home: Path
+    port: int
+    environ: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen] = field(default_factory=list)
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "log"
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.home / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def verbs(self) -> list[str]:
+        return [call.split()[0] for call in self.calls if not call.startswith("wandb-sync")]
+
+    def argv(self, *words: str) -> list[str]:
+        paths = ["--data-path", str(self.data), "--log-path", str(self.log)]
+        model = [f"model_config.base_model={self.home / 'model'}", f"engine.port={self.port}"]
+        return ["bash", str(RUN_SH), *paths, *words, *model]
+
+    def env(self, **more: str) -> dict[str, str]:
+        kept = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
+        ours = {"RL_AGENT_PYTHON": str(self.home / "python"), "FAKE_CALLS": str(self.home / "calls")}
+        return {
+            **kept,
+            **ours,
+            "TEST_MARK": str(self.home),
+            "CUDA_VISIBLE_DEVICES": "",
+            **self.environ,
+            **more,
+        }
+
+    def run(self, *words: str, timeout: float = 60, **more: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            self.argv(*words), env=self.env(**more), capture_output=True, text=True, timeout=timeout
+        )
+
+    def start(self, *words: str, **more: str) -> subprocess.Popen:
+        """Start the driver in a session of its own, as a terminal would."""
+        errors = (self.home / "stderr").open("w")
+        process = subprocess.Popen(
+            self.argv(*words), env=self.env(**more), stderr=errors, stdout=errors, start_new_session=True
+        )
+        errors.close()
+        self.started.append(process)
+        return process
+
+    @property
+    def stderr(self) -> str:
+        return (self.home / "stderr").read_text()
+
+    def processes(self) -> dict[int, str]:
+        """Living processes that this harness started, found by a variable they inherited."""
+        mark = f"TEST_MARK={self.home}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+        return found
+
+    def wait_for_call(self, verb: str, count: int = 1, timeout: float = 30) -> None:
+        wait_until(lambda: sum(call.split()[0] == verb for call in self.calls) >= count, timeout, self)
+
+
+def wait_until(condition, timeout: float = 30, harness: "Harness | None" = None) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, harness.stderr if harness else "deadline"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def harness(tmp_path):
+    for name in ("data", "model"):
+        (tmp_path / name).mkdir()
+    task = '{"task_id": "a", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math"}\n'
+    for split in ("train", "test"):
+        (tmp_path / "data" / f"{split}.jsonl").write_text(task)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"0" * 64)
+    stub = tmp_path / "python"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    made = Harness(tmp_path, free_port())
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(20)
+    for pid in made.processes():
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,129 @@
+"""Stands in for the verbs that would need a model: a server, a rollout, an update.
+
+Called as `fake_verbs.py VERB ARGUMENTS…`; the variables FAKE_<VERB> say how it behaves. Every call is
+noted in the file named by FAKE_CALLS.
+"""
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rl_agent.config import Plan
+from rl_agent.engine.model import resolve_model
+
+
+def option(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def behaviour(verb: str) -> str:
+    return os.environ.get("FAKE_" + verb.upper().replace("-", "_"), "")
+
+
+def note(plan: Plan, verb: str) -> None:
+    with Path(os.environ["FAKE_CALLS"]).open("a") as file:
+        file.write(" ".join([verb, *sys.argv[4:]]) + "\n")
+
+
+def serve(plan: Plan) -> int:
+    how = behaviour("serve")
+    if how == "die" or (how == "die_on_new" and resolve_model(plan.config).weight_version > 0):
+        time.sleep(0.3)
+        print("CUDA error: the reason it died", file=sys.stderr)
+        return 3
+    if how == "hang":
+        time.sleep(600)
+    root = resolve_model(plan.config).path
+    if how == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "orphan":  # a child in a session of its own, as torchrun's workers are
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"data": [{"id": "m", "root": root}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    engine = plan.config.engine
+    http.server.ThreadingHTTPServer((engine.host, engine.port), Handler).serve_forever()
+    return 0
+
+
+def rollout(plan: Plan) -> int:
+    split, iteration = option("--split"), int(option("--iteration"))
+    growing = plan.paths.checkpoint_shard(split, iteration)
+    growing.parent.mkdir(parents=True, exist_ok=True)
+    growing.touch()
+    how = behaviour("rollout")
+    if how == "hang" and "--resume" not in sys.argv:
+        time.sleep(600)
+    if how == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    if how == "fail":
+        return 7
+    growing.rename(plan.paths.shard(split, iteration))
+    return 0
+
+
+def prepare_update(plan: Plan) -> int:
+    print("" if behaviour("prepare-update") == "nothing" else "/train.yaml")
+    return 0
+
+
+def train(plan: Plan) -> int:
+    how = behaviour("train")
+    if how == "hang":
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        time.sleep(600)
+    if how == "fail":
+        print("ValueError: the reason it failed", file=sys.stderr)
+        return 1
+    return 0
+
+
+def publish(plan: Plan) -> int:
+    version = resolve_model(plan.config).weight_version + 1
+    folder = plan.paths.version_dir(version)
+    folder.mkdir(parents=True)
+    switch(plan, folder)
+    print(f"{folder}\t{version}")
+    return 0
+
+
+def rollback(plan: Plan) -> int:
+    version = resolve_model(plan.config).weight_version
+    if version > 1:
+        switch(plan, plan.paths.version_dir(version - 1))
+    else:
+        plan.paths.model_link.unlink()
+    return 0
+
+
+def switch(plan: Plan, folder: Path) -> None:
+    link = plan.paths.model_link.with_name(".model.pt")
+    link.symlink_to(folder)
+    link.rename(plan.paths.model_link)
+
+
+def wandb_sync(plan: Plan) -> int:
+    signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    verb = sys.argv[1]
+    plan = Plan.read(Path(option("--plan")))
+    note(plan, verb)
+    sys.exit(globals()[verb.replace("-", "_")](plan))
