@@ -1,0 +1,36 @@
+"""Chooses what to train on and writes LLaMA-Factory's inputs."""
+
+import logging
+import sys
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.update.prepare import prepare, read_summary
+
+SUMMARY = "write an iteration's dataset and train.yaml; print its path, or an empty line: nothing to train on"
+
+
+def main(argv: list[str]) -> int:
+    parser = plan_parser("prepare-update", SUMMARY)
+    parser.add_argument("--iteration", type=int, required=True)
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    plan = read_plan(options.plan)
+    trainer = plan.config.trainer
+    yaml = prepare(plan, options.iteration)
+    if yaml is None:
+        recent = trainer.recent_iterations
+        print(
+            f"nothing to train on: no step of the last {recent} iterations is positive "
+            f"(trainer.reward_threshold={trainer.reward_threshold:g}); the model stays as it is",
+            file=sys.stderr,
+        )
+        print()
+        return 0
+    summary = read_summary(yaml.parent)
+    print(
+        f"training on {summary.samples} of {summary.candidates} positive steps: {summary.new_steps} "
+        f"optimizer steps after {summary.steps_before}",
+        file=sys.stderr,
+    )
+    print(yaml)
+    return 0

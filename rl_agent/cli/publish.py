@@ -1,0 +1,31 @@
+"""Checks a trained model and serves it from now on."""
+
+import logging
+import os
+import time
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.monitor import metrics
+from rl_agent.update.prepare import read_summary
+from rl_agent.update.publish import publish
+from rl_agent.update.record import metrics_of
+
+SUMMARY = "check an iteration's trained model and switch model.pt to it; print PATH<TAB>WEIGHT_VERSION"
+
+
+def main(argv: list[str]) -> int:
+    parser = plan_parser("publish", SUMMARY)
+    parser.add_argument("--iteration", type=int, required=True)
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    plan = read_plan(options.plan)
+    now = time.time()
+    model = publish(plan, options.iteration, os.environ, now)
+    paths = plan.paths
+    numbers = metrics_of(
+        paths.training_dir(options.iteration), read_summary(paths.update_dir(options.iteration))
+    )
+    head = {"time": now, "iteration": options.iteration, "phase": "update"}
+    metrics.append(paths.metrics, head | numbers | {"update/weight_version": model.weight_version})
+    print(f"{model.path}\t{model.weight_version}")
+    return 0

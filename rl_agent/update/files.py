@@ -1,0 +1,85 @@
+"""Writing so that a reader, or the next start after a crash, never sees half."""
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace `path` by `text`: temp, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's list of names, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """`sync` for a folder and all in it."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            sync(Path(parent, name))
+        sync(Path(parent))
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """A copy of a folder that shares its files: hard links, no bytes. Links in it are followed.
+
+    A file on another file system cannot be shared and is copied.
+    """
+    target.mkdir(parents=True)
+    for entry in sorted(source.iterdir()):
+        if entry.is_dir():
+            link_tree(entry, target / entry.name)
+        else:
+            link_file(entry, target / entry.name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system cannot."""
+    real = source.resolve(strict=True)
+    try:
+        target.hardlink_to(real)
+    except OSError:
+        shutil.copy2(real, target)
+
+
+def replace_link(link: Path, target: str) -> None:
+    """Point the symlink `link` to `target`, atomically, whatever it pointed to before."""
+    temporary = link.with_name(link.name + ".tmp")
+    remove(temporary)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+    sync(link.parent)
+
+
+def swap(one: Path, other: Path) -> None:
+    """Exchange two names in one system call. Raises OSError where the file system has no such call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = (os.fsencode(one), os.fsencode(other))
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""Continuing the optimizer of the last update.
+
+Transformers' Trainer resumes a training; an update is a new one, on new examples, with the old moments. So
+the resumed training is told that it is `global_step` steps in and has `max_steps` = `global_step` + the steps
+of this update, and not to skip examples (`ignore_data_skip`). It then runs exactly the new steps, whatever
+the size of the new dataset: it starts in epoch global_step // steps_per_epoch, whose examples it has not
+seen, and the epochs left to max_steps hold at least that many steps.
+
+`resume_folder` makes the folder it resumes from: hard links into the published version, except for what this
+update changes (never written through a link): the intervals that Trainer would take from its old state, and
+the learning rate.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_agent.config import TrainerConfig
+from rl_agent.update.files import link_tree, remove, write_whole
+
+STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The optimizer's state that a version carries."""
+
+    folder: Path
+    global_step: int
+    is_lora: bool
+    deepspeed_ranks: int
+    """Number of processes whose shards it holds; 0 where DeepSpeed was not used."""
+
+
+def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
+    """Optimizer steps of one update, by Trainer's own arithmetic."""
+    if config.max_steps is not None:
+        return config.max_steps
+    batches = math.ceil(samples / (config.per_device_train_batch_size * world_size))
+    steps_per_epoch = math.ceil(batches / config.gradient_accumulation_steps)
+    return math.ceil(steps_per_epoch * config.num_train_epochs)
+
+
+def find_progress(folder: Path) -> Progress | None:
+    """The optimizer's state in a checkpoint folder; None where it is incomplete or was not saved."""
+    if not (folder / STATE).is_file() or not (folder / "scheduler.pt").is_file():
+        return None
+    shards = sum(1 for _ in folder.glob("global_step*/*_optim_states.pt"))
+    if not shards and not (folder / "optimizer.pt").is_file():
+        return None
+    step = json.loads((folder / STATE).read_bytes())["global_step"]
+    return Progress(folder, step, (folder / "adapter_config.json").is_file(), shards)
+
+
+def obstacle(progress: Progress | None, config: TrainerConfig, world_size: int, *, deepspeed: bool) -> str:
+    """Why the optimizer starts afresh; empty where it is continued."""
+    if not config.continue_optimizer:
+        return "trainer.continue_optimizer is false"
+    if progress is None:
+        return "the served model came without an optimizer's state"
+    if progress.is_lora != (config.finetuning_type == "lora"):
+        return f"trainer.finetuning_type={config.finetuning_type} differs from the last update's"
+    if bool(progress.deepspeed_ranks) != deepspeed:
+        return "trainer.deepspeed was switched on or off"
+    if deepspeed and progress.deepspeed_ranks != world_size:
+        return f"the number of processes changed from {progress.deepspeed_ranks} to {world_size}"
+    return ""
+
+
+def resume_folder(
+    progress: Progress, target: Path, config: TrainerConfig, *, new_steps: int, old_learning_rate: float
+) -> Path:
+    """A folder for `resume_from_checkpoint`; the old state behind it stays as it was.
+
+    A changed learning rate counts from the first step; with DeepSpeed, whose shards are left alone, from
+    the second.
+    """
+    remove(target)
+    link_tree(progress.folder, target)
+    _replace_json(target / STATE, lambda state: state | _intervals(config, new_steps))
+    if (factor := config.learning_rate / old_learning_rate) != 1.0:
+        _replace_pickle(target / "scheduler.pt", lambda state: _scale_schedule(state, factor))
+        if not progress.deepspeed_ranks:
+            _replace_pickle(target / "optimizer.pt", lambda state: _scale_groups(state, factor))
+    return target
+
+
+def _intervals(config: TrainerConfig, new_steps: int) -> dict[str, Any]:
+    def absolute(steps: float) -> int:
+        return math.ceil(new_steps * steps) if steps < 1 else int(steps)
+
+    return {
+        "logging_steps": config.logging_steps,
+        "save_steps": absolute(config.save_steps),
+        "eval_steps": absolute(config.eval_steps or config.logging_steps),
+        "log_history": [],
+        "best_metric": None,
+        "best_global_step": None,
+        "best_model_checkpoint": None,
+    }
+
+
+def _scale_schedule(state: dict[str, Any], factor: float) -> dict[str, Any]:
+    return state | {name: [rate * factor for rate in state[name]] for name in ("base_lrs", "_last_lr")}
+
+
+def _scale_groups(state: dict[str, Any], factor: float) -> dict[str, Any]:
+    for group in state["param_groups"]:
+        group |= {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}
+    return state
+
+
+def _replace_json(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    write_whole(path, json.dumps(change(json.loads(path.read_bytes())), indent=2) + "\n")
+
+
+def _replace_pickle(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Rewrite one of torch's state files; reads tensors and plain values only, never code."""
+    import torch
+
+    state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    temporary = path.with_name(path.name + ".tmp")
+    torch.save(change(state), temporary)
+    temporary.replace(path)

@@ -1,0 +1,201 @@
+"""One update's inputs: dataset, `dataset_info.json`, `train.yaml`, and the optimizer's state to resume from.
+
+    shards of the last k iterations ─► candidates ─► draw ─► examples ─► train.yaml
+                                                     version's trainer/ ─┘
+
+Shards are read twice, each time without the tokens: once for what decides, once for the texts of the steps
+that were drawn. Everything is written anew, so that a repeated call gives the same files.
+"""
+
+import json
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.config import Config, Plan
+from rl_agent.engine.model import resolve_model
+from rl_agent.errors import ConfigError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.shard import read_header, read_lines
+from rl_agent.types import EpisodeKey
+from rl_agent.update import select, versions
+from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
+from rl_agent.update.files import remove, write_whole
+from rl_agent.update.optimizer import Progress, find_progress, obstacle, resume_folder, update_steps
+from rl_agent.update.render import Start, setup_of, to_yaml, training_arguments
+from rl_agent.update.weights import local_folder, parameters, read_tensors, size_bytes
+
+SUMMARY_FILE = "update.json"
+TRAIN_FILE = "train.yaml"
+
+_OUTCOME = TypeAdapter(select.Outcome)
+_DIALOGUE = TypeAdapter(Dialogue)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `publish` records of the update, from `update.json`."""
+
+    samples: int
+    validation_samples: int
+    candidates: int
+    learning_rate: float
+    steps_before: int
+    """Optimizer steps of earlier updates that this one continues."""
+    new_steps: int
+
+
+def prepare(plan: Plan, iteration: int) -> Path | None:
+    """Write the inputs of an update; returns the path of `train.yaml`, None if there is nothing to train on.
+
+    Raises StoreError for a damaged shard, ConfigError for settings or a disk that do not allow the update.
+    """
+    config, paths = plan.config, plan.paths
+    setup = setup_of(plan)
+    shards = recent_shards(paths, config.trainer.recent_iterations)
+    pool = [
+        one
+        for position, shard in enumerate(shards)
+        for one in select.candidates(_outcomes(shard), position, config.trainer)
+    ]
+    if not pool:
+        return None
+    versions.adopt(paths)
+    _check_disk(config)
+
+    rng = select.seeded(config.seed, iteration)
+    drawn = select.draw(
+        pool, config.trainer.positive_samples_to_train, config.trainer.recency_bias_power, rng
+    )
+    chosen, held_out = select.split(drawn, config.trainer.val_split_ratio, do_eval=config.trainer.do_eval)
+    folder = paths.update_dir(iteration)
+    folder.mkdir(parents=True, exist_ok=True)
+    _export(folder, shards, chosen, held_out, _stop_texts(config))
+
+    new_steps = update_steps(len(chosen), setup.world_size, config.trainer)
+    start, steps_before = _start(plan, folder / "resume", new_steps, setup.world_size)
+    arguments = training_arguments(plan, iteration, start, has_validation=bool(held_out))
+    remove(paths.training_dir(iteration))  # of an attempt that ended early
+    summary = Prepared(
+        samples=len(chosen),
+        validation_samples=len(held_out),
+        candidates=len(pool),
+        learning_rate=config.trainer.learning_rate,
+        steps_before=steps_before,
+        new_steps=new_steps,
+    )
+    write_whole(folder / SUMMARY_FILE, json.dumps(asdict(summary), indent=2) + "\n")
+    write_whole(folder / TRAIN_FILE, to_yaml(arguments))
+    return folder / TRAIN_FILE
+
+
+def read_summary(folder: Path) -> Prepared:
+    """Raises ConfigError where no update was prepared."""
+    path = folder / SUMMARY_FILE
+    if not path.is_file():
+        raise ConfigError(f"{path}: not there; run prepare-update first")
+    return Prepared(**json.loads(path.read_bytes()))
+
+
+def recent_shards(paths: RunPaths, count: int) -> list[Path]:
+    """Finished training shards of the last `count` iterations, oldest first.
+
+    Raises StoreError for one whose header cannot be read.
+    """
+    shards = [paths.shard("train", iteration) for iteration in paths.iterations("train")[-count:]]
+    for shard in shards:
+        read_header(shard)
+    return shards
+
+
+def _outcomes(shard: Path) -> Iterator[select.Outcome]:
+    return read_lines(shard, _OUTCOME)
+
+
+def _export(
+    folder: Path,
+    shards: Sequence[Path],
+    chosen: Sequence[select.Candidate],
+    held_out: Sequence[select.Candidate],
+    stop_texts: Sequence[str],
+) -> None:
+    validation = set(held_out)
+    rows: dict[str, list[dict[str, Any]]] = {DATASET: [], VALIDATION: []}
+    for position, shard in enumerate(shards):
+        steps: dict[EpisodeKey, list[int]] = defaultdict(list)
+        for one in (*chosen, *held_out):
+            if one.position == position:
+                steps[one.key].append(one.step)
+        for key, step, row in examples(read_lines(shard, _DIALOGUE), steps, stop_texts):
+            is_held_out = select.Candidate(position, key, step) in validation
+            rows[VALIDATION if is_held_out else DATASET].append(row)
+    names = [name for name, of_name in rows.items() if of_name]
+    for name in names:
+        write_dataset(folder, name, rows[name])
+    with_images = any("images" in row for of_name in rows.values() for row in of_name)
+    write_dataset_info(folder, names, with_images=with_images)
+
+
+def _stop_texts(config: Config) -> list[str]:
+    chat = ChatTokenizer.load(resolve_model(config).path, config.model.chat_template_kwargs)
+    return [chat.decode([token_id]) for token_id in sorted(chat.eos_token_ids)]
+
+
+def _start(plan: Plan, target: Path, new_steps: int, world_size: int) -> tuple[Start, int]:
+    """What the training starts from, and the optimizer steps behind that."""
+    trainer = plan.config.trainer
+    served = versions.served_folder(plan.paths)
+    progress = find_progress(served / versions.TRAINER) if served is not None else None
+    base = versions.adapter_base(served) if served is not None else None
+    adapter = served / versions.TRAINER if served is not None and base is not None else None
+    is_lora = trainer.finetuning_type == "lora"
+    model = str(base) if is_lora and base is not None else resolve_model(plan.config).path
+    uses_deepspeed = trainer.deepspeed is not None
+    reason = obstacle(progress, trainer, world_size, deepspeed=uses_deepspeed)
+    if progress is None or reason:
+        _log.info("the optimizer starts afresh: %s", reason)
+        return Start(model, adapter=adapter if is_lora else None), 0
+    resume = resume_folder(
+        progress, target, trainer, new_steps=new_steps, old_learning_rate=_learning_rate(plan, progress)
+    )
+    return Start(model, resume_from=resume, max_steps=progress.global_step + new_steps), progress.global_step
+
+
+def _learning_rate(plan: Plan, progress: Progress) -> float:
+    record = versions.read_record(progress.folder.parent)
+    return record.learning_rate if record is not None else plan.config.trainer.learning_rate
+
+
+def _check_disk(config: Config) -> None:
+    """Raises ConfigError if the training would fill the disk."""
+    folder = local_folder(resolve_model(config).path)
+    if folder is None or not any(folder.glob("*.safetensors")):
+        return  # the model is downloaded by the training
+    needed = needed_bytes(folder, config)
+    free = shutil.disk_usage(config.log_path).free
+    if free < needed:
+        raise ConfigError(
+            f"log_path={config.log_path}: an update needs about {needed / 2**30:.1f} GiB of disk, "
+            f"{free / 2**30:.1f} GiB are free; free some or choose another log_path"
+        )
+
+
+def needed_bytes(model: Path, config: Config) -> int:
+    """Most that one update adds to the disk.
+
+    Weights twice (LLaMA-Factory saves them in the checkpoint and beside it) in 32 bits at worst, and two
+    moments of 32 bits each. What continues an optimizer is shared with the version it comes from.
+    """
+    tensors = read_tensors(model)
+    if config.trainer.finetuning_type == "lora":
+        return 2 * size_bytes(tensors)  # the merged model, and room for the adapter's own files
+    weights = 2 * 4 * parameters(tensors)
+    return weights if config.trainer.save_only_model else weights + 8 * parameters(tensors)

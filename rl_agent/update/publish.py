@@ -1,0 +1,173 @@
+"""From a finished training to a served model.
+
+    training-N/checkpoint-K ─ check ─► version-V.tmp ─ fsync ─► version-V ─ symlink ─► model.pt ─► prune
+                                 └── PublishError: the served model is left alone
+
+A crash anywhere leaves the old or the new model served, whole; what it leaves behind is removed by the next
+publish. A second publish of the same training returns the version that the first one made.
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_agent.config import Plan
+from rl_agent.engine.model import ResolvedModel, resolve_model
+from rl_agent.errors import PublishError
+from rl_agent.paths import RunPaths
+from rl_agent.update import versions
+from rl_agent.update.checks import check_model
+from rl_agent.update.files import link_file, link_tree, remove, sync, sync_tree, write_whole
+from rl_agent.update.launch import merge_command, training_environment
+from rl_agent.update.optimizer import STATE
+from rl_agent.update.prepare import read_summary
+from rl_agent.update.render import setup_of, to_yaml
+from rl_agent.update.weights import local_folder, read_tensors
+
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+_ADAPTER = "adapter_config.json"
+_NOT_SERVED = re.compile(
+    r"^(optimizer|scheduler|scaler|rng_state.*|training_args)\.(pt|pth|bin)$|^trainer_(state|log)\.json"
+    r"|^(train|all|eval)_results\.json$|^training_.*\.png$|^latest$|^zero_to_fp32\.py$|^README\.md$"
+    r"|^adapter_"
+)
+"""Files of a checkpoint that an engine does not need; pickles among them are never put where one looks."""
+_TORCH_DTYPE = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) -> ResolvedModel:
+    """Serve what the training of `iteration` made; `now` is in seconds since the epoch.
+
+    Raises PublishError if it made nothing, or nothing that can be served; nothing was changed then.
+    """
+    paths = plan.paths
+    checkpoint = find_checkpoint(paths.training_dir(iteration))
+    if not _is_published(plan, iteration, checkpoint):
+        if checkpoint is None:
+            raise PublishError(f"{paths.training_dir(iteration)}: the training left no finished checkpoint")
+        versions.adopt(paths)
+        current = local_folder(resolve_model(plan.config).path)
+        model = _merge(plan, iteration, checkpoint, environ) if _is_adapter(checkpoint) else checkpoint
+        check_model(model, current)
+        folder = _make_version(plan, iteration, model, checkpoint, now)
+        versions.switch(paths, folder)
+    versions.prune(paths, plan.config.trainer.keep_versions)
+    _drop_training_weights(paths)
+    return resolve_model(plan.config)
+
+
+def find_checkpoint(training: Path) -> Path | None:
+    """The last finished checkpoint-K by number, else the folder itself if it holds the final model."""
+    if not training.is_dir():
+        return None
+    found = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
+    for folder in (*(found[step] for step in sorted(found, reverse=True)), training):
+        # Trainer writes its state last: without it the folder is not finished.
+        if (folder / STATE).is_file() and any(folder.glob("*.safetensors")):
+            return folder
+    return None
+
+
+def _match(entry: Path) -> re.Match[str] | None:
+    return _CHECKPOINT.match(entry.name) if entry.is_dir() else None
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / _ADAPTER).is_file()
+
+
+def _is_published(plan: Plan, iteration: int, checkpoint: Path | None) -> bool:
+    """Whether the served version was made from this training."""
+    served = versions.served_folder(plan.paths)
+    record = versions.read_record(served) if served is not None else None
+    if served is None or record is None or (record.run_id, record.iteration) != (plan.run_id, iteration):
+        return False
+    return checkpoint is None or (served / versions.TRAINER / STATE).samefile(checkpoint / STATE)
+
+
+def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now: float) -> Path:
+    """The new version's folder, complete and durable, beside the served one."""
+    paths = plan.paths
+    summary = read_summary(paths.update_dir(iteration))
+    served = versions.served_folder(paths)
+    version = versions.next_version(paths)
+    folder = paths.version_dir(version)
+    growing = folder.with_name(folder.name + ".tmp")
+    remove(growing)
+    growing.mkdir(parents=True)
+    for entry in model.iterdir():
+        if entry.is_file() and not _NOT_SERVED.match(entry.name):
+            link_file(entry, growing / entry.name)
+    link_tree(checkpoint, growing / versions.TRAINER)
+    record = versions.Published(
+        weight_version=version,
+        previous=served.name if served is not None else None,
+        run_id=plan.run_id,
+        iteration=iteration,
+        learning_rate=summary.learning_rate,
+        samples=summary.samples,
+        update_steps=_global_step(checkpoint),
+        created_at=now,
+    )
+    versions.write_record(growing, record)
+    sync_tree(growing)
+    growing.rename(folder)
+    sync(folder.parent)
+    return folder
+
+
+def _global_step(checkpoint: Path) -> int:
+    return json.loads((checkpoint / STATE).read_bytes())["global_step"]
+
+
+def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]) -> Path:
+    """The adapter merged into its base model: engines serve whole models. Raises PublishError."""
+    folder = plan.paths.training_dir(iteration) / "merged"
+    remove(folder)
+    yaml = plan.paths.update_dir(iteration) / "merge.yaml"
+    write_whole(yaml, to_yaml(_merge_arguments(plan, adapter, folder)))
+    log = plan.paths.update_dir(iteration) / "merge.log"
+    cache = plan.paths.update_dir(iteration) / "cache"
+    environment = training_environment(setup_of(plan), environ, cache)
+    timeout_s = plan.config.trainer.timeout_s
+    with log.open("wb") as output:
+        try:
+            done = subprocess.run(
+                merge_command(yaml), env=environment, stdout=output, stderr=output, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PublishError(f"{adapter}: merging took more than {timeout_s:.0f} s; see {log}") from error
+    if done.returncode != 0:
+        raise PublishError(f"{adapter}: merging failed with exit code {done.returncode}; see {log}")
+    return folder
+
+
+def _merge_arguments(plan: Plan, adapter: Path, folder: Path) -> dict[str, Any]:
+    base = json.loads((adapter / _ADAPTER).read_bytes())["base_model_name_or_path"]
+    base_folder = local_folder(base)
+    dtypes = {tensor.dtype for tensor in read_tensors(base_folder).values()} if base_folder else set()
+    dtype = _TORCH_DTYPE.get(dtypes.pop(), "auto") if len(dtypes) == 1 else "auto"
+    return {
+        "model_name_or_path": base,
+        "adapter_name_or_path": str(adapter),
+        "template": plan.config.model.template,
+        "finetuning_type": "lora",
+        "trust_remote_code": plan.config.model.trust_remote_code,
+        "export_dir": str(folder),
+        "export_device": "cpu",
+        "infer_dtype": dtype,  # "auto" would halve a 32-bit model's precision
+    }
+
+
+def _drop_training_weights(paths: RunPaths) -> None:
+    """Free the disk of finished trainings; their logs stay."""
+    for training in paths.checkpoints.glob("training-*"):
+        for entry in training.iterdir():
+            if entry.is_dir() or entry.suffix in (".safetensors", ".bin", ".pt", ".pth"):
+                remove(entry)
+    for folder in paths.update_dir(0).parent.glob("iteration*"):
+        remove(folder / "resume")
+        remove(folder / "cache")

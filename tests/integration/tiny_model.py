@@ -1,0 +1,80 @@
+"""A tiny random Qwen3 with a real tokenizer: what training, publishing and serving need, in a megabyte."""
+
+import json
+import sys
+from pathlib import Path
+
+from rl_agent.paths import PROJECT_ROOT
+
+sys.path.insert(0, str(PROJECT_ROOT / "data"))
+
+from tiny_tokenizer import save_tokenizer, train_tokenizer
+
+
+def make_tiny_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden_size: int = 64) -> Path:
+    """Write a model folder that transformers, vLLM and LLaMA-Factory load; its weights are random."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder.mkdir(parents=True)
+    tokenizer = train_tokenizer(f"What is {a} + {b}? Answer: {a + b}" for a in range(30) for b in range(30))
+    save_tokenizer(tokenizer, folder, max_length=256)
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden_size // 4,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
+        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+    )
+    Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    return folder
+
+
+def make_plan(log_path: Path, base_model: Path, *overrides: str, iteration: int = 1):
+    """A plan for CPU training of `base_model`; its folder exists."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from rl_agent.config import Command, Config, Hardware, Plan
+    from rl_agent.paths import CONFIG_DIR
+
+    log_path.mkdir(parents=True, exist_ok=True)
+    words = [
+        "trainer=llamafactory_cpu",
+        "engine=cpu",
+        f"log_path={json.dumps(str(log_path), ensure_ascii=False)}",
+        f"data_path={json.dumps(str(log_path), ensure_ascii=False)}",
+        "run_name=test",
+        f"model_config.base_model={json.dumps(str(base_model), ensure_ascii=False)}",
+        "model_config.template=qwen3_nothink",
+        *overrides,
+    ]
+    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
+        composed = OmegaConf.to_container(compose("config", words), resolve=True)
+    command = Command(
+        rl_phase="both",
+        eval_interval=1,
+        rollout_split=None,
+        debug_mode=False,
+        resume=False,
+        max_iterations=None,
+        num_nodes=1,
+        rank=0,
+        rank_weights=(1,),
+        overrides=tuple(overrides),
+    )
+    return Plan(
+        run_id="run",
+        attempt=1,
+        first_iteration=iteration,
+        command=command,
+        hardware=Hardware(num_gpus=0, cores=2, memory_gib=8.0),
+        config=Config.model_validate(composed),
+    )
