@@ -10,8 +10,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rl_agent.agent.chat import ChatTokenizer
@@ -23,7 +23,8 @@ from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError, deliberate
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.monitor import progress
-from rl_agent.rollout.collect import Collector, CollectSettings, Judge
+from rl_agent.reward.judge import ModelJudge
+from rl_agent.rollout.collect import Collector, CollectSettings
 from rl_agent.rollout.conversation import Policy
 from rl_agent.rollout.episode import Episode, EpisodeSetup
 from rl_agent.rollout.limit import EngineGate, LimitRule, follow_pressure
@@ -78,7 +79,7 @@ def identify(served: ServedModel, config: Config) -> int:
     return version
 
 
-async def run_rollout(assignment: Assignment, judge: Judge | None = None) -> str:
+async def run_rollout(assignment: Assignment) -> str:
     """Collect the iteration's episodes and complete its shard; returns the account in one line.
 
     Raises ConfigError, RetryLater if the engine is gone, StoreError if the disk takes no more.
@@ -88,20 +89,30 @@ async def run_rollout(assignment: Assignment, judge: Judge | None = None) -> str
     specs = sample_of(assignment, registry)
     wanted = resolve_model(config)
     chat = ChatTokenizer.load(wanted.path, config.model.chat_template_kwargs)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(_engine_client(config))
+        await stack.enter_async_context(registry)
+        judge = None
+        if config.rollout.reward == "judge":
+            judge = await stack.enter_async_context(
+                ModelJudge(config.openai_config, config.paths.judge_cache)
+            )
+        header = _header(assignment, specs, wanted)
+        writer = await stack.enter_async_context(_open_shard(assignment, header))
+        rollout = Rollout(assignment, engine, chat, registry, writer, judge)
+        await rollout.run(specs)
+        await writer.complete()
+    metrics_file.append(config.paths.metrics, rollout.record())
+    return rollout.collector.summary()
+
+
+def _engine_client(config: Config) -> EngineClient:
     settings = ClientSettings(
         request_timeout_s=config.rollout.request_timeout_s,
         retries=config.rollout.request_retries,
         api_key=os.environ.get(config.engine.api_key_env_var),
     )
-    base_url = config.engine.base_url
-    async with EngineClient(base_url, settings, identify=lambda served: identify(served, config)) as engine:
-        header = _header(assignment, specs, wanted)
-        async with _open_shard(assignment, header) as writer:
-            rollout = Rollout(assignment, engine, chat, registry, writer, judge)
-            await rollout.run(specs)
-            await writer.complete()
-    metrics_file.append(config.paths.metrics, rollout.record())
-    return rollout.collector.summary()
+    return EngineClient(config.engine.base_url, settings, identify=lambda served: identify(served, config))
 
 
 def _header(assignment: Assignment, specs: Sequence[EpisodeSpec], model: ResolvedModel) -> ShardHeader:
@@ -134,7 +145,7 @@ class Rollout:
         chat: ChatTokenizer,
         registry: EnvironmentRegistry,
         writer: ShardWriter,
-        judge: Judge | None,
+        judge: ModelJudge | None,
     ) -> None:
         config, rollout = assignment.config, assignment.config.rollout
         self._assignment = assignment
@@ -144,6 +155,7 @@ class Rollout:
         self._limit_rule = LimitRule(rollout.min_vllm_sessions, rollout.max_vllm_sessions)
         self._gate = EngineGate(rollout.max_vllm_sessions)
         self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
+        self._judge = judge
         self._tokens_before = 0
         self._done_before = 0
         policy = Policy(
@@ -224,6 +236,9 @@ class Rollout:
             f"{split}/engine_idle_share": self._gate.idle_s() / elapsed_s,
             f"{split}/rollout_s": elapsed_s,
         }
+        if self._judge is not None:
+            usage = asdict(self._judge.usage)
+            numbers |= {f"{split}/judge_{name}": value for name, value in usage.items()}
         place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}
         return {**place, **numbers}
 
