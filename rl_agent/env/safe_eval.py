@@ -6,14 +6,30 @@ operators, elementary functions) and raise ValueError for the rest.
 """
 
 import ast
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
 
-_LITERAL_NODES = (
-    ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load,
-    ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator,
-)  # fmt: skip
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Invert: operator.invert,
+}
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.BitAnd: operator.and_,
+}
 _FUNCTIONS = frozenset(
     {
         *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc"),
@@ -30,11 +46,22 @@ def eval_literal(text: str, *_: Any) -> Any:
 
     Raises ValueError or SyntaxError.
     """
-    tree = ast.parse(text.strip(), mode="eval")
-    for node in ast.walk(tree):
-        if not isinstance(node, _LITERAL_NODES):
-            raise ValueError(f"{type(node).__name__} is not part of a literal")
-    return eval(compile(tree, "<answer>", "eval"), {"__builtins__": {}})  # noqa: S307 - checked above
+    return _value_of(ast.parse(text.strip(), mode="eval").body)
+
+
+def _value_of(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.List(items):
+            return [_value_of(item) for item in items]
+        case ast.Tuple(items):
+            return tuple(_value_of(item) for item in items)
+        case ast.UnaryOp(sign, operand) if type(sign) in _UNARY:
+            return _UNARY[type(sign)](_value_of(operand))
+        case ast.BinOp(left, sign, right) if type(sign) in _BINARY:
+            return _BINARY[type(sign)](_value_of(left), _value_of(right))
+    raise ValueError(f"{type(node).__name__} is not part of a literal")
 
 
 def only_mathematics(parse_expr: Callable[..., Any]) -> Callable[..., Any]:

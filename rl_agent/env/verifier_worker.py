@@ -14,6 +14,7 @@ computing at that time.
 
 import ctypes
 import json
+import math
 import os
 import resource
 import signal
@@ -81,9 +82,10 @@ MAKERS: dict[str, Callable[[], Score]] = {"reasoning_gym": make_reasoning_gym, "
 
 def answer_request(score: Score, request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {"score": score(request["response"], request)}
+        points = score(request["response"], request)
     except Exception:  # any library, any text
         return _whose_fault(score, request)
+    return {"score": points if math.isfinite(points) else 0.0}
 
 
 def _whose_fault(score: Score, request: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +102,8 @@ def bind_to_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the line above
         sys.exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT_BYTES, _MEMORY_LIMIT_BYTES))
 
 

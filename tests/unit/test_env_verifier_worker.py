@@ -1,5 +1,6 @@
 """The worker that scores answers evaluates no code and ends with its parent."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from rl_agent.env.safe_eval import eval_literal, only_mathematics
 from rl_agent.env.verifier_worker import answer_request
 
 
-@pytest.mark.parametrize("text", ["[1, [2]]", "(1, 'a')", "-2 ** 3", "0x1f & ~3", "{1: 2}"])
+@pytest.mark.parametrize("text", ["[1, [2]]", "(1, 'a')", "-2 ** 3", "0x1f & ~3", "7 // 2 % 2"])
 def test_literals_and_their_arithmetic_are_evaluated(text):
     assert eval_literal(text) == eval(text)
 
@@ -47,6 +48,12 @@ def test_an_answer_that_breaks_the_verifier_scores_zero_and_a_broken_task_is_tol
     assert answer_request(fussy, {"response": "odd", "answer": "odd"}) == {"error": "RecursionError: deep"}
 
 
+def test_a_score_that_is_no_number_is_zero():
+    request = {"response": "1", "answer": "1"}
+
+    assert answer_request(lambda *_: float("nan"), request) == {"score": 0.0}
+
+
 PARENT = """
 import asyncio, signal
 from rl_agent.env import verifier
@@ -70,6 +77,7 @@ def test_a_computing_worker_dies_with_a_killed_parent(request):
         assert parent.stdout
         worker_pid = int(parent.stdout.readline())
         assert state_becomes(worker_pid, "R"), "the worker never computed"
+        assert {signal.SIGINT, signal.SIGTERM} <= ignored_by(worker_pid), "the parent decides when it ends"
         parent.kill()
     assert state_becomes(worker_pid, "gone")
 
@@ -81,6 +89,12 @@ def state_becomes(pid, wanted):
             return False
         time.sleep(0.01)
     return True
+
+
+def ignored_by(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 def state_of(pid):
