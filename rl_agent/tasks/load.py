@@ -48,11 +48,11 @@ def load_tasks(path: Path, env_config: EnvConfig) -> list[Task]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Line numbers from 1 and the lines that are not blank."""
-    if not path.exists():
-        raise ConfigError(f"{path}: no such file; name a task file (one JSON object a line)")
-    if not path.is_file():
-        raise ConfigError(f"{path}: not a file; name a task file (one JSON object a line)")
     try:
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file; name a task file (one JSON object a line)")
+        if not path.is_file():
+            raise ConfigError(f"{path}: not a file; name a task file (one JSON object a line)")
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line

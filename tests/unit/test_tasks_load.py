@@ -154,6 +154,11 @@ def test_an_unreadable_file_is_an_error(path, monkeypatch):
         load_tasks(path, ENV_CONFIG)
 
 
+def test_a_name_the_system_refuses_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot be read .*too long"):
+        load_tasks(tmp_path / ("x" * 300), ENV_CONFIG)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(content=st.binary() | st.lists(st.binary(), max_size=4).map(b"\n".join))
 def test_any_bytes_are_tasks_or_a_config_error(path, content):
