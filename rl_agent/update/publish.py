@@ -31,7 +31,7 @@ _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _ADAPTER = "adapter_config.json"
 _NOT_SERVED = re.compile(
     r"^(optimizer|scheduler|scaler|rng_state.*|training_args)\.(pt|pth|bin)$|^trainer_(state|log)\.json"
-    r"|^(train|all|eval)_results\.json$|^training_.*\.png$|^latest$|^zero_to_fp32\.py$|^README\.md$"
+    r"|^(train|all|eval)_results\.json$|^training_.*\.png$|^latest$|^zero_to_fp32\.py$|^README\.md$|^Modelfile$"
     r"|^adapter_"
 )
 """Files of a checkpoint that an engine does not need; pickles among them are never put where one looks."""
