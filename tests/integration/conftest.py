@@ -1,0 +1,89 @@
+"""One real vLLM server on the CPU for the whole session, with a tiny random Qwen3."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rl_agent.config import Plan
+from rl_agent.engine.server import server_argv, server_environment
+from tests.integration.tiny_model import make_plan, make_tiny_model
+
+START_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class VllmServer:
+    """A running server; `plan` is of a run that wants exactly this one."""
+
+    plan: Plan
+    model: Path
+    url: str
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tmp_path_factory) -> Iterator[VllmServer]:
+    folder = tmp_path_factory.mktemp("vllm")
+    model = make_tiny_model(folder / "model", hidden_size=128)  # vLLM on a CPU wants heads of at least 32
+    plan = make_plan(
+        folder / "log",
+        model,
+        f"engine.port={free_port()}",
+        "engine.max_model_len=256",
+        "engine.max_num_seqs=32",
+        "engine.extra_args.kv-cache-memory-bytes=67108864",
+    )
+    log = folder / "vllm.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            server_argv(plan),
+            env=server_environment(plan.config, os.environ),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until_ready(process, plan.config.engine.base_url, log)
+        yield VllmServer(plan, model, plan.config.engine.base_url)
+    finally:
+        stop_group(process)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise AssertionError(f"vLLM ended with {process.returncode}:\n{log.read_text()[-3000:]}")
+        try:
+            with urllib.request.urlopen(url + "/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.25)
+    raise AssertionError(f"vLLM was not ready after {START_TIMEOUT_S} s:\n{log.read_text()[-3000:]}")
+
+
+def stop_group(process: "subprocess.Popen[bytes]") -> None:
+    """End the server and everything it started, and nothing else."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            continue
