@@ -15,7 +15,7 @@ from rl_agent.config import Config
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import keys
-from rl_agent.plan.overrides import GROUP_KEYS, Kind, Override, Text, read_value
+from rl_agent.plan.overrides import GROUP_KEYS, Kind, Override, Text, one_line, read_value
 
 MODEL_GROUP = GROUP_KEYS["model"]
 _MODEL_TYPE = "model_config.model_type"
@@ -82,7 +82,8 @@ def _compose(words: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    _reject_hydra_keys(words)
+    for word in words:
+        _check_key(word)
     texts: list[str] = []
     lines = [_to_hydra(override, texts) for override in words]
     try:
@@ -101,22 +102,32 @@ def _to_hydra(override: Override, texts: list[str]) -> str:
     """The word for Hydra; a value it must not read is kept in `texts` and named by a marker."""
     if override.kind is Kind.DELETE:
         return f"~{override.name}"
+    if keys.is_group(override.name) and not override.raw.startswith("{"):
+        return f"{override.kind.value}{override.name}={override.raw}"
     is_path = override.key in ("data_path", "log_path")
     value = Text(override.raw) if is_path else read_value(override.raw)
-    is_group = bool(keys.group_options(override.name.partition("@")[0]))
-    is_new = override.kind is Kind.SET and keys.is_free_form(override.name)
-    prefix = Kind.FORCE.value if is_new else override.kind.value
-    if not isinstance(value, Text) or is_group:
-        return f"{prefix}{override.name}={override.raw}"
+    # The key was checked, so it may be set whether or not a file mentions it.
+    prefix = f"{Kind.FORCE.value}{override.name}="
+    if not isinstance(value, Text):
+        return prefix + override.raw
     texts.append(str(value))
-    return f"{prefix}{override.name}={_marker(len(texts) - 1)}"
+    return prefix + _marker(len(texts) - 1)
 
 
-def _reject_hydra_keys(words: Sequence[Override]) -> None:
-    """Hydra's own settings (log folders, sweeps, ...) mean nothing here."""
-    for word in words:
-        if word.name.split(".")[0].split("/")[0] == "hydra":
-            raise ConfigError(f"{word.word}: there is no key {word.name}; {keys.hint(word.name)}")
+def _check_key(word: Override) -> None:
+    """Raises `ConfigError` if the key, or the option of a config group, does not exist."""
+    if keys.is_group(word.name):
+        options = keys.group_options(word.name)
+        if word.kind is not Kind.DELETE and not word.raw.startswith("{") and word.raw not in options:
+            raise ConfigError(f"{word.shown}: {word.key} is one of {', '.join(options)}")
+        if word.name == keys.EXPERIMENT and word.kind is Kind.SET:
+            raise UsageError(f"{word.shown}: an experiment is added with +{word.shown}")
+        return
+    is_declared = word.name in keys.valid_keys()
+    if not is_declared and not keys.is_free_form(word.name):
+        raise ConfigError(f"{word.shown}: there is no key {word.name}; {keys.hint(word.name)}")
+    if is_declared and word.kind is Kind.DELETE:
+        raise ConfigError(f"{word.shown}: a key cannot be deleted; set it, to null where that is allowed")
 
 
 def _marker(index: int) -> str:
@@ -134,27 +145,11 @@ def _put_texts(value: Any, texts: Sequence[str]) -> Any:
     return value
 
 
-def _explain(error: Exception, words: Sequence[Override]) -> UsageError | ConfigError:
+def _explain(error: Exception, words: Sequence[Override]) -> ConfigError:
     """One line about the word that Hydra stumbled over."""
-    valid = set(keys.valid_keys())
-    for word in words:
-        group = word.name.partition("@")[0]
-        options = keys.group_options(group)
-        if options and word.kind is not Kind.DELETE and word.raw not in options:
-            return ConfigError(f"{word.word}: {group} is one of {', '.join(options)}")
-        if options and group == "experiment" and word.kind is Kind.SET:
-            return UsageError(f"{word.word}: an experiment is added: +{word.word}")
-        is_known = word.name in valid or keys.is_free_form(word.name)
-        if not options and not is_known and word.kind in (Kind.SET, Kind.DELETE):
-            return ConfigError(f"{word.word}: there is no key {word.name}; {keys.hint(word.name)}")
-        if not options and word.raw.startswith("{") and word.kind is Kind.SET:
-            return ConfigError(f"{word.word}: it holds a key that {word.name} does not have")
-    for word in words:
-        if word.kind is Kind.ADD and word.name in valid:
-            return UsageError(f"{word.word}: {word.name} exists already, set it with {word.word[1:]}")
-    reason = " ".join(str(error).split())
-    named = next((word.word for word in words if word.name in reason), None)
-    return ConfigError(f"{named}: {reason}" if named else f"configuration: {reason}")
+    reason = one_line(" ".join(str(error).split()))
+    named = next((word.shown for word in words if word.name in reason), "configuration")
+    return ConfigError(f"{named}: {reason}")
 
 
 def _validate(values: dict[str, Any], overrides: Sequence[Override]) -> Config:
@@ -188,9 +183,9 @@ def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
     problem = problems[0]
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        return f"there is no key {key}; {keys.hint(key)}"
+        return f"there is no key {one_line(key)}; {keys.hint(key)}"
     if problem["type"] == "missing":
         return f"{key} is missing; it cannot be deleted"
-    shown = f"{key}={raw[key]}" if key in raw else f"{key}={problem['input']!r}"
+    shown = one_line(f"{key}={raw[key]}") if key in raw else f"{key}={problem['input']!r}"
     expected = problem["msg"].removeprefix("Input should be ")
     return f"{shown}: expected {expected}"

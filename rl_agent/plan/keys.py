@@ -1,6 +1,7 @@
 """Which configuration keys exist, read from the pydantic models; the nearest one to a typo."""
 
 import difflib
+import functools
 import types
 import typing
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel
 
 from rl_agent.config import Config
 from rl_agent.paths import CONFIG_DIR
+from rl_agent.plan.overrides import GROUP_KEYS
 
 
 def section_of(annotation: object) -> type[BaseModel] | None:
@@ -20,6 +22,7 @@ def section_of(annotation: object) -> type[BaseModel] | None:
     return None
 
 
+@functools.cache
 def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
     """Every dotted key of the configuration, sections included."""
     keys = []
@@ -32,10 +35,18 @@ def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]
     return keys
 
 
-def group_options(group: str) -> list[str]:
+EXPERIMENT = "experiment"
+GROUPS = ("engine", "trainer", "rollout", *GROUP_KEYS.values(), EXPERIMENT)
+"""Config groups by the name Hydra knows them by: `group` or `group@package`."""
+
+
+def is_group(name: str) -> bool:
+    return name in GROUPS
+
+
+def group_options(name: str) -> list[str]:
     """Names of the files of a config group, e.g. `cpu` and `gpu` for `engine`."""
-    folder = CONFIG_DIR / group
-    return sorted(path.stem for path in folder.glob("*.yaml")) if folder.is_dir() else []
+    return sorted(path.stem for path in (CONFIG_DIR / name.partition("@")[0]).glob("*.yaml"))
 
 
 def hint(key: str) -> str:
@@ -51,9 +62,10 @@ def hint(key: str) -> str:
 
 def is_free_form(key: str) -> bool:
     """Whether `key` lies inside a section that takes any name (`engine.extra_args`, ...)."""
-    return any(key.startswith(known + ".") and known in _free_form_keys() for known in valid_keys())
+    return any(key.startswith(known + ".") for known in _free_form_keys())
 
 
+@functools.cache
 def _free_form_keys(section: type[BaseModel] = Config, prefix: str = "") -> set[str]:
     found = set()
     for name, field in section.model_fields.items():

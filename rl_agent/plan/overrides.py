@@ -51,6 +51,16 @@ class Override:
     def name(self) -> str:
         return GROUP_KEYS.get(self.key, self.key)
 
+    @property
+    def shown(self) -> str:
+        """The word on one line, for messages."""
+        return one_line(self.word)
+
+
+def one_line(text: str) -> str:
+    """`text` with line breaks and other unprintable characters written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 def has_broken_bytes(text: str) -> bool:
     """Whether an argument held bytes that are not UTF-8 (Python carries them as lone surrogates)."""
@@ -71,7 +81,7 @@ def parse_override(word: str, source: str) -> Override:
         raise UsageError(f"{match['key']} ({source}): the value is not valid UTF-8")
     kind = Kind(match["prefix"] or "")
     if kind is not Kind.DELETE and match["assigned"] is None:
-        raise UsageError(f"{word!r} ({source}): no value; write {word}=VALUE")
+        raise UsageError(f"{word!r} ({source}): no value; write {one_line(word)}=VALUE")
     return Override(kind, match["key"], match["value"] or "", word, source)
 
 
@@ -99,7 +109,7 @@ def read_value(raw: str) -> Any:
     if parsed.is_sweep_override():
         return Text(raw)
     value = parsed.value()
-    is_quoted = type(value).__name__ == "QuotedString"
+    is_quoted = raw.startswith(("'", '"'))
     if isinstance(value, str) and not is_quoted and "${" not in value:
         return Text(raw)
     return value

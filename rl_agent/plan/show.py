@@ -7,9 +7,13 @@ import yaml
 
 from rl_agent.config import Plan
 from rl_agent.engine.server import data_parallel_size, server_argv
+from rl_agent.plan.checks import splits_of
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import Prepared
+from rl_agent.update.launch import training_command
+from rl_agent.update.prepare import TRAIN_FILE
+from rl_agent.update.render import setup_of
 
 
 def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
@@ -22,7 +26,7 @@ def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
             f"{name}={_hidden(name, value)}"
             for name, value in sorted(shared_environment(plan.config, environ).variables.items())
         ),
-        "commands": _commands(plan),
+        "commands": _commands(prepared, environ),
         "configuration": yaml.safe_dump(
             plan.config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
         ).rstrip(),
@@ -78,18 +82,22 @@ def _machine(prepared: Prepared) -> str:
     )
 
 
-def _commands(plan: Plan) -> str:
-    command = plan.command
+def _commands(prepared: Prepared, environ: Mapping[str, str]) -> str:
+    """The processes of an iteration, in order; PLAN stands for the plan file of the run."""
+    plan = prepared.plan
+    command, iteration = plan.command, prepared.work.iteration if prepared.work else plan.first_iteration
+    verb = "python -m rl_agent.cli"
     lines = []
     if command.rl_phase != "update" and not command.debug_mode:
         lines.append(shlex.join(server_argv(plan)))
-    python = "python -m rl_agent.cli"
-    if command.rl_phase != "update":
-        lines.append(f"{python} rollout --plan PLAN --iteration N --split train|test")
+    for split in splits_of(command):
+        lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
     if command.rl_phase != "rollout":
-        lines += [
-            f"{python} {verb} --plan PLAN --iteration N" for verb in ("prepare-update", "train", "publish")
-        ]
+        yaml_file = plan.paths.update_dir(iteration) / TRAIN_FILE
+        train = training_command(setup_of(plan), yaml_file, rank=command.rank, environ=environ)
+        lines.append(f"{verb} prepare-update --plan PLAN --iteration {iteration}")
+        lines.append(shlex.join(train))
+        lines.append(f"{verb} publish --plan PLAN --iteration {iteration}")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 readonly PROJECT_ROOT
 readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
-readonly STOP_GRACE_S=4 # a stopping run gives each of its groups this long before KILL
+readonly STOP_GRACE_S=3 # a stopping run gives each of its groups this long before KILL
 readonly POLL_S=0.1
 declare -A PLAN=()        # what the verb `environment` says about the plan
 declare -A PGID_OF=()     # name of a running group -> process id of its leader

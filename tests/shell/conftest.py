@@ -38,7 +38,6 @@ class Harness:
 
     home: Path
     port: int
-    environ: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen] = field(default_factory=list)
 
     @property
@@ -64,16 +63,16 @@ class Harness:
         return ["bash", str(RUN_SH), *paths, *words, *model]
 
     def env(self, **more: str) -> dict[str, str]:
-        kept = {"PATH": os.environ["PATH"], "HOME": str(self.home)}
-        ours = {"RL_AGENT_PYTHON": str(self.home / "python"), "FAKE_CALLS": str(self.home / "calls")}
-        return {
-            **kept,
-            **ours,
+        """Nothing of the caller's environment but PATH, so that a developer's variables change no test."""
+        ours = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "RL_AGENT_PYTHON": str(self.home / "python"),
+            "FAKE_CALLS": str(self.home / "calls"),
             "TEST_MARK": str(self.home),
             "CUDA_VISIBLE_DEVICES": "",
-            **self.environ,
-            **more,
         }
+        return ours | more
 
     def run(self, *words: str, timeout: float = 60, **more: str) -> subprocess.CompletedProcess:
         return subprocess.run(

@@ -1,0 +1,154 @@
+"""However the driver ends, what it started is gone within 15 s, and nothing else is touched."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.shell.conftest import wait_until
+
+BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+LIMIT_S = 15
+
+
+def interrupt_as_a_terminal_does(process):
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def seconds_until_gone(harness, process):
+    started = time.monotonic()
+    process.wait(LIMIT_S)
+    wait_until(lambda: not harness.processes(), LIMIT_S, harness)
+    return time.monotonic() - started
+
+
+PHASES = {
+    "engine start": ("serve", {"FAKE_SERVE": "hang"}),
+    "rollout": ("rollout", {"FAKE_ROLLOUT": "hang"}),
+    "update": ("train", {"FAKE_TRAIN": "hang"}),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_ends_everything_and_exits_130(harness, phase):
+    verb, behaviour = PHASES[phase]
+    process = harness.start(*BOTH, **behaviour)
+    harness.wait_for_call(verb)
+
+    interrupt_as_a_terminal_does(process)
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_term_ends_everything_and_exits_143(harness, phase):
+    verb, behaviour = PHASES[phase]
+    process = harness.start(*BOTH, **behaviour)
+    harness.wait_for_call(verb)
+
+    process.terminate()
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_killed_driver_leaves_nothing_behind(harness, phase):
+    verb, behaviour = PHASES[phase]
+    process = harness.start(*BOTH, **behaviour)
+    harness.wait_for_call(verb)
+
+    process.kill()
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+
+
+def test_processes_that_ignore_term_are_killed(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="stubborn", FAKE_SERVE="stubborn")
+    harness.wait_for_call("rollout")
+    time.sleep(0.2)  # the fake needs a moment to ignore the signal
+
+    process.terminate()
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+    assert process.returncode == 143
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_grace(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="stubborn", FAKE_SERVE="stubborn")
+    harness.wait_for_call("rollout")
+    time.sleep(0.2)
+
+    interrupt_as_a_terminal_does(process)
+    time.sleep(0.5)
+    interrupt_as_a_terminal_does(process)
+
+    assert seconds_until_gone(harness, process) < 3
+    assert process.returncode == 130
+
+
+def test_children_in_sessions_of_their_own_are_found_and_ended(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang", FAKE_SERVE="orphan")
+    harness.wait_for_call("rollout")
+
+    process.terminate()
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+
+
+def test_the_same_command_with_resume_goes_on_where_it_stopped(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+    process.terminate()
+    process.wait(LIMIT_S)
+
+    done = harness.run(*BOTH, "--resume")
+
+    assert done.returncode == 0, done.stderr
+    rollouts = [call for call in harness.calls if call.startswith("rollout")]
+    assert [call.endswith("--resume") for call in rollouts] == [False, True, False]
+    assert len(list((harness.log / "flags").glob("*/2/1/*/rank-0.json"))) == 3
+
+
+def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+    guards = [pid for pid, command in harness.processes().items() if "guard.sh" in command]
+    for pid in [*guards, process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    process.wait(5)
+    assert harness.processes()
+
+    done = harness.run(*BOTH, "--resume")
+
+    assert done.returncode == 0, done.stderr
+    assert "ending what a killed run left behind: rollout" in done.stderr
+    assert "ending what a killed run left behind: vllm" in done.stderr
+    assert harness.processes() == {}
+
+
+def test_a_second_run_in_the_same_log_path_is_refused(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+
+    second = harness.run(*BOTH)
+
+    assert second.returncode == 78
+    assert f"used by another run, process {process.pid}" in second.stderr
+    assert process.poll() is None
+
+
+def test_a_bystander_is_never_touched(harness):
+    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+
+    process.terminate()
+    process.wait(LIMIT_S)
+
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()

@@ -1,0 +1,213 @@
+"""The command line of run.sh: the table of argument combinations, and every way to get one wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.errors import HarnessError, UsageError
+from rl_agent.plan.arguments import parse
+from rl_agent.plan.overrides import Text, parse_override, read_value, reject_duplicates
+
+PATHS = ["--data-path", "/data", "--log-path", "/log"]
+NODES = ["--num-nodes", "2", "--rank-weights", "1,3"]
+
+
+def arguments(*words, **environ):
+    return parse([*PATHS, *words], environ)
+
+
+COMBINATIONS = {
+    # phase, eval-interval, rollout-split, nodes, master/worker, debug, resume -> fits or the flag at fault
+    "rollout": (["--rollout-split", "train-only"], None),
+    "rollout eval": (["--rollout-split", "eval-only"], None),
+    "rollout without split": ([], "--rollout-split"),
+    "rollout with interval": (["--rollout-split", "train-only", "--eval-interval", "2"], "--eval-interval"),
+    "rollout debug": (["--rollout-split", "train-only", "--debug-mode"], None),
+    "rollout resume": (["--rollout-split", "train-only", "--resume"], None),
+    "rollout nodes": (["--rollout-split", "train-only", *NODES, "--master"], None),
+    "rollout nodes without rank": (["--rollout-split", "train-only", *NODES], "--master"),
+    "update": ([], None),
+    "update with split": (["--rollout-split", "train-only"], "--rollout-split"),
+    "update with interval": (["--eval-interval", "2"], "--eval-interval"),
+    "update debug": (["--debug-mode"], None),
+    "update resume": (["--resume"], None),
+    "update nodes": ([*NODES, "--worker", "1"], None),
+    "update nodes without weights": (["--num-nodes", "2", "--master"], "--rank-weights"),
+    "both": (["--eval-interval", "6"], None),
+    "both without interval": ([], "--eval-interval"),
+    "both with split": (["--eval-interval", "6", "--rollout-split", "train-only"], "--rollout-split"),
+    "both debug": (["--eval-interval", "6", "--debug-mode"], None),
+    "both resume": (["--eval-interval", "6", "--resume"], None),
+    "both nodes": (["--eval-interval", "6", *NODES, "--worker", "1"], None),
+    "both everything": (
+        ["--eval-interval", "6", *NODES, "--master", "--debug-mode", "--resume", "--max-iterations", "3"],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_flags_go_together_as_documented(name):
+    words, at_fault = COMBINATIONS[name]
+    words = ["--rl-phase", name.split()[0], *words]
+    if at_fault is None:
+        assert arguments(*words).rl_phase == name.split()[0]
+    else:
+        with pytest.raises(UsageError, match=at_fault):
+            arguments(*words)
+
+
+@pytest.mark.parametrize("missing", ["--data-path", "--log-path", "--rl-phase"])
+def test_required_flags_are_named_when_missing(missing):
+    given_flags = {"--data-path": "/d", "--log-path": "/l", "--rl-phase": "update"}
+    words = [word for flag, value in given_flags.items() if flag != missing for word in (flag, value)]
+    with pytest.raises(UsageError, match=f"^{missing} is missing"):
+        parse(words, {})
+
+
+WRONG = {
+    "value missing at the end": (["--rl-phase"], "--rl-phase needs a value"),
+    "value missing before a flag": (["--rl-phase", "--resume"], "--rl-phase needs a value"),
+    "unknown flag": (["--rl-phase", "update", "--evil-interval", "3"], "did you mean --eval-interval"),
+    "unknown word": (["--rl-phase", "update", "surprise"], "unknown argument 'surprise'"),
+    "unknown phase": (["--rl-phase", "train"], "not one of rollout, update, both"),
+    "unknown split": (["--rl-phase", "rollout", "--rollout-split", "train"], "train-only, eval-only"),
+    "interval 0": (["--rl-phase", "both", "--eval-interval", "0"], "whole number from 1"),
+    "interval -1": (["--rl-phase", "both", "--eval-interval", "-1"], "whole number from 1"),
+    "interval 1.5": (["--rl-phase", "both", "--eval-interval", "1.5"], "whole number from 1"),
+    "interval ²": (["--rl-phase", "both", "--eval-interval", "²"], "whole number from 1"),
+    "iterations 0": (["--rl-phase", "update", "--max-iterations", "0"], "whole number from 1"),
+    "twice": (["--rl-phase", "update", "--rl-phase", "both"], "--rl-phase is given twice"),
+    "value for a switch": (["--rl-phase", "update", "--resume=yes"], "--resume takes no value"),
+    "too few weights": (
+        ["--rl-phase", "update", "--num-nodes", "3", "--rank-weights", "1,2", "--master"],
+        "not 3 comma-separated",
+    ),
+    "zero weight": (
+        ["--rl-phase", "update", "--num-nodes", "2", "--rank-weights", "1,0", "--master"],
+        "whole numbers from 1",
+    ),
+    "master and worker": (
+        ["--rl-phase", "update", *NODES, "--master", "--worker", "1"],
+        "exclude each other",
+    ),
+    "rank too high": (["--rl-phase", "update", *NODES, "--worker", "2"], "not a rank from 0 to 1"),
+    "override without value": (["--rl-phase", "update", "+seed"], "write \\+seed=VALUE"),
+    "override without key": (["--rl-phase", "update", "=3"], "an override is key=value"),
+    "a flag's key": (["--rl-phase", "update", "log_path=/x"], "keep --log-path"),
+    "one key twice": (["--rl-phase", "update", "seed=1", "+seed=2"], "'seed=1'.*'\\+seed=2'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_one_line_that_says_what_is_right(name):
+    words, message = WRONG[name]
+    with pytest.raises(UsageError, match=message) as raised:
+        arguments(*words)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == 2
+
+
+def test_flags_take_their_value_after_an_equals_sign_too():
+    found = arguments("--rl-phase=both", "--eval-interval=3")
+    assert (found.rl_phase, found.eval_interval) == ("both", 3)
+
+
+def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = ["--data-path", "data", "--log-path", "../my log", "--rl-phase", "update"]
+    found = parse(words, {})
+    assert (found.data_path, found.log_path) == (tmp_path / "data", tmp_path.parent / "my log")
+
+
+RANKS = {
+    "flag wins": (["--worker", "1"], {"RANK": "0", "NODE_RANK": "0"}, 1),
+    "RANK before NODE_RANK": ([], {"RANK": "1", "NODE_RANK": "0"}, 1),
+    "NODE_RANK": ([], {"NODE_RANK": "1"}, 1),
+    "rank 0 is a rank": ([], {"RANK": "0", "NODE_RANK": "1"}, 0),
+    "worker 0 is the master": (["--worker", "0"], {}, 0),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_rank_comes_from_flags_then_RANK_then_NODE_RANK(name):
+    words, environ, rank = RANKS[name]
+    assert arguments("--rl-phase", "update", *NODES, *words, **environ).rank == rank
+
+
+def test_a_single_node_ignores_RANK():
+    assert arguments("--rl-phase", "update", RANK="7").rank == 0
+
+
+def test_overrides_of_the_environment_come_first():
+    found = arguments("--rl-phase", "update", "seed=1", HYDRA_OVERRIDES="run_name='a b' ~wandb.entity")
+    assert [override.word for override in found.overrides] == ["run_name=a b", "~wandb.entity", "seed=1"]
+
+
+def test_an_override_in_both_places_is_an_error_that_names_both():
+    with pytest.raises(UsageError, match=r"HYDRA_OVERRIDES.*the command line"):
+        arguments("--rl-phase", "update", "seed=1", HYDRA_OVERRIDES="seed=2")
+
+
+def test_unbalanced_quotes_in_the_environment_are_an_error():
+    with pytest.raises(UsageError, match="HYDRA_OVERRIDES is not shell-quoted"):
+        arguments("--rl-phase", "update", HYDRA_OVERRIDES="run_name='a")
+
+
+VALUES = {
+    "3": 3,
+    "1e-6": 1e-6,
+    "true": True,
+    "null": None,
+    "[1,2]": [1, 2],
+    "{easy:5,medium:6}": {"easy": 5, "medium": 6},
+    "'quoted for Hydra'": "quoted for Hydra",
+    "${seed}": "${seed}",
+    "": "",
+    "x;cmd": "x;cmd",
+    "$(cmd)": "$(cmd)",
+    "`cmd`": "`cmd`",
+    "it's": "it's",
+    'say "hi"': 'say "hi"',
+    "  spaces  ": "  spaces  ",
+    "é 日本 🙂": "é 日本 🙂",
+    "two\nlines": "two\nlines",
+    "a,b": "a,b",
+    "a=b=c": "a=b=c",
+    "back\\slash\\": "back\\slash\\",
+    "{broken": "{broken",
+    "range(1,3)": "range(1,3)",
+    "~/x y": "~/x y",
+}
+
+
+@pytest.mark.parametrize("raw", VALUES)
+def test_values_are_what_hydra_reads_or_the_text_as_typed(raw):
+    assert read_value(raw) == VALUES[raw]
+    is_text = isinstance(VALUES[raw], str) and "${" not in raw and not raw.startswith("'")
+    assert isinstance(read_value(raw), Text) == is_text
+
+
+@given(st.lists(st.text(max_size=12), max_size=6), st.text(max_size=20))
+def test_any_words_parse_or_end_in_one_line(words, environment):
+    try:
+        parse(["--data-path", "/d", "--log-path", "/l", "--rl-phase", "update", *words],
+              {"HYDRA_OVERRIDES": environment})  # fmt: skip
+    except HarnessError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.text(max_size=30))
+def test_any_value_can_be_read(raw):
+    read_value(raw)
+
+
+@given(st.lists(st.sampled_from(["a=1", "+a=2", "~a", "b.c=1", "model=x", "model@model_config=y"])))
+def test_duplicates_are_found_exactly_when_a_key_comes_twice(words):
+    overrides = [parse_override(word, "test") for word in words]
+    names = [override.name for override in overrides]
+    if len(set(names)) == len(names):
+        reject_duplicates(overrides)
+    else:
+        with pytest.raises(UsageError):
+            reject_duplicates(overrides)

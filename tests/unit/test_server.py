@@ -1,0 +1,246 @@
+"""The server's command line, who answers on its port, and the wait for a starting one."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from rl_agent.config import Command, Hardware, Plan
+from rl_agent.engine.ready import EngineDied, wait_ready
+from rl_agent.engine.server import (
+    Answer,
+    Probe,
+    data_parallel_size,
+    judge_roots,
+    probe,
+    server_argv,
+    server_environment,
+)
+from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.plan.compose import compose_config
+from rl_agent.plan.overrides import parse_override
+
+
+def config(tmp_path, *words, num_gpus=0):
+    overrides = [parse_override(word, "test") for word in ("model_config.base_model=/base", *words)]
+    found = compose_config(overrides, data_path=tmp_path, log_path=tmp_path, num_gpus=num_gpus)
+    return found.config
+
+
+def plan(tmp_path, *words, num_gpus=0):
+    command = Command(
+        rl_phase="update",
+        eval_interval=None,
+        rollout_split=None,
+        debug_mode=False,
+        resume=False,
+        max_iterations=None,
+        num_nodes=1,
+        rank=0,
+        rank_weights=(1,),
+        overrides=(),
+    )
+    return Plan(
+        run_id="r",
+        attempt=1,
+        first_iteration=1,
+        command=command,
+        hardware=Hardware(num_gpus=num_gpus, cores=2, memory_gib=8),
+        config=config(tmp_path, *words, num_gpus=num_gpus),
+    )
+
+
+def publish(tmp_path, version):
+    folder = tmp_path / "checkpoints" / f"version-{version:06d}"
+    folder.mkdir(parents=True)
+    link = tmp_path / "model.pt"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder)
+    return str(folder)
+
+
+def value_of(flag, argv):
+    return argv[argv.index(flag) + 1]
+
+
+def test_the_documented_flags_are_the_defaults_on_gpus(tmp_path):
+    argv = server_argv(plan(tmp_path, num_gpus=4), python="python")
+    assert argv[:3] == ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    expected = {
+        "--model": "/base",
+        "--port": "8999",
+        "--max-num-seqs": "512",
+        "--gpu-memory-utilization": "0.95",
+        "--max-model-len": "32768",
+        "--tensor-parallel-size": "1",
+        "--data-parallel-size": "4",
+        "--limit-mm-per-prompt": '{"video": 0}',
+        "--allowed-local-media-path": str(tmp_path),
+    }
+    assert {flag: value_of(flag, argv) for flag in expected} == expected
+    assert "--reasoning-parser" not in argv
+    assert "--enforce-eager" not in argv
+
+
+def test_the_newest_model_is_served_by_its_resolved_folder(tmp_path):
+    folder = publish(tmp_path, 3)
+    assert value_of("--model", server_argv(plan(tmp_path))) == folder
+
+
+def test_thinking_models_get_their_reasoning_parser(tmp_path):
+    argv = server_argv(plan(tmp_path, "model=qwen3-think"))
+    assert value_of("--reasoning-parser", argv) == "deepseek_r1"
+
+
+def test_extra_arguments_add_to_the_command_and_win_over_it(tmp_path):
+    words = "engine.extra_args={max_num_seqs:7,chunked:false,eager:true,gone:null,rope:{a:1},list:[x,2]}"
+    argv = server_argv(plan(tmp_path, words))
+    assert argv.count("--max-num-seqs") == 1
+    assert value_of("--max-num-seqs", argv) == "7"
+    assert {"--no-chunked", "--eager"} <= set(argv)
+    assert "--gone" not in argv
+    assert value_of("--rope", argv) == '{"a": 1}'
+    assert argv[argv.index("--list") + 1 :][:2] == ["x", "2"]
+
+
+@pytest.mark.parametrize(
+    ("word", "gpus", "size"),
+    [
+        ("engine.tensor_parallel_size=1", 8, 8),
+        ("engine.tensor_parallel_size=4", 8, 2),
+        ("engine.data_parallel_size=3", 8, 3),
+        ("engine.tensor_parallel_size=4", 0, 1),
+    ],
+)
+def test_replicas_fill_the_gpus_unless_configured(tmp_path, word, gpus, size):
+    assert data_parallel_size(config(tmp_path, "engine=gpu", word), gpus) == size
+
+
+def test_the_server_gets_the_key_and_its_extra_environment(tmp_path):
+    words = ["engine.api_key_env_var=MY_KEY", "engine.extra_env.A=b"]
+    environment = server_environment(config(tmp_path, *words), {"MY_KEY": "secret", "PATH": "/bin"})
+    assert environment["VLLM_API_KEY"] == "secret"
+    assert environment["A"] == "b"
+    assert environment["PATH"] == "/bin"
+
+
+def test_a_server_is_known_by_the_model_it_names(tmp_path):
+    old, new = publish(tmp_path, 1), publish(tmp_path, 2)
+    settings = config(tmp_path)
+    answers = {root: judge_roots([root], settings).answer for root in (old, new, "/base", "/foreign")}
+    assert answers == {
+        old: Answer.OLD_VERSION,
+        new: Answer.WANTED,
+        "/base": Answer.OLD_VERSION,
+        "/foreign": Answer.STRANGER,
+    }
+
+
+def test_a_server_with_adapters_is_known_by_any_of_its_models(tmp_path):
+    assert judge_roots(["/foreign", "/base"], config(tmp_path)).answer is Answer.WANTED
+    assert judge_roots([], config(tmp_path)).answer is Answer.STRANGER
+
+
+@pytest.fixture
+def serve():
+    """Starts a server that answers every GET with (status, body); gives its port."""
+    servers = []
+
+    def start(status, body):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return server.server_address[1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+CARDS = json.dumps({"data": [{"id": "m", "root": "/base"}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "answer"),
+    [
+        (200, CARDS, Answer.WANTED),
+        (200, b"<html>", Answer.STRANGER),
+        (200, b'{"data": 3}', Answer.STRANGER),
+        (503, b"", Answer.NOT_READY),
+        (404, b"", Answer.STRANGER),
+    ],
+)
+def test_a_probe_tells_an_engine_from_a_stranger(tmp_path, serve, status, body, answer):
+    assert probe(config(tmp_path, f"engine.port={serve(status, body)}"), {}).answer is answer
+
+
+def test_a_probe_ignores_proxies_of_the_outer_world(tmp_path, serve, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert probe(config(tmp_path, f"engine.port={serve(200, CARDS)}"), {}).answer is Answer.WANTED
+
+
+def test_a_free_port_answers_nothing(tmp_path, serve):
+    port = serve(200, CARDS)
+    found = probe(config(tmp_path, f"engine.port={port}", "engine.host=127.0.0.2"), {})
+    assert found.answer is Answer.NOTHING
+
+
+class Start:
+    """A server that answers from `ready_at` and dies at `dies_at`, on a clock that only waiting moves."""
+
+    def __init__(self, *, ready_at=None, dies_at=None, answer=Answer.WANTED):
+        self.now, self.ready_at, self.dies_at, self.answer = 0.0, ready_at, dies_at, answer
+
+    def wait(self, log, timeout_s=60.0):
+        return wait_ready(
+            self.ask, self.is_alive, log, timeout_s=timeout_s, clock=lambda: self.now, sleep=self.sleep
+        )
+
+    def ask(self):
+        is_ready = self.ready_at is not None and self.now >= self.ready_at
+        return Probe(self.answer if is_ready else Answer.NOTHING, "details")
+
+    def is_alive(self):
+        return self.dies_at is None or self.now < self.dies_at
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_a_server_that_becomes_ready_is_waited_for(tmp_path):
+    start = Start(ready_at=20)
+    assert start.wait(tmp_path / "log").answer is Answer.WANTED
+    assert start.now == pytest.approx(20, abs=1)
+
+
+def test_a_server_dead_at_second_3_fails_at_second_4_with_its_last_words(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("first\n" + "noise\n" * 50 + "CUDA error: out of luck\n")
+    start = Start(dies_at=3)
+    with pytest.raises(EngineDied, match=r"(?s)noise.*out of luck") as raised:
+        start.wait(log)
+    assert start.now < 4
+    assert "first" not in str(raised.value)
+
+
+def test_the_deadline_names_its_key_and_shows_the_log(tmp_path):
+    with pytest.raises(DeadlineError, match="start_timeout_s=60"):
+        Start().wait(tmp_path / "log")
+
+
+@pytest.mark.parametrize("answer", [Answer.STRANGER, Answer.OLD_VERSION])
+def test_another_program_at_the_address_is_reported(tmp_path, answer):
+    with pytest.raises(ConfigError, match="another program"):
+        Start(ready_at=1, answer=answer).wait(tmp_path / "log")
