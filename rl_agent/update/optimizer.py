@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.config import TrainerConfig
+from rl_agent.errors import ConfigError
 from rl_agent.update.files import link_tree, remove, write_whole
 
 STATE = "trainer_state.json"
@@ -119,9 +120,16 @@ def _replace_json(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
 
 def _replace_pickle(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Rewrite one of torch's state files; reads tensors and plain values only, never code."""
+    import pickle
+
     import torch
 
-    state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        raise ConfigError(
+            f"{path}: is no readable state of an optimizer; trainer.continue_optimizer=false starts a new one"
+        ) from error
     temporary = path.with_name(path.name + ".tmp")
     torch.save(change(state), temporary)
     temporary.replace(path)

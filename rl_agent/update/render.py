@@ -173,10 +173,5 @@ def _text(path: Path | None) -> str | None:
 
 
 def to_yaml(arguments: dict[str, Any]) -> str:
-    """The file's text. LLaMA-Factory reads it with OmegaConf, which takes a bare `${` for a reference."""
-    literal = {key: _literal(value) for key, value in arguments.items()}
-    return yaml.safe_dump(literal, sort_keys=False, allow_unicode=True)
-
-
-def _literal(value: Any) -> Any:
-    return value.replace("${", "\\${") if isinstance(value, str) else value
+    """The file's text, keys in their order."""
+    return yaml.safe_dump(arguments, sort_keys=False, allow_unicode=True)

@@ -1,10 +1,15 @@
 """A tiny random Qwen3 with a real tokenizer: what training, publishing and serving need, in a megabyte."""
 
-import json
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from rl_agent.paths import PROJECT_ROOT
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from rl_agent.config import Command, Config, Hardware, Plan
+from rl_agent.paths import CONFIG_DIR, PROJECT_ROOT
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
@@ -37,27 +42,11 @@ def make_tiny_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden_size
     return folder
 
 
-def make_plan(log_path: Path, base_model: Path, *overrides: str, iteration: int = 1):
-    """A plan for CPU training of `base_model`; its folder exists."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    from rl_agent.config import Command, Config, Hardware, Plan
-    from rl_agent.paths import CONFIG_DIR
-
+def make_plan(log_path: Path, base_model: Path, *overrides: str) -> Plan:
+    """A plan for CPU training of `base_model`; its log path exists."""
     log_path.mkdir(parents=True, exist_ok=True)
-    words = [
-        "trainer=llamafactory_cpu",
-        "engine=cpu",
-        f"log_path={json.dumps(str(log_path), ensure_ascii=False)}",
-        f"data_path={json.dumps(str(log_path), ensure_ascii=False)}",
-        "run_name=test",
-        f"model_config.base_model={json.dumps(str(base_model), ensure_ascii=False)}",
-        "model_config.template=qwen3_nothink",
-        *overrides,
-    ]
-    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
-        composed = OmegaConf.to_container(compose("config", words), resolve=True)
+    config = _compose(overrides) | {"log_path": log_path, "data_path": log_path}
+    config["model_config"] = config["model_config"] | {"base_model": str(base_model)}
     command = Command(
         rl_phase="both",
         eval_interval=1,
@@ -68,13 +57,21 @@ def make_plan(log_path: Path, base_model: Path, *overrides: str, iteration: int 
         num_nodes=1,
         rank=0,
         rank_weights=(1,),
-        overrides=tuple(overrides),
+        overrides=overrides,
     )
     return Plan(
         run_id="run",
         attempt=1,
-        first_iteration=iteration,
+        first_iteration=1,
         command=command,
         hardware=Hardware(num_gpus=0, cores=2, memory_gib=8.0),
-        config=Config.model_validate(composed),
+        config=Config.model_validate(config),
     )
+
+
+@cache
+def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+    words = ["trainer=llamafactory_cpu", "engine=cpu", "log_path=/unset", "data_path=/unset", "run_name=test"]
+    words += ["model_config.template=qwen3_nothink", *overrides]
+    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
+        return OmegaConf.to_container(compose("config", words), resolve=True)

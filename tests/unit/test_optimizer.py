@@ -1,0 +1,176 @@
+"""Continuing the optimizer: the new steps, the new learning rate, and no change to what is published."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_agent.errors import ConfigError
+from rl_agent.update.optimizer import Progress, find_progress, obstacle, resume_folder, update_steps
+from tests.integration.tiny_model import make_plan
+
+
+def trainer(tmp_path: Path, *overrides: str):
+    return make_plan(tmp_path / "log", tmp_path / "base", *overrides).config.trainer
+
+
+@pytest.mark.parametrize(
+    ("samples", "world_size", "batch", "accumulation", "epochs", "steps"),
+    [
+        (100, 1, 32, 1, 2, 8),
+        (137, 1, 32, 1, 2, 10),
+        (54, 1, 8, 2, 2, 8),
+        (77, 1, 8, 2, 2, 10),
+        (1, 1, 32, 4, 1, 1),
+        (1, 8, 32, 4, 3, 3),
+        (33, 2, 8, 1, 1, 3),
+        (100, 1, 10, 1, 0.5, 5),
+        (100, 1, 10, 3, 0.5, 2),
+    ],
+)
+def test_steps_of_an_update(tmp_path, samples, world_size, batch, accumulation, epochs, steps):
+    config = trainer(
+        tmp_path,
+        f"trainer.per_device_train_batch_size={batch}",
+        f"trainer.gradient_accumulation_steps={accumulation}",
+        f"trainer.num_train_epochs={epochs}",
+    )
+    assert update_steps(samples, world_size, config) == steps
+
+
+def test_max_steps_of_the_configuration_wins(tmp_path):
+    assert update_steps(1000, 1, trainer(tmp_path, "trainer.max_steps=3")) == 3
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A small but real state of AdamW and a warm-up schedule, 8 steps in."""
+    import torch
+
+    folder = tmp_path / "version" / "trainer"
+    folder.mkdir(parents=True)
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([{"params": [weight], "lr": 0.001}], lr=0.001)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
+    for _ in range(8):
+        weight.sum().backward()
+        optimizer.step()
+        schedule.step()
+    torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+    torch.save(schedule.state_dict(), folder / "scheduler.pt")
+    saved = {
+        "global_step": 8,
+        "save_steps": 500,
+        "logging_steps": 10,
+        "epoch": 2.0,
+        "log_history": [{"a": 1}],
+    }
+    (folder / "trainer_state.json").write_text(json.dumps(saved))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def load(path: Path) -> dict:
+    import torch
+
+    return torch.load(path, weights_only=True)
+
+
+def test_progress_is_read_from_a_checkpoint(state):
+    assert find_progress(state) == Progress(state, 8, is_lora=False, deepspeed_ranks=0)
+    (state / "adapter_config.json").write_text("{}")
+    assert find_progress(state).is_lora
+
+
+def test_progress_of_deepspeed_counts_its_shards(state):
+    (state / "optimizer.pt").unlink()
+    shards = state / "global_step8"
+    shards.mkdir()
+    for rank in range(4):
+        (shards / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    assert find_progress(state).deepspeed_ranks == 4
+
+
+@pytest.mark.parametrize("missing", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])
+def test_an_incomplete_state_is_none(state, missing):
+    (state / missing).unlink()
+    assert find_progress(state) is None
+
+
+TORCH = Progress(Path("/v"), 8, is_lora=False, deepspeed_ranks=0)
+SHARDED = Progress(Path("/v"), 8, is_lora=False, deepspeed_ranks=4)
+
+
+@pytest.mark.parametrize(
+    ("progress", "overrides", "world_size", "deepspeed", "reason"),
+    [
+        (TORCH, (), 1, False, ""),
+        (TORCH, (), 2, False, ""),
+        (SHARDED, (), 4, True, ""),
+        (TORCH, ("trainer.continue_optimizer=false",), 1, False, "continue_optimizer is false"),
+        (None, (), 1, False, "without an optimizer's state"),
+        (TORCH, ("trainer.finetuning_type=lora",), 1, False, "finetuning_type=lora differs"),
+        (TORCH, (), 1, True, "deepspeed was switched"),
+        (SHARDED, (), 4, False, "deepspeed was switched"),
+        (SHARDED, (), 2, True, "changed from 4 to 2"),
+    ],
+)
+def test_what_stops_the_optimizer_from_going_on(tmp_path, progress, overrides, world_size, deepspeed, reason):
+    said = obstacle(progress, trainer(tmp_path, *overrides), world_size, deepspeed=deepspeed)
+    assert reason in said
+    assert bool(said) == bool(reason)
+
+
+def test_the_resumed_state_takes_its_intervals_from_the_configuration(state, tmp_path):
+    config = trainer(
+        tmp_path, "trainer.save_steps=0.5", "trainer.logging_steps=2", "trainer.learning_rate=0.001"
+    )
+    target = resume_folder(
+        find_progress(state), tmp_path / "resume", config, new_steps=11, old_learning_rate=1e-3
+    )
+    resumed = json.loads((target / "trainer_state.json").read_bytes())
+    assert resumed["global_step"] == 8
+    assert (resumed["save_steps"], resumed["logging_steps"], resumed["log_history"]) == (6, 2, [])
+    assert json.loads((state / "trainer_state.json").read_bytes())["save_steps"] == 500
+
+
+def test_an_unchanged_learning_rate_shares_every_state_file(state, tmp_path):
+    config = trainer(tmp_path, "trainer.learning_rate=0.001")
+    target = resume_folder(
+        find_progress(state), tmp_path / "resume", config, new_steps=1, old_learning_rate=1e-3
+    )
+    for name in ("optimizer.pt", "scheduler.pt", "model.safetensors"):
+        assert (target / name).samefile(state / name)
+
+
+def test_a_changed_learning_rate_counts_from_the_first_step(state, tmp_path):
+    before = {name: (state / name).read_bytes() for name in ("optimizer.pt", "scheduler.pt")}
+    config = trainer(tmp_path, "trainer.learning_rate=0.0002")
+    progress = find_progress(state)
+    for _ in range(2):  # a repeated preparation starts from the published state again
+        target = resume_folder(progress, tmp_path / "resume", config, new_steps=1, old_learning_rate=1e-3)
+
+    group = load(target / "optimizer.pt")["param_groups"][0]
+    assert group["lr"] == pytest.approx(0.0002)
+    assert group["initial_lr"] == pytest.approx(0.0002)
+    schedule = load(target / "scheduler.pt")
+    assert schedule["base_lrs"] == pytest.approx([0.0002])
+    assert schedule["last_epoch"] == 8
+    moments = load(target / "optimizer.pt")["state"][0]
+    assert moments["step"] == 8
+    assert moments["exp_avg"].tolist() == load(state / "optimizer.pt")["state"][0]["exp_avg"].tolist()
+    assert {name: (state / name).read_bytes() for name in before} == before
+
+
+def test_a_pickle_that_runs_code_is_refused(state, tmp_path):
+    import torch
+
+    class Harm:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "harm",))
+
+    torch.save({"base_lrs": [0.001], "harm": Harm()}, state / "scheduler.pt")
+    config = trainer(tmp_path, "trainer.learning_rate=0.0002")
+    with pytest.raises(ConfigError, match=r"scheduler\.pt: is no readable state"):
+        resume_folder(find_progress(state), tmp_path / "resume", config, new_steps=1, old_learning_rate=1e-3)
+    assert not (tmp_path / "harm").exists()
