@@ -1,0 +1,181 @@
+"""Lists, shows and exports what a run has recorded."""
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from rl_agent.errors import ConfigError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.browse import Filter, find, flat
+from rl_agent.rollout.shard import to_line
+from rl_agent.types import Status, Step, Trajectory
+
+SUMMARY = "list, show and export a run's trajectories"
+
+EPILOG = """\
+examples
+  python -m rl_agent.cli trajectories list --log-path /home/user/exp1
+  python -m rl_agent.cli trajectories list --log-path /home/user/exp1 --split test --iteration 1 --iteration 7
+  python -m rl_agent.cli trajectories list --log-path /home/user/exp1 --status failed --limit 0
+  python -m rl_agent.cli trajectories show --log-path /home/user/exp1 sum-17:0:2 --iteration 3
+  python -m rl_agent.cli trajectories export --log-path /home/user/exp1 --min-reward 1 \\
+      --format parquet --out good.parquet
+
+jsonl and json hold everything that was recorded, token ids and logprobs too; csv and parquet hold one row an
+episode, for pandas. Unfinished iterations are included. Images are named by their paths.
+"""
+
+COLUMNS = ("episode", "split", "iteration", "difficulty", "status", "reward", "steps", "response_tokens")
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    paths = RunPaths(options.log_path.resolve())
+    if not paths.log_path.is_dir():
+        raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
+    found = find(paths, _filter(options))
+    if options.action == "list":
+        _list(found, options.limit)
+    elif options.action == "show":
+        _show(found, options.episode)
+    else:
+        _export(found, options.format, options.out)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--log-path", type=Path, required=True, metavar="PATH", help="the experiment's folder"
+    )
+    which = shared.add_argument_group("which trajectories (all that match every option)")
+    which.add_argument("--split", choices=("train", "test"))
+    which.add_argument("--iteration", type=int, action="append", metavar="N", help="may be given repeatedly")
+    which.add_argument("--status", choices=[status.value for status in Status])
+    which.add_argument("--min-reward", type=float, metavar="R")
+    which.add_argument("--max-reward", type=float, metavar="R")
+    which.add_argument("--difficulty", metavar="NAME", help="easy, medium or hard")
+    which.add_argument("--task-id", metavar="ID")
+
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_agent.cli trajectories",
+        description=SUMMARY,
+        epilog=EPILOG,
+        formatter_class=layout,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export")
+    listing = actions.add_parser("list", parents=[shared], help="a table, one line an episode")
+    listing.add_argument("--limit", type=int, default=50, metavar="N", help="0: all; default 50")
+    showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
+    showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")
+    exporting = actions.add_parser("export", parents=[shared], help="a file for other programs")
+    exporting.add_argument("--format", choices=("jsonl", "json", "csv", "parquet"), required=True)
+    exporting.add_argument("--out", type=Path, required=True, metavar="FILE")
+    return parser
+
+
+def _filter(options: argparse.Namespace) -> Filter:
+    return Filter(
+        split=options.split,
+        iterations=frozenset(options.iteration) if options.iteration else None,
+        status=Status(options.status) if options.status else None,
+        min_reward=options.min_reward,
+        max_reward=options.max_reward,
+        difficulty=options.difficulty,
+        task_id=options.task_id,
+    )
+
+
+def _list(found: Iterable[Trajectory], limit: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*COLUMNS, box=None, header_style="bold")
+    count, rewards = 0, []
+    for trajectory in found:
+        count += 1
+        if trajectory.reward is not None:
+            rewards.append(trajectory.reward)
+        if limit == 0 or count <= limit:
+            row = flat(trajectory)
+            table.add_row(*(_cell(row[column]) for column in COLUMNS))
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width to fit into
+        console = Console(width=200)
+    console.print(table)
+    mean = f", mean reward {sum(rewards) / len(rewards):.3f} of {len(rewards)}" if rewards else ""
+    left_out = f"; {count - limit} more, --limit 0 lists all" if limit and count > limit else ""
+    console.print(f"{count} episodes{mean}{left_out}", highlight=False)
+
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+
+
+def _show(found: Iterable[Trajectory], episode: str) -> None:
+    matching = [trajectory for trajectory in found if str(trajectory.key) == episode]
+    if not matching:
+        raise ConfigError(f"episode {episode}: not recorded here; `trajectories list` shows what is")
+    for trajectory in matching:
+        row = flat(trajectory)
+        wide = ("prompt", "last_response", "images")
+        print("\n".join(f"{name:<20}{_plain(value)}" for name, value in row.items() if name not in wide))
+        if trajectory.system_prompt:
+            print(f"\n--- system\n{trajectory.system_prompt}")
+        for number, step in enumerate(trajectory.steps):
+            _show_step(number, step)
+        print()
+
+
+def _show_step(number: int, step: Step) -> None:
+    generation = step.generation
+    images = "".join(f"\n[image {path}]" for path in step.observation.images)
+    print(f"\n--- step {number}: observation{images}\n{step.observation.text}")
+    print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})\n{generation.text}")
+    unchanged = "" if step.changed else ", nothing changed"
+    print(f"--- action {step.action!r}: reward {step.reward:g}{unchanged}")
+
+
+def _plain(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _export(found: Iterable[Trajectory], form: str, out: Path) -> None:
+    """Write beside the target and rename: a reader never sees half."""
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: its folder does not exist")
+    temporary = out.with_name(out.name + ".tmp")
+    try:
+        count = _write(found, form, temporary)
+        temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    print(f"{count} episodes to {out}")
+
+
+def _write(found: Iterable[Trajectory], form: str, out: Path) -> int:
+    if form == "jsonl":
+        count = 0
+        with out.open("wb") as file:
+            for trajectory in found:
+                file.write(to_line(trajectory))
+                count += 1
+        return count
+    if form == "json":
+        whole = [json.loads(to_line(trajectory)) for trajectory in found]
+        out.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        return len(whole)
+    import pandas as pd
+
+    frame = pd.DataFrame([flat(trajectory) for trajectory in found])
+    if form == "csv":
+        frame.to_csv(out, index=False)
+    else:
+        frame.to_parquet(out, index=False)
+    return len(frame)
