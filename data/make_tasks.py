@@ -4,7 +4,7 @@
     python data/make_tasks.py quickstart --out quickstart/tasks
     python data/make_tasks.py examples --out data/reasoning_gym
     python data/make_tasks.py examples --out my_tasks --train-size 5000 --test-size 200 --seed 1 \\
-        --source gcd:easy:max_value=100 --source gcd:hard:max_value=1000,min_numbers=3
+        --source countdown:medium:min_numbers=3,max_numbers=3 --source countdown:hard
 
 A line is a task: `task_id`, `prompt`, `env`, `difficulty`, `answer`, and, for reasoning-gym's own verifier,
 `dataset` and `entry_metadata`. Which split a question belongs to is a property of its text (`split_of`), so
@@ -57,8 +57,8 @@ PRESETS = {
             Source("spell_backward", "hard", {"min_word_len": 8, "max_word_len": 10}),
             Source("letter_counting", "easy", {"min_words": 3, "max_words": 5}),
             Source("letter_counting", "hard", {"min_words": 10, "max_words": 15}),
-            Source("countdown", "medium", {"min_numbers": 3, "max_numbers": 3, "max_target": 200}),
-            Source("countdown", "hard", {"min_numbers": 5, "max_numbers": 6}),
+            Source("gcd", "easy", {"max_value": 60}),
+            Source("gcd", "hard", {"min_numbers": 3, "max_numbers": 3, "max_value": 1000}),
         ),
         train_size=320,
         test_size=80,

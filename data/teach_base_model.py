@@ -13,6 +13,7 @@ at once.
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -250,6 +251,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parse_arguments(argv)
+    # Threads that spin while they wait make this eight times slower beside any other busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
     recipe = Recipe(seed=arguments.seed)
     if is_taught(arguments.out, recipe.digest()):
         print(f"{arguments.out}: already taught by this recipe")
