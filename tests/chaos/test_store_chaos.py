@@ -1,0 +1,154 @@
+"""Killing a shard's writer and filling its disk: nothing acknowledged is lost, nothing is there twice."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.rollout.store import ShardWriter, read_shard
+
+pytestmark = pytest.mark.chaos
+
+EPISODES = 2_000
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.store import ShardWriter
+from tests.unit.trajectories import make_header, make_trajectory
+
+paths, count = RunPaths(Path(sys.argv[1])), int(sys.argv[2])
+
+async def main():
+    is_resumed = paths.checkpoint_shard("train", 1).exists()
+    opened = ShardWriter.resume(paths, "train", 1) if is_resumed else ShardWriter.create(paths, make_header())
+    async with opened as writer:
+        left = [i for i in range(count) if f"task-{i}" not in {key.task_id for key in writer.completed}]
+        async def run(mine):
+            for i in mine:
+                await writer.append(make_trajectory(i))
+                sys.stdout.write(f"{i}\\n")  # the parent counts what was acknowledged
+                sys.stdout.flush()
+        async with asyncio.TaskGroup() as group:
+            for first in range(64):
+                group.create_task(run(left[first::64]))
+        await writer.complete()
+
+asyncio.run(main())
+"""
+
+
+def start_writer(log_path: Path) -> subprocess.Popen:
+    argv = [sys.executable, "-c", WRITER, str(log_path), str(EPISODES)]
+    return subprocess.Popen(argv, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+@pytest.fixture
+def rng(request) -> random.Random:
+    seed = random.randrange(2**32)
+    print(f"chaos seed {seed}")
+    return random.Random(seed)
+
+
+def test_a_writer_killed_again_and_again_loses_and_repeats_nothing(tmp_path, rng):
+    acknowledged: list[int] = []
+    kills = 0
+    for _ in range(30):
+        survives = rng.randrange(100, 400) if kills < 6 else EPISODES + 1
+        with start_writer(tmp_path) as writer:
+            for line in writer.stdout:
+                acknowledged.append(int(line))
+                survives -= 1
+                if survives == 0:
+                    os.killpg(writer.pid, signal.SIGKILL)
+                    kills += 1  # the pipe is still read to its end: what was acknowledged before the kill
+        if writer.returncode == 0:
+            break
+    _, trajectories = read_shard(RunPaths(tmp_path).shard("train", 1))
+    recorded = [int(trajectory.key.task_id.removeprefix("task-")) for trajectory in trajectories]
+
+    assert kills >= 4
+    assert len(acknowledged) == len(set(acknowledged)), "an episode was acknowledged twice"
+    assert set(acknowledged) <= set(recorded), "an acknowledged episode was lost"
+    assert sorted(recorded) == list(range(EPISODES)), "an episode is missing or there twice"
+
+
+LIMITED_WRITER = """
+import asyncio, resource, sys
+from pathlib import Path
+from rl_agent.errors import StoreError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.store import ShardWriter
+from tests.unit.trajectories import make_header, make_trajectory
+
+async def main():
+    async with ShardWriter.create(RunPaths(Path(sys.argv[1])), make_header()) as writer:
+        async def run(i):
+            try:
+                await writer.append(make_trajectory(i))
+                return True
+            except StoreError as error:
+                return str(error)
+        results = await asyncio.gather(*map(run, range(40)))
+        for start in range(40, 400, 40):
+            results += await asyncio.gather(*map(run, range(start, start + 40)))
+        print(sum(result is True for result in results))
+        print({result for result in results if result is not True})
+
+if len(sys.argv) > 2:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+asyncio.run(main())
+"""
+
+
+def fill(log_path: Path, *limit: str) -> tuple[int, str]:
+    """Write until there is no room; returns how many episodes were acknowledged, and what was said."""
+    argv = [sys.executable, "-c", LIMITED_WRITER, str(log_path), *limit]
+    done = subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    count, said = done.stdout.splitlines()
+    return int(count), said
+
+
+async def holds_exactly(log_path: Path, count: int) -> None:
+    paths = RunPaths(log_path)
+    shard = paths.checkpoint_shard("train", 1)
+    assert shard.read_bytes().endswith(b"\n")
+    assert len(list(read_shard(shard)[1])) == count
+    async with ShardWriter.resume(paths, "train", 1) as writer:
+        assert len(writer.completed) == count
+
+
+async def test_a_file_size_limit_is_said_and_leaves_what_was_acknowledged(tmp_path):
+    count, said = fill(tmp_path, "100000")
+    assert 40 <= count < 400
+    assert "File too large; the episodes recorded before are intact" in said
+    await holds_exactly(tmp_path, count)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A tmpfs of 256 KiB, where mounting is allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a tmpfs needs privileges")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+async def test_a_full_disk_is_said_and_leaves_what_was_acknowledged(small_disk):
+    count, said = await asyncio.to_thread(fill, small_disk)
+    assert 40 <= count < 400
+    assert "No space left on device; the episodes recorded before are intact" in said
+    await holds_exactly(small_disk, count)
