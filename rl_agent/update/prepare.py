@@ -60,6 +60,9 @@ def prepare(plan: Plan, iteration: int) -> Path | None:
     """
     config, paths = plan.config, plan.paths
     setup = setup_of(plan)
+    folder = paths.update_dir(iteration)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove(folder / TRAIN_FILE)  # of an earlier attempt: nobody may train on it by mistake
     shards = recent_shards(paths, config.trainer.recent_iterations)
     pool = [
         one
@@ -76,8 +79,6 @@ def prepare(plan: Plan, iteration: int) -> Path | None:
         pool, config.trainer.positive_samples_to_train, config.trainer.recency_bias_power, rng
     )
     chosen, held_out = select.split(drawn, config.trainer.val_split_ratio, do_eval=config.trainer.do_eval)
-    folder = paths.update_dir(iteration)
-    folder.mkdir(parents=True, exist_ok=True)
     _export(folder, shards, chosen, held_out, _stop_texts(config))
 
     new_steps = update_steps(len(chosen), setup.world_size, config.trainer)

@@ -1,0 +1,238 @@
+"""Preparing an update: from shards to the files that LLaMA-Factory reads."""
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rl_agent.cli import prepare_update, publish
+from rl_agent.config import Plan
+from rl_agent.errors import ConfigError, StoreError
+from rl_agent.rollout.store import ShardWriter
+from rl_agent.types import Status
+from rl_agent.update.prepare import needed_bytes, prepare, read_summary
+from tests.integration.tiny_model import make_plan
+from tests.unit.safetensors_files import write_checkpoint, write_model
+from tests.unit.trajectories import make_header, make_step, make_trajectory
+
+
+@pytest.fixture
+def plan_of(tmp_path: Path):
+    base = write_model(tmp_path / "base")
+
+    def make(*overrides: str) -> Plan:
+        return make_plan(tmp_path / "log", base, *overrides)
+
+    return make
+
+
+async def collect(plan: Plan, iteration: int, *episodes) -> None:
+    async with ShardWriter.create(plan.paths, make_header(iteration), fsync=False) as writer:
+        for episode in episodes:
+            await writer.append(episode)
+        await writer.complete()
+
+
+def good(index: int, iteration: int = 1, **rest):
+    return make_trajectory(index, iteration=iteration, **rest)
+
+
+def rows(yaml_path: Path, name: str = "rl_agent_train") -> list[dict]:
+    text = (yaml_path.parent / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def answers(yaml_path: Path) -> list[str]:
+    return sorted(row["conversations"][-1]["value"] for row in rows(yaml_path))
+
+
+def say(text: str):
+    return (make_step(f"{text}<|im_end|>"),)
+
+
+async def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
+    plan = plan_of()
+    await collect(
+        plan, 1, good(0, steps=say("a")), good(1, reward=0.0, steps=say("no")), good(2, steps=say("b"))
+    )
+
+    path = prepare(plan, 1)
+
+    assert answers(path) == ["a", "b"]
+    arguments = yaml.safe_load(path.read_text())
+    assert arguments["model_name_or_path"] == plan.config.model.base_model
+    assert "resume_from_checkpoint" not in arguments
+    assert arguments["dataset_dir"] == str(path.parent)
+    summary = read_summary(path.parent)
+    assert (summary.samples, summary.candidates, summary.new_steps, summary.steps_before) == (2, 2, 2, 0)
+
+
+async def test_only_the_last_iterations_count(plan_of):
+    plan = plan_of("trainer.recent_iterations=2")
+    for iteration in (1, 2, 10):
+        await collect(plan, iteration, good(0, iteration, steps=say(str(iteration))))
+    assert answers(prepare(plan, 10)) == ["10", "2"]
+
+
+async def test_an_unfinished_iteration_does_not_count(plan_of):
+    plan = plan_of()
+    await collect(plan, 1, good(0, steps=say("done")))
+    async with ShardWriter.create(plan.paths, make_header(2), fsync=False) as writer:
+        await writer.append(good(1, 2, steps=say("growing")))
+    assert answers(prepare(plan, 2)) == ["done"]
+
+
+async def test_nothing_positive_is_an_outcome_and_leaves_no_old_yaml(plan_of, capsys):
+    plan = plan_of()
+    await collect(plan, 1, good(0, reward=0.0), good(1, status=Status.FAILED))
+    stale = plan.paths.update_dir(1) / "train.yaml"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old")
+    plan_file = plan.paths.log_path / "plan.json"
+    plan.write(plan_file)
+
+    assert prepare_update.main(["--plan", str(plan_file), "--iteration", "1"]) == 0
+
+    said = capsys.readouterr()
+    assert said.out == "\n"
+    assert "nothing to train on: no step of the last 4 iterations is positive" in said.err
+    assert not stale.exists()
+
+
+async def test_a_repeated_preparation_writes_the_same_files(plan_of):
+    plan = plan_of(
+        "trainer.positive_samples_to_train=5", "trainer.do_eval=true", "trainer.val_split_ratio=0.4"
+    )
+    for iteration in (1, 2):
+        await collect(
+            plan, iteration, *(good(i, iteration, steps=say(f"{iteration}-{i}")) for i in range(20))
+        )
+    first = prepare(plan, 2)
+    before = {path.name: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
+    again = prepare(plan, 2)
+    assert {path.name: path.read_bytes() for path in again.parent.iterdir() if path.is_file()} == before
+    assert len(rows(first)) == 3
+    assert len(rows(first, "rl_agent_validation")) == 2
+    assert yaml.safe_load(before["train.yaml"])["eval_dataset"] == "rl_agent_validation"
+
+
+async def test_a_damaged_shard_is_named(plan_of):
+    plan = plan_of()
+    for iteration in (1, 2):
+        await collect(plan, iteration, good(0, iteration))
+    shard = plan.paths.shard("train", 1)
+    shard.write_bytes(shard.read_bytes().replace(b'"status"', b'"satus"'))
+    with pytest.raises(StoreError, match=r"iteration1:2: status: Field required"):
+        prepare(plan, 2)
+
+
+async def test_what_an_attempt_that_ended_early_left_is_removed(plan_of):
+    plan = plan_of()
+    await collect(plan, 1, good(0))
+    leftover = write_checkpoint(plan.paths.training_dir(1), 2)
+    prepare(plan, 1)
+    assert not leftover.exists()
+
+
+async def test_a_full_disk_is_said_before_training(plan_of, monkeypatch):
+    plan = plan_of()
+    await collect(plan, 1, good(0))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 100, 0))
+    with pytest.raises(
+        ConfigError, match=r"log_path=.*: an update needs about 0\.0 GiB of disk, 0\.0 GiB are free"
+    ):
+        prepare(plan, 1)
+
+
+def test_the_estimate_counts_weights_twice_and_two_moments(plan_of, tmp_path):
+    values = 4 * 8 + 8 + 4 * 8
+    assert needed_bytes(tmp_path / "base", plan_of().config) == values * (4 + 4 + 8)
+    only_model = plan_of("trainer.save_only_model=true").config
+    assert needed_bytes(tmp_path / "base", only_model) == values * (4 + 4)
+    lora = plan_of("trainer.finetuning_type=lora").config
+    assert needed_bytes(tmp_path / "base", lora) == 2 * values * 4
+
+
+async def publish_once(plan: Plan) -> Path:
+    """Iteration 1, prepared, 'trained' and published through the verb."""
+    await collect(plan, 1, good(0))
+    prepare(plan, 1)
+    write_checkpoint(plan.paths.training_dir(1), 4)
+    plan_file = plan.paths.log_path / "plan.json"
+    plan.write(plan_file)
+    assert publish.main(["--plan", str(plan_file), "--iteration", "1"]) == 0
+    return plan.paths.version_dir(1)
+
+
+async def test_the_second_update_goes_on_from_the_first(plan_of, capsys):
+    plan = plan_of()
+    version = await publish_once(plan)
+    assert capsys.readouterr().out == f"{version}\t1\n"
+    await collect(plan, 2, good(1, 2))
+
+    arguments = yaml.safe_load(prepare(plan, 2).read_text())
+
+    assert arguments["model_name_or_path"] == str(version)
+    resume = Path(arguments["resume_from_checkpoint"])
+    assert (resume / "optimizer.pt").samefile(version / "trainer" / "optimizer.pt")
+    assert arguments["max_steps"] == 4 + 2
+    summary = read_summary(plan.paths.update_dir(2))
+    assert (summary.steps_before, summary.new_steps) == (4, 2)
+
+
+async def test_without_continuation_only_the_weights_go_on(plan_of):
+    version = await publish_once(plan_of())
+    plan = plan_of("trainer.continue_optimizer=false")
+    arguments = yaml.safe_load(prepare(plan, 2).read_text())
+    assert arguments["model_name_or_path"] == str(version)
+    assert "resume_from_checkpoint" not in arguments
+    assert "max_steps" not in arguments
+
+
+async def test_an_adapter_goes_on_upon_its_own_base(plan_of):
+    plan = plan_of("trainer.finetuning_type=lora")
+    version = await publish_once(plan)
+    base = plan.config.model.base_model
+    (version / "trainer" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+
+    resumed = yaml.safe_load(prepare(plan, 2).read_text())
+    assert resumed["model_name_or_path"] == base
+    assert "resume_from_checkpoint" in resumed
+
+    afresh = plan_of("trainer.finetuning_type=lora", "trainer.continue_optimizer=false")
+    arguments = yaml.safe_load(prepare(afresh, 2).read_text())
+    assert arguments["model_name_or_path"] == base
+    assert arguments["adapter_name_or_path"] == str(version / "trainer")
+
+    full = yaml.safe_load(prepare(plan_of(), 2).read_text())
+    assert full["model_name_or_path"] == str(version)
+    assert "adapter_name_or_path" not in full
+
+
+async def test_publishing_records_the_numbers_of_the_training(plan_of):
+    plan = plan_of()
+    await collect(plan, 1, good(0))
+    prepare(plan, 1)
+    training = write_checkpoint(plan.paths.training_dir(1), 2).parent
+    log = [
+        {"current_steps": 1, "loss": 3.0, "lr": 1e-3},
+        {"current_steps": 2, "loss": 1.0, "lr": 1e-3},
+        {"current_steps": 2, "eval_loss": 1.5},
+        {"current_steps": 2, "epoch": 2.0},
+    ]
+    (training / "trainer_log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    plan_file = plan.paths.log_path / "plan.json"
+    plan.write(plan_file)
+
+    publish.main(["--plan", str(plan_file), "--iteration", "1"])
+
+    [record] = [json.loads(line) for line in plan.paths.metrics.read_text().splitlines()]
+    assert (record["iteration"], record["phase"], record["update/weight_version"]) == (1, "update", 1)
+    assert (record["update/loss"], record["update/loss_first"], record["update/loss_last"]) == (2.0, 3.0, 1.0)
+    assert (record["update/eval_loss"], record["update/samples"], record["update/total_steps"]) == (1.5, 1, 2)
+    assert (training / "trainer_log.jsonl").is_file()
+    assert not list(training.glob("**/*.safetensors"))
