@@ -35,7 +35,8 @@ def _check(plan: Plan) -> int:
     found = probe(plan.config, os.environ)
     if found.answer is Answer.STRANGER:
         raise ConfigError(found.detail)
-    print(found.detail, file=sys.stderr)
+    if found.answer is Answer.OLD_VERSION:
+        print(found.detail, file=sys.stderr)
     print(found.answer.value)
     return 0
 

@@ -38,11 +38,17 @@ def serve(plan: Plan) -> int:
         return 3
     if how == "hang":
         time.sleep(600)
-    root = resolve_model(plan.config).path
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if how == "orphan":  # a child in a session of its own, as torchrun's workers are
         subprocess.Popen(["sleep", "600"], start_new_session=True)
+    engine = plan.config.engine
+    answer_forever(engine.host, engine.port, resolve_model(plan.config).path)
+    return 0
+
+
+def answer_forever(host: str, port: int, root: str) -> None:
+    """Answers every GET as vLLM answers /v1/models; prints a line once it listens."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -55,9 +61,9 @@ def serve(plan: Plan) -> int:
         def log_message(self, *_):
             pass
 
-    engine = plan.config.engine
-    http.server.ThreadingHTTPServer((engine.host, engine.port), Handler).serve_forever()
-    return 0
+    server = http.server.ThreadingHTTPServer((host, port), Handler)
+    print("listening", flush=True)
+    server.serve_forever()
 
 
 def rollout(plan: Plan) -> int:
@@ -73,6 +79,8 @@ def rollout(plan: Plan) -> int:
         time.sleep(600)
     if how == "fail":
         return 7
+    if how == "environment":
+        Path(os.environ["HOME"], "environment").write_text(json.dumps(dict(os.environ)))
     growing.rename(plan.paths.shard(split, iteration))
     return 0
 
@@ -87,6 +95,8 @@ def train(plan: Plan) -> int:
     if how == "hang":
         subprocess.Popen(["sleep", "600"], start_new_session=True)
         time.sleep(600)
+    while how == "wait_for_file" and not Path(os.environ["HOME"], "go").exists():
+        time.sleep(0.05)
     if how == "fail":
         print("ValueError: the reason it failed", file=sys.stderr)
         return 1
@@ -94,7 +104,7 @@ def train(plan: Plan) -> int:
 
 
 def publish(plan: Plan) -> int:
-    version = resolve_model(plan.config).weight_version + 1
+    version = 1 + len(list(plan.paths.checkpoints.glob("version-*")))
     folder = plan.paths.version_dir(version)
     folder.mkdir(parents=True)
     switch(plan, folder)
@@ -124,6 +134,8 @@ def wandb_sync(plan: Plan) -> int:
 
 if __name__ == "__main__":
     verb = sys.argv[1]
+    if verb == "external":
+        answer_forever("127.0.0.1", int(sys.argv[2]), sys.argv[3])
     plan = Plan.read(Path(option("--plan")))
     note(plan, verb)
     sys.exit(globals()[verb.replace("-", "_")](plan))

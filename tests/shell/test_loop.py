@@ -1,6 +1,13 @@
 """The phase loop of `run.sh`, with real groups and real plans and stubbed models."""
 
+import contextlib
 import json
+import subprocess
+import sys
+
+from tests.shell.conftest import FAKE_VERBS
+
+BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
 
 
 def test_both_collects_evaluates_updates_and_serves_the_new_model(harness):
@@ -18,3 +25,181 @@ def test_both_collects_evaluates_updates_and_serves_the_new_model(harness):
     ]  # fmt: skip
     assert harness.processes() == {}
     assert not (harness.log / "run.lock").exists()
+
+
+def test_rollout_of_one_split_keeps_one_engine_for_all_iterations(harness):
+    done = harness.run("--rl-phase", "rollout", "--rollout-split", "eval-only", "--max-iterations", "3")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["serve", "rollout", "rollout", "rollout"]
+    assert all("--split test" in call for call in harness.calls if call.startswith("rollout"))
+    assert len(list((harness.log / "test_trajectories").iterdir())) == 3
+
+
+def test_update_alone_starts_no_engine(harness):
+    done = harness.run("--rl-phase", "update", "--max-iterations", "2")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["prepare-update", "train", "publish"] * 2
+
+
+def test_a_failing_rollout_ends_the_loop_with_its_status(harness):
+    done = harness.run(*BOTH, FAKE_ROLLOUT="fail")
+
+    assert done.returncode == 7
+    assert harness.verbs == ["serve", "rollout"]
+    assert harness.processes() == {}
+
+
+def test_nothing_to_train_on_is_said_and_the_loop_goes_on(harness):
+    done = harness.run(*BOTH, FAKE_PREPARE_UPDATE="nothing")
+
+    assert done.returncode == 0
+    assert "nothing to train on" in done.stderr
+    assert "train" not in harness.verbs
+    assert outcomes(harness, "update") == ["skipped"]
+
+
+def test_a_failed_update_is_said_and_the_old_model_goes_on_until_a_second_fails(harness):
+    done = harness.run("--rl-phase", "both", "--eval-interval", "9", FAKE_TRAIN="fail")
+
+    assert done.returncode == 1
+    assert "the model that was served goes on serving" in done.stderr
+    assert "ValueError: the reason it failed" in done.stderr
+    assert harness.verbs.count("train") == 2
+    assert "publish" not in harness.verbs
+    assert outcomes(harness, "update") == ["failed"]
+    assert not (harness.log / "model.pt").exists()
+
+
+def test_a_failed_last_update_is_the_exit_status(harness):
+    assert harness.run(*BOTH, FAKE_TRAIN="fail").returncode == 1
+
+
+def test_a_training_past_its_deadline_is_ended_with_its_children(harness):
+    done = harness.run(
+        "--rl-phase", "update", "--max-iterations", "1", "trainer.timeout_s=1", FAKE_TRAIN="hang"
+    )  # fmt: skip
+
+    assert done.returncode == 124
+    assert "trainer.timeout_s=1" in done.stderr
+    assert harness.processes() == {}
+
+
+def test_an_engine_that_dies_is_tried_again_and_then_reported_with_its_last_words(harness):
+    done = harness.run(*BOTH, "engine.start_attempts=2", FAKE_SERVE="die")
+
+    assert done.returncode == 1
+    assert harness.verbs == ["serve", "serve"]
+    assert "CUDA error: the reason it died" in done.stderr
+    assert len(list(harness.log.glob("runs/latest/logs/vllm-1-*.log"))) == 2
+
+
+def test_a_new_model_that_does_not_start_is_rolled_back(harness):
+    done = harness.run(
+        "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "engine.start_attempts=1",
+        FAKE_SERVE="die_on_new",
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "going back to the one before" in done.stderr
+    assert harness.verbs.count("rollback") == 1
+    assert harness.verbs.count("rollout") == 3
+
+
+def test_debug_mode_uses_the_external_engine_and_leaves_it_alone(harness):
+    with external_engine(harness, root=harness.home / "model") as engine:
+        done = harness.run(*BOTH, "--debug-mode")
+        assert engine.poll() is None
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["rollout", "rollout", "prepare-update", "train", "publish"]
+
+
+def test_debug_mode_refuses_an_engine_with_a_foreign_model(harness):
+    with external_engine(harness, root="/foreign"):
+        done = harness.run(*BOTH, "--debug-mode")
+
+    assert done.returncode == 78
+    assert "/foreign" in done.stderr
+    assert harness.verbs == []
+
+
+def test_a_stranger_that_takes_the_port_between_phases_is_reported_and_left_alone(harness):
+    process = harness.start(*BOTH, FAKE_TRAIN="wait_for_file")
+    harness.wait_for_call("train")
+    with external_engine(harness, root="/foreign") as engine:
+        (harness.home / "go").touch()
+        harness.wait_for_call("publish")
+        assert process.wait(20) == 0
+        second = harness.run(
+            "--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "2", "--resume"
+        )
+        assert engine.poll() is None
+
+    assert second.returncode == 78
+    assert f"engine.port={harness.port} is in use by process {engine.pid}" in second.stderr
+
+
+def test_resume_of_a_finished_run_is_refused_and_more_iterations_go_on(harness):
+    assert harness.run(*BOTH).returncode == 0
+
+    again = harness.run(*BOTH, "--resume")
+    more = harness.run(*BOTH[:-1], "2", "--resume")
+
+    assert again.returncode == 78
+    assert "raise --max-iterations" in again.stderr
+    assert more.returncode == 0, more.stderr
+    assert harness.verbs.count("train") == 2
+
+
+def test_a_fresh_start_gets_the_next_iteration_and_a_run_of_its_own(harness):
+    words = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
+    assert harness.run(*words).returncode == 0
+    assert harness.run(*words).returncode == 0
+
+    shards = sorted(path.name for path in (harness.log / "train_trajectories").iterdir())
+    assert [name.rpartition("iteration")[2] for name in shards] == ["1", "2"]
+    assert len([path for path in (harness.log / "runs").iterdir() if not path.is_symlink()]) == 2
+
+
+def test_the_environment_of_the_documentation_reaches_every_process(harness):
+    done = harness.run(*BOTH, FAKE_ROLLOUT="environment")
+
+    assert done.returncode == 0, done.stderr
+    seen = json.loads((harness.home / "environment").read_text())
+    assert seen["HF_HOME"] == str(harness.data / ".cache" / "huggingface")
+    assert seen["DISABLE_VERSION_CHECK"] == "1"
+    assert seen["DEEPSPEED_LOG_LEVEL"] == "WARNING"
+    assert seen["WANDB_MODE"] == "offline"
+    assert "wandb records offline" in done.stderr
+
+
+def test_variables_that_the_user_set_are_left_alone(harness):
+    theirs = {"HF_HOME": "/theirs", "WANDB_MODE": "disabled", "DEEPSPEED_LOG_LEVEL": "INFO"}
+    done = harness.run(*BOTH, FAKE_ROLLOUT="environment", **theirs)
+
+    assert done.returncode == 0, done.stderr
+    seen = json.loads((harness.home / "environment").read_text())
+    assert {name: seen[name] for name in theirs} == theirs
+    assert not any(call.startswith("wandb-sync") for call in harness.calls)
+
+
+def outcomes(harness, phase):
+    flags = sorted((harness.log / "flags").glob(f"*/*/*/{phase}/rank-0.json"))
+    return [json.loads(flag.read_text())["outcome"] for flag in flags]
+
+
+@contextlib.contextmanager
+def external_engine(harness, root):
+    """A server of the user's, which the run did not start."""
+    engine = subprocess.Popen(
+        [sys.executable, str(FAKE_VERBS), "external", str(harness.port), str(root)],
+        stdout=subprocess.PIPE,
+    )
+    engine.stdout.readline()
+    try:
+        yield engine
+    finally:
+        engine.kill()
+        engine.communicate()

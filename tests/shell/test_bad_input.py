@@ -1,0 +1,151 @@
+"""Bad input is one clear line and exit 2 or 78, in under 3 s, before anything is started or written."""
+
+import resource
+import socket
+import subprocess
+import sys
+
+import pytest
+
+UPDATE = ("--rl-phase", "update")
+BOTH = ("--rl-phase", "both", "--eval-interval", "1")
+LIMIT_S = 3
+
+
+def run_timed(harness, *words, **environ):
+    """The finished process, checked to have used little time of the CPU (others may use it too)."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = harness.run(*words, **environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used_s < LIMIT_S
+    return done
+
+
+def assert_refused(harness, done, code, *parts):
+    assert done.returncode == code, done.stderr
+    message = done.stderr.strip().splitlines()[-1]
+    for part in parts:
+        assert str(part) in message
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    assert harness.calls == []
+    assert not harness.log.exists()
+
+
+def bad_task_line(harness):
+    (harness.data / "train.jsonl").write_text(
+        '{"task_id": "a", "prompt": "p", "env": "math", "answer": "1"}\n{"bad\n'
+    )
+
+
+def no_weights(harness):
+    (harness.home / "model" / "model.safetensors").unlink()
+
+
+def no_config(harness):
+    (harness.home / "model" / "config.json").unlink()
+
+
+def nothing(harness):
+    pass
+
+
+CASES = {
+    "no phase": (nothing, (), 2, ["--rl-phase is missing"]),
+    "unknown flag": (nothing, (*UPDATE, "--iterations", "3"), 2, ["--max-iterations"]),
+    "unknown key": (nothing, (*UPDATE, "engine.prot=1"), 78, ["engine.prot", "did you mean engine.port?"]),
+    "wrong type": (nothing, (*UPDATE, "trainer.cutoff_len=long"), 78, ["trainer.cutoff_len=long", "integer"]),
+    "bad task line": (bad_task_line, BOTH, 78, ["train.jsonl:2:"]),
+    "missing task file": (nothing, (*BOTH, "env_config.test_tasks=no.jsonl"), 78, ["no.jsonl"]),
+    "unknown environment": (nothing, (*BOTH, "env_config.kinds={math:no.such:Thing}"), 78, ["no.such"]),
+    "model without weights": (no_weights, UPDATE, 78, ["model_config.base_model", "no weights"]),
+    "model without config": (no_config, UPDATE, 78, ["model_config.base_model", "config.json"]),
+    "judge without key": (nothing, (*BOTH, "rollout.reward=judge"), 78, ["OPENAI_API_KEY"]),
+    "GPU engine without GPU": (nothing, (*BOTH, "engine=gpu"), 78, ["no GPU is visible", "engine=cpu"]),
+    "url without debug mode": (nothing, (*BOTH, "engine.url=http://x:1"), 78, ["--debug-mode"]),
+    "debug mode without engine": (nothing, (*BOTH, "--debug-mode"), 78, ["--debug-mode needs an engine"]),
+    "nothing to resume": (nothing, (*UPDATE, "--resume"), 78, ["--resume: no run was started"]),
+    "more nodes than one": (
+        nothing, (*UPDATE, "--num-nodes", "2", "--rank-weights", "1,1", "--master"), 78, ["--num-nodes 2"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_refused_in_one_line(harness, name):
+    prepare, words, code, parts = CASES[name]
+    prepare(harness)
+    assert_refused(harness, run_timed(harness, *words), code, *parts)
+
+
+def test_a_missing_data_path_is_named(harness):
+    (harness.data / "train.jsonl").unlink()
+    (harness.data / "test.jsonl").unlink()
+    harness.data.rmdir()
+    assert_refused(harness, run_timed(harness, *UPDATE), 78, "--data-path", harness.data, "no such folder")
+
+
+def test_a_log_path_below_a_file_is_named(harness):
+    (harness.home / "file").write_text("")
+    words = ["bash", *harness.argv(*UPDATE)[1:]]
+    words[words.index(str(harness.log))] = str(harness.home / "file" / "log")
+    done = subprocess.run(words, env=harness.env(), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 78
+    assert "--log-path" in done.stderr and "is not a folder" in done.stderr
+
+
+def test_a_port_in_use_names_its_owner(harness):
+    listen = "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print(); input()"
+    owner = subprocess.Popen(
+        [sys.executable, "-uc", listen, str(harness.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    owner.stdout.readline()
+
+    done = run_timed(harness, *BOTH)
+
+    assert owner.poll() is None
+    owner.communicate(b"\n")
+    assert_refused(harness, done, 78, f"engine.port={harness.port}", f"process {owner.pid}", "create_server")
+
+
+def test_a_hub_model_that_is_nowhere_is_refused_offline_and_online(harness):
+    words = [word for word in harness.argv(*UPDATE) if not word.startswith("model_config")]
+    words.append("model_config.base_model=Nobody/Nothing-1B")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        for environ in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": endpoint}):
+            done = subprocess.run(
+                words, env=harness.env(**environ), capture_output=True, text=True, timeout=30
+            )
+            assert_refused(harness, done, 78, "Nobody/Nothing-1B", "not in the cache")
+
+
+def test_too_little_disk_is_refused(harness):
+    with (harness.home / "model" / "model.safetensors").open("r+b") as file:
+        file.truncate(2**43)  # a sparse file: claims 8 TiB, holds nothing
+    assert_refused(harness, run_timed(harness, *UPDATE), 78, "--log-path", "free")
+
+
+def test_a_python_without_the_package_is_named(harness):
+    done = harness.run(*UPDATE, RL_AGENT_PYTHON="/usr/bin/false")
+    assert_refused(harness, done, 78, "/usr/bin/false cannot import rl_agent")
+
+
+def test_help_and_dry_run_write_nothing(harness):
+    shown = harness.run("--help")
+    planned = run_timed(harness, *BOTH, "--dry-run")
+    assert shown.returncode == planned.returncode == 0
+    assert "--rollout-split" in shown.stdout
+    for part in (
+        "vllm.entrypoints.openai.api_server",
+        "base_model",
+        "free",
+        str(harness.port),
+        "iteration 1",
+    ):
+        assert part in planned.stdout
+    assert not harness.log.exists()
+    assert sorted(path.name for path in harness.data.iterdir()) == ["test.jsonl", "train.jsonl"]
+    assert harness.calls == []

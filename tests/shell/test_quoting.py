@@ -1,0 +1,65 @@
+"""Words typed for run.sh reach plan.json unchanged: no shell reads them twice."""
+
+import json
+import subprocess
+
+import pytest
+
+VALUES = {
+    "braces are a dict": ("env_config.train_difficulty_max_steps={easy:5,medium:6}", None),
+    "semicolon": ("run_name=x;touch hacked", "x;touch hacked"),
+    "substitution": ("run_name=$(touch hacked)", "$(touch hacked)"),
+    "backticks": ("run_name=`touch hacked`", "`touch hacked`"),
+    "variable": ("run_name=$HOME", "$HOME"),
+    "single quote": ("run_name=it's", "it's"),
+    "double quotes": ('run_name=say "hi"', 'say "hi"'),
+    "spaces": ("run_name=  a  b  ", "  a  b  "),
+    "line break": ("run_name=two\nlines", "two\nlines"),
+    "unicode": ("run_name=é 日本 🙂", "é 日本 🙂"),
+    "glob": ("run_name=*", "*"),
+    "backslash": ("run_name=a\\nb\\", "a\\nb\\"),
+    "tilde": ("run_name=~root", "~root"),
+    "equals": ("run_name=a=b", "a=b"),
+    "digits": ("run_name=007", "007"),
+    "nothing": ("run_name=", ""),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_arrive_as_typed(harness, name):
+    word, expected = VALUES[name]
+
+    done = harness.run("--rl-phase", "update", "--max-iterations", "1", word, FAKE_PREPARE_UPDATE="nothing")
+
+    assert done.returncode == 0, done.stderr
+    config = json.loads((harness.log / "runs" / "latest" / "plan.json").read_text())["config"]
+    if expected is None:
+        assert config["env_config"]["train_difficulty_max_steps"] == {"easy": 5, "medium": 6, "hard": 30}
+    else:
+        assert config["run_name"] == expected
+    assert not list(harness.home.rglob("hacked"))
+
+
+def test_strange_paths_work_from_any_folder(harness, tmp_path):
+    home = tmp_path / 'it\'s a "home" $(touch hacked); é*'
+    (home / "data").mkdir(parents=True)
+    words = ["bash", harness.argv()[1], "--data-path", "data", "--log-path", "my log", "--rl-phase", "update",
+             "--max-iterations", "1", f"model_config.base_model={harness.home / 'model'}"]  # fmt: skip
+
+    done = subprocess.run(words, env=harness.env(), cwd=home, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((home / "my log" / "runs" / "latest" / "plan.json").read_text())
+    assert plan["config"]["log_path"] == str(home / "my log")
+    assert (home / "my log" / "model.pt").resolve().name == "version-000001"
+    assert not list(tmp_path.rglob("hacked"))
+
+
+def test_overrides_of_the_environment_reach_the_plan(harness):
+    words = "run_name='a b' +engine.extra_env.X=y"
+    done = harness.run(
+        "--rl-phase", "update", "--max-iterations", "1", "seed=3", HYDRA_OVERRIDES=words
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    config = json.loads((harness.log / "runs" / "latest" / "plan.json").read_text())["config"]
+    assert (config["run_name"], config["seed"], config["engine"]["extra_env"]["X"]) == ("a b", 3, "y")
