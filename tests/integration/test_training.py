@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
+from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Plan
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.store import ShardWriter
+from rl_agent.types import EpisodeKey, Observation
+from rl_agent.update.export import Dialogue, Spoken, Turn, example
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.unit.trajectories import make_header, make_step, make_trajectory
 
@@ -144,3 +148,36 @@ async def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
     assert_serves(second, base)
     adapter = json.loads((second / "trainer" / "adapter_config.json").read_bytes())
     assert adapter["base_model_name_or_path"] == str(base)
+
+
+def test_what_is_trained_on_is_what_the_engine_saw(tmp_path):
+    """Two turns with a system prompt: the exported text becomes the tokens of the rollout again."""
+    from llamafactory.data.template import get_template_and_fix_tokenizer
+    from llamafactory.hparams import DataArguments
+    from transformers import AutoTokenizer
+
+    base = make_tiny_model(tmp_path / "base")
+    chat = ChatTokenizer.load(str(base), {})
+    fast = Tokenizer.from_file(str(base / "tokenizer.json"))
+    replies = ["I think <think>12</think> 12<|im_end|>", "So 19.\n<|im_end|>"]
+    shown = [Observation("What is 5 + 7?\n"), Observation(" And 7 more, Ü? ")]
+    spoken = [fast.encode(reply, add_special_tokens=False).ids for reply in replies]
+    seen = chat.start("Be brief.", shown[0]) + spoken[0]
+    seen += chat.extend(spoken[0], shown[1]) + spoken[1]
+
+    turns = tuple(Turn(show, Spoken(reply)) for show, reply in zip(shown, replies, strict=True))
+    row = example(Dialogue(EpisodeKey("t", 0, 0), turns, "Be brief."), 1, ["<|im_end|>"])
+    roles = {"human": "user", "gpt": "assistant"}
+    messages = [{"role": roles[turn["from"]], "content": turn["value"]} for turn in row["conversations"]]
+    for name in ("qwen3_nothink", "qwen3"):
+        tokenizer = AutoTokenizer.from_pretrained(base)
+        template = get_template_and_fix_tokenizer(
+            tokenizer, DataArguments(template=name, preserve_thinking=True)
+        )
+        pairs = template.encode_multiturn(tokenizer, messages, row["system"])
+        trained_on = [token for pair in pairs for part in pair for token in part]
+        end_of_line = tokenizer.encode("\n", add_special_tokens=False)
+        if name == "qwen3_nothink":
+            assert trained_on == seen + end_of_line
+        else:  # the second reply has no thought: the reasoning template puts an empty one there
+            assert trained_on[: len(seen) - len(spoken[1])] == seen[: -len(spoken[1])]
