@@ -16,12 +16,12 @@ START_TIMEOUT_S = 20.0
 ENGINE = Path(__file__).with_name("simulated_engine.py")
 
 
-def make_plan(folder: Path, *overrides: str, engine_url: str) -> Plan:
-    """A run with a tokenizer-only model; `overrides` are words of the command line."""
+def make_plan(folder: Path, *overrides: str, engine_url: str, model: Path | None = None) -> Plan:
+    """A run with `model`, else a tokenizer without weights; `overrides` are words of the command line."""
     data_path, log_path = folder / "data", folder / "log"
     data_path.mkdir(exist_ok=True)
     log_path.mkdir(exist_ok=True)
-    model = save_tiny_model_folder(folder / "model")
+    model = model or save_tiny_model_folder(folder / "model")
     words = (f"model_config.base_model={model}", f"engine.url={engine_url}", *overrides)
     parsed = [parse_override(word, "test") for word in words]
     composed = compose_config(parsed, data_path=data_path, log_path=log_path, num_gpus=0)
