@@ -21,6 +21,7 @@ from typing import Any
 from rl_agent.config import TrainerConfig
 from rl_agent.errors import ConfigError
 from rl_agent.update.files import link_tree, remove, write_whole
+from rl_agent.update.render import Setup
 
 STATE = "trainer_state.json"
 
@@ -56,7 +57,7 @@ def find_progress(folder: Path) -> Progress | None:
     return Progress(folder, step, (folder / "adapter_config.json").is_file(), shards)
 
 
-def obstacle(progress: Progress | None, config: TrainerConfig, world_size: int, *, deepspeed: bool) -> str:
+def obstacle(progress: Progress | None, config: TrainerConfig, setup: Setup) -> str:
     """Why the optimizer starts afresh; empty where it is continued."""
     if not config.continue_optimizer:
         return "trainer.continue_optimizer is false"
@@ -64,10 +65,13 @@ def obstacle(progress: Progress | None, config: TrainerConfig, world_size: int, 
         return "the served model came without an optimizer's state"
     if progress.is_lora != (config.finetuning_type == "lora"):
         return f"trainer.finetuning_type={config.finetuning_type} differs from the last update's"
-    if bool(progress.deepspeed_ranks) != deepspeed:
+    if bool(progress.deepspeed_ranks) != (setup.deepspeed is not None):
         return "trainer.deepspeed was switched on or off"
-    if deepspeed and progress.deepspeed_ranks != world_size:
-        return f"the number of processes changed from {progress.deepspeed_ranks} to {world_size}"
+    if progress.deepspeed_ranks and progress.deepspeed_ranks != setup.world_size:
+        return f"the number of processes changed from {progress.deepspeed_ranks} to {setup.world_size}"
+    if setup.uses_cpu and setup.world_size > 1 and not progress.deepspeed_ranks:
+        # Trainer asks torch to restore to "cpu:0", which torch does not know (transformers 5.6, torch 2.13).
+        return "several processes on a CPU cannot restore it"
     return ""
 
 

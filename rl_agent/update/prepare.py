@@ -29,7 +29,7 @@ from rl_agent.update import select, versions
 from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
 from rl_agent.update.files import remove, write_whole
 from rl_agent.update.optimizer import Progress, find_progress, obstacle, resume_folder, update_steps
-from rl_agent.update.render import Start, setup_of, to_yaml, training_arguments
+from rl_agent.update.render import Setup, Start, setup_of, to_yaml, training_arguments
 from rl_agent.update.weights import local_folder, parameters, read_tensors, size_bytes
 
 SUMMARY_FILE = "update.json"
@@ -82,7 +82,7 @@ def prepare(plan: Plan, iteration: int) -> Path | None:
     _export(folder, shards, chosen, held_out, _stop_texts(config))
 
     new_steps = update_steps(len(chosen), setup.world_size, config.trainer)
-    start, steps_before = _start(plan, folder / "resume", new_steps, setup.world_size)
+    start, steps_before = _start(plan, folder / "resume", new_steps, setup)
     arguments = training_arguments(plan, iteration, start, has_validation=bool(held_out))
     remove(paths.training_dir(iteration))  # of an attempt that ended early
     summary = Prepared(
@@ -150,7 +150,7 @@ def _stop_texts(config: Config) -> list[str]:
     return [chat.decode([token_id]) for token_id in sorted(chat.eos_token_ids)]
 
 
-def _start(plan: Plan, target: Path, new_steps: int, world_size: int) -> tuple[Start, int]:
+def _start(plan: Plan, target: Path, new_steps: int, setup: Setup) -> tuple[Start, int]:
     """What the training starts from, and the optimizer steps behind that."""
     trainer = plan.config.trainer
     served = versions.served_folder(plan.paths)
@@ -159,8 +159,7 @@ def _start(plan: Plan, target: Path, new_steps: int, world_size: int) -> tuple[S
     adapter = served / versions.TRAINER if served is not None and base is not None else None
     is_lora = trainer.finetuning_type == "lora"
     model = str(base) if is_lora and base is not None else resolve_model(plan.config).path
-    uses_deepspeed = trainer.deepspeed is not None
-    reason = obstacle(progress, trainer, world_size, deepspeed=uses_deepspeed)
+    reason = obstacle(progress, trainer, setup)
     if progress is None or reason:
         _log.info("the optimizer starts afresh: %s", reason)
         return Start(model, adapter=adapter if is_lora else None), 0

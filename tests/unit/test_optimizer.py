@@ -7,6 +7,7 @@ import pytest
 
 from rl_agent.errors import ConfigError
 from rl_agent.update.optimizer import Progress, find_progress, obstacle, resume_folder, update_steps
+from rl_agent.update.render import Setup
 from tests.integration.tiny_model import make_plan
 
 
@@ -101,22 +102,35 @@ TORCH = Progress(Path("/v"), 8, is_lora=False, deepspeed_ranks=0)
 SHARDED = Progress(Path("/v"), 8, is_lora=False, deepspeed_ranks=4)
 
 
+def setup(processes: int = 1, *, uses_cpu: bool = False, deepspeed: bool = False) -> Setup:
+    return Setup(
+        uses_cpu=uses_cpu,
+        bf16=False,
+        processes=processes,
+        nodes=1,
+        deepspeed=Path("/zero2.json") if deepspeed else None,
+    )
+
+
 @pytest.mark.parametrize(
-    ("progress", "overrides", "world_size", "deepspeed", "reason"),
+    ("progress", "overrides", "machine", "reason"),
     [
-        (TORCH, (), 1, False, ""),
-        (TORCH, (), 2, False, ""),
-        (SHARDED, (), 4, True, ""),
-        (TORCH, ("trainer.continue_optimizer=false",), 1, False, "continue_optimizer is false"),
-        (None, (), 1, False, "without an optimizer's state"),
-        (TORCH, ("trainer.finetuning_type=lora",), 1, False, "finetuning_type=lora differs"),
-        (TORCH, (), 1, True, "deepspeed was switched"),
-        (SHARDED, (), 4, False, "deepspeed was switched"),
-        (SHARDED, (), 2, True, "changed from 4 to 2"),
+        (TORCH, (), setup(), ""),
+        (TORCH, (), setup(2), ""),
+        (TORCH, (), setup(uses_cpu=True), ""),
+        (SHARDED, (), setup(4, deepspeed=True), ""),
+        (SHARDED, (), setup(4, deepspeed=True, uses_cpu=True), ""),
+        (TORCH, ("trainer.continue_optimizer=false",), setup(), "continue_optimizer is false"),
+        (None, (), setup(), "without an optimizer's state"),
+        (TORCH, ("trainer.finetuning_type=lora",), setup(), "finetuning_type=lora differs"),
+        (TORCH, (), setup(deepspeed=True), "deepspeed was switched"),
+        (SHARDED, (), setup(4), "deepspeed was switched"),
+        (SHARDED, (), setup(2, deepspeed=True), "changed from 4 to 2"),
+        (TORCH, (), setup(2, uses_cpu=True), "several processes on a CPU"),
     ],
 )
-def test_what_stops_the_optimizer_from_going_on(tmp_path, progress, overrides, world_size, deepspeed, reason):
-    said = obstacle(progress, trainer(tmp_path, *overrides), world_size, deepspeed=deepspeed)
+def test_what_stops_the_optimizer_from_going_on(tmp_path, progress, overrides, machine, reason):
+    said = obstacle(progress, trainer(tmp_path, *overrides), machine)
     assert reason in said
     assert bool(said) == bool(reason)
 
