@@ -12,8 +12,9 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 
 CURVES = {
-    "test/reward_mean": "evaluation reward",
-    "train/reward_mean": "rollout reward",
+    "test/success_rate": "evaluation: success rate",
+    "test/reward_mean": "evaluation: mean reward",
+    "train/success_rate": "rollout: success rate",
 }
 
 
@@ -37,15 +38,16 @@ def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, float
 
 
 def reward_table(rows: dict[int, dict[str, float]]) -> Table:
-    """Iterations down; evaluation and rollout reward, samples trained on, loss across."""
+    """Iterations down; success and mean reward on both splits, samples trained on, loss across."""
     columns = {
-        "evaluation": "test/reward_mean",
-        "rollout": "train/reward_mean",
+        "evaluation: success": "test/success_rate",
+        "reward": "test/reward_mean",
+        "rollout: success": "train/success_rate",
         "episodes": "train/episodes",
         "trained on": "update/samples",
         "loss": "update/loss",
     }
-    table = Table("iteration", *columns, title="reward per iteration")
+    table = Table("iteration", *columns, title="evaluation and rollout per iteration")
     for iteration, row in rows.items():
         table.add_row(str(iteration), *(_cell(row.get(key)) for key in columns.values()))
     return table
@@ -84,7 +86,7 @@ def draw_curves(rows: dict[int, dict[str, float]], out: Path, title: str) -> Non
         points = [(iteration, row[key]) for iteration, row in rows.items() if key in row]
         if points:
             axes.plot(*zip(*points, strict=True), marker="o", label=label)
-    axes.set(xlabel="iteration", ylabel="mean reward", title=title)
+    axes.set(xlabel="iteration", ylabel="share of episodes; reward", title=title)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend()
