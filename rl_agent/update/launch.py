@@ -56,6 +56,8 @@ def training_environment(setup: Setup, environ: Mapping[str, str], cache: Path) 
     if setup.uses_cpu:
         threads = max(1, (os.cpu_count() or 1) // setup.processes)
         environment["OMP_NUM_THREADS"] = environ.get("OMP_NUM_THREADS", str(threads))
+        # Threads that spin while they wait are ruinous where anything else runs on the cores.
+        environment["OMP_WAIT_POLICY"] = environ.get("OMP_WAIT_POLICY", "PASSIVE")
     return environment
 
 
