@@ -1,0 +1,135 @@
+"""A run with a real vLLM, stopped in every way: nothing stays behind, nothing finished is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.store import read_shard
+from tests.integration.conftest import free_port
+from tests.integration.tiny_model import make_tiny_model
+
+RUN_SH = Path(__file__).resolve().parents[2] / "scripts" / "run.sh"
+LIMIT_S = 15
+NUM_TASKS = 60
+
+pytestmark = pytest.mark.vllm
+
+
+class Run:
+    """The command line of a run that collects for a minute or two, and what it left where."""
+
+    def __init__(self, home: Path):
+        self.home, self.log = home, home / "log"
+        self.paths = RunPaths(self.log)
+        model = make_tiny_model(home / "model", hidden_size=128)
+        (home / "data").mkdir()
+        tasks = ({"task_id": str(n), "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math"}
+                 for n in range(NUM_TASKS))  # fmt: skip
+        lines = "".join(json.dumps(task | {"difficulty": "easy"}) + "\n" for task in tasks)
+        (home / "data" / "train.jsonl").write_text(lines)
+        self.words = [
+            "bash", str(RUN_SH), "--data-path", str(home / "data"), "--log-path", str(self.log),
+            "--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1",
+            f"model_config.base_model={model}", f"engine.port={free_port()}", "engine.max_model_len=256",
+            "engine.max_num_seqs=4", "engine.extra_args.kv-cache-memory-bytes=67108864",
+            "env_config.server_size=4", "env_config.train_tasks_rollout_size=-1",
+            "rollout.max_vllm_sessions=4", "rollout.min_vllm_sessions=4", "rollout.completion_threshold=1.0",
+            "policy_config.max_new_tokens=64", "policy_config.temperature=1.0",
+        ]  # fmt: skip
+
+    def start(self, *more: str) -> subprocess.Popen:
+        environ = {**os.environ, "TEST_MARK": str(self.home), "RL_AGENT_PYTHON": sys.executable,
+                   "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}  # fmt: skip
+        with (self.home / "output").open("a") as output:
+            return subprocess.Popen(
+                [*self.words, *more], env=environ, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def processes(self) -> list[int]:
+        mark = f"TEST_MARK={self.home}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def finished(self) -> list[str]:
+        """Keys of the episodes on the disk, in order."""
+        path = self.paths.checkpoint_shard("train", 1)
+        path = path if path.exists() else self.paths.shard("train", 1)
+        return [str(trajectory.key) for trajectory in read_shard(path)[1]] if path.exists() else []
+
+    def wait_for_episodes(self, process: subprocess.Popen, count: int) -> None:
+        self.wait_until(lambda: len(self.finished()) >= count, process, 240)
+
+    def wait_for_engine_start(self, process: subprocess.Popen, logs: int) -> None:
+        def is_loading() -> bool:
+            found = sorted(self.log.glob("runs/latest/logs/vllm-*.log"))
+            return len(found) >= logs and "Initializing" in found[-1].read_text()
+
+        self.wait_until(is_loading, process, 240)
+
+    def wait_until(self, condition, process: subprocess.Popen, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert process.poll() is None, (self.home / "output").read_text()[-4000:]
+            assert time.monotonic() < deadline, (self.home / "output").read_text()[-4000:]
+            time.sleep(0.1)
+
+    def seconds_until_gone(self, process: subprocess.Popen) -> float:
+        started = time.monotonic()
+        process.wait(2 * LIMIT_S)
+        while self.processes():
+            assert time.monotonic() < started + 2 * LIMIT_S
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path)
+    yield made
+    for pid in made.processes():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(900)
+def test_a_run_stopped_in_three_ways_leaves_no_process_and_loses_no_episode(run):
+    process = run.start()
+    run.wait_for_episodes(process, 5)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal sends on Ctrl+C
+    assert run.seconds_until_gone(process) < LIMIT_S
+    assert process.returncode == 130
+    after_ctrl_c = run.finished()
+    assert len(after_ctrl_c) >= 5
+
+    process = run.start("--resume")
+    run.wait_for_engine_start(process, logs=2)
+    process.terminate()
+    assert run.seconds_until_gone(process) < LIMIT_S
+    assert process.returncode == 143
+    assert run.finished() == after_ctrl_c
+
+    process = run.start("--resume")
+    run.wait_for_episodes(process, len(after_ctrl_c) + 5)
+    process.kill()
+    assert run.seconds_until_gone(process) < LIMIT_S
+    after_kill = run.finished()
+    assert after_kill[: len(after_ctrl_c)] == after_ctrl_c
+
+    process = run.start("--resume")
+    assert process.wait(300) == 0, (run.home / "output").read_text()[-4000:]
+    assert run.seconds_until_gone(process) < LIMIT_S
+    final = run.finished()
+    assert final[: len(after_kill)] == after_kill
+    assert sorted(final) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
