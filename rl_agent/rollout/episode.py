@@ -19,12 +19,14 @@ from typing import TypeVar
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import EnvironmentFailure, PromptTooLong, RolloutError
 from rl_agent.rollout.conversation import Conversation, Policy
-from rl_agent.types import EpisodeSpec, Failure, Split, Status, Step, StepResult, Trajectory
+from rl_agent.types import EpisodeSpec, Failure, Observation, Split, Status, Step, StepResult, Trajectory
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 """What an environment may take to close; then its place is given to the next episode all the same."""
+MAX_MESSAGE = 2000
+"""Characters of an environment's error that are recorded."""
 
 T = TypeVar("T")
 
@@ -91,7 +93,7 @@ class Episode:
     async def _play(self) -> None:
         spec, key = self.spec, str(self.spec.key)
         environment = self._environment = self._create()
-        observation = await self._ask(environment.reset(spec.task, spec.seed), "reset")
+        observation = _shown(await self._ask(environment.reset(spec.task, spec.seed), "reset"), "reset")
         conversation = Conversation(self._setup.policy, seed=spec.seed, name=key)
         while True:
             try:
@@ -102,7 +104,7 @@ class Episode:
                 self._is_truncated = True
                 return
             asked = self._setup.clock()
-            result: StepResult = await self._ask(environment.step(turn.action), "step")
+            result = _result(await self._ask(environment.step(turn.action), "step"))
             step = Step(
                 observation=observation,
                 prompt_token_ids=turn.prompt_token_ids,
@@ -187,9 +189,40 @@ class Episode:
         )
 
 
+def _shown(observation: object, call: str) -> Observation:
+    """The observation, if it can be shown to a model and written down; else EnvironmentFailure."""
+    if not isinstance(observation, Observation):
+        raise EnvironmentFailure(f"{call} returned {type(observation).__name__}, not an Observation")
+    try:
+        observation.text.encode()
+        images = tuple(str(path) for path in observation.images)
+    except (AttributeError, TypeError, UnicodeError) as error:
+        raise _environment_failure(f"{call} returned an observation that is no text", error) from error
+    return Observation(observation.text, images)
+
+
+def _result(result: object) -> StepResult:
+    """The result with plain values: a library's own number types cannot be written as JSON."""
+    if not isinstance(result, StepResult):
+        raise EnvironmentFailure(f"step returned {type(result).__name__}, not a StepResult")
+    try:
+        reward = float(result.reward)
+    except (TypeError, ValueError) as error:
+        raise _environment_failure("step returned a reward that is no number", error) from error
+    return StepResult(
+        _shown(result.observation, "step"),
+        reward,
+        done=bool(result.done),
+        truncated=bool(result.truncated),
+        changed=bool(result.changed),
+    )
+
+
 def _environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
     return EnvironmentFailure(f"{what}: {_describe(error)}")
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """What may be recorded of an error: some hold a whole page, or half a character."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text[:MAX_MESSAGE].encode(errors="backslashreplace").decode()

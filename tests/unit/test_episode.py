@@ -116,6 +116,14 @@ async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
     assert (trajectory.reward, environment.closed) == (None, 1)
 
 
+async def test_an_environments_error_is_recorded_in_writable_characters_and_not_whole():
+    error = ValueError("\ud800" + "page " * 10_000)
+    message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
+
+    assert message.encode().startswith(b"reset failed: ValueError: \\ud800page")
+    assert len(message) < 2100
+
+
 async def test_an_environment_that_names_its_failure_is_quoted():
     trajectory = await run_episode(FakeEnvironment(faults={"reset": EnvironmentFailure("no browser")}))
 
@@ -129,6 +137,51 @@ async def test_an_environment_that_cannot_be_made_fails_its_episode():
     trajectory = await run_episode(create)
 
     assert trajectory.failure == Failure("EnvironmentFailure", "could not be made: OSError: no display")
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "step returned NoneType, not a StepResult"),
+        (StepResult("text"), "step returned str, not an Observation"),
+        (
+            StepResult(Observation("\ud800")),
+            "step returned an observation that is no text: UnicodeEncodeError",
+        ),
+        (StepResult(Observation(None)), "step returned an observation that is no text: AttributeError"),
+        (StepResult(Observation(""), reward="a lot"), "step returned a reward that is no number: ValueError"),
+    ],
+)
+async def test_nonsense_from_an_environment_is_its_failure_too(result, message):
+    class Talking(FakeEnvironment):
+        async def step(self, action):
+            return result
+
+    trajectory = await run_episode(Talking())
+
+    assert trajectory.failure.kind == "EnvironmentFailure"
+    assert trajectory.failure.message.startswith(message)
+
+
+async def test_a_reset_that_shows_nothing_is_the_environments_failure():
+    class Mute(FakeEnvironment):
+        async def reset(self, task, seed):
+            return None
+
+    failure = (await run_episode(Mute())).failure
+    assert failure == Failure("EnvironmentFailure", "reset returned NoneType, not an Observation")
+
+
+async def test_a_librarys_numbers_are_recorded_as_plain_ones():
+    import numpy
+
+    class Numeric(FakeEnvironment):
+        async def step(self, action):
+            return StepResult(Observation(""), numpy.float32(0.5), done=numpy.bool_(True))
+
+    trajectory = await run_episode(Numeric())
+
+    assert (trajectory.reward, type(trajectory.reward), trajectory.truncated) == (0.5, float, False)
 
 
 async def test_an_engine_error_keeps_the_finished_steps():
