@@ -6,7 +6,7 @@ and cancelling it costs the engine work. Too few leave batch slots empty. About 
     slack  = max(2, running / 8)                       a short queue, so that a freed slot is taken at once
     down:    waiting > slack   limit ← max(running + slack, 3/4 limit)
     up:      places are all taken and waiting ≤ slack   limit ← limit + max(1, limit / 8)
-    always:  min_sessions ≤ limit ≤ max_sessions
+    always:  min_sessions ≤ limit ≤ max_sessions (the maximum wins)
 
 Down is geometric, so a single sample in which the engine was busy with prompts (many waiting, few running
 yet) costs a quarter at most; up is quick enough to win that back in three seconds.
@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from rl_agent.engine.wire import EnginePressure
-from rl_agent.errors import EngineError
+from rl_agent.errors import EngineError, RetryLater
 
 log = logging.getLogger(__name__)
 
 SAMPLE_INTERVAL_S = 1.0
+SILENCE_TIMEOUT_S = 60.0
+"""A server that answers no question about its load for so long hangs; its requests would all time out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class LimitRule:
             limit = max(pressure.running + slack, limit * 3 // 4)
         elif in_use >= limit:
             limit += max(1, limit // 8)
-        return max(self.min_sessions, min(limit, self.max_sessions))
+        return min(self.max_sessions, max(self.min_sessions, limit))
 
 
 class EngineGate:
@@ -119,11 +121,14 @@ async def follow_pressure(
     pressure: Callable[[], Awaitable[EnginePressure]],
     *,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Adjust `gate` until cancelled.
 
-    A server without these metrics gets the full `max_sessions`. Raises RetryLater if the server is gone.
+    A server without these metrics keeps the full `max_sessions`. Raises RetryLater if the server has been
+    silent for `SILENCE_TIMEOUT_S`; a busy one may miss a question.
     """
+    heard = clock()
     while True:
         await sleep(SAMPLE_INTERVAL_S)
         try:
@@ -131,6 +136,11 @@ async def follow_pressure(
         except EngineError as error:
             log.warning("requests at the engine stay at most %d: %s", gate.limit, error)
             return
+        except RetryLater:
+            if clock() - heard > SILENCE_TIMEOUT_S:
+                raise
+            continue
+        heard = clock()
         limit = rule.next_limit(gate.limit, sample, in_use=gate.in_use)
         if limit != gate.limit:
             log.debug("requests at the engine: at most %d (%s)", limit, sample)

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from rl_agent.engine.wire import EnginePressure
-from rl_agent.errors import EngineError
+from rl_agent.errors import EngineError, RetryLater
 from rl_agent.rollout.limit import EngineGate, LimitRule, follow_pressure
 
 RULE = LimitRule(min_sessions=8, max_sessions=128)
@@ -105,6 +105,29 @@ async def test_waiting_and_idle_time_are_measured():
     await gate.__aexit__(None, None, None)
     now = 6.0
     assert gate.idle_s() == 3.0
+
+
+def test_a_maximum_below_the_minimum_wins():
+    assert LimitRule(8, 4).next_limit(4, EnginePressure(4, 0), in_use=4) == 4
+
+
+async def test_a_silent_server_is_given_a_minute():
+    now, asked = 0.0, 0
+
+    async def pressure():
+        nonlocal asked
+        asked += 1
+        if asked == 50:
+            return EnginePressure(1, 0)
+        raise RetryLater("silence")
+
+    async def pass_time(seconds):
+        nonlocal now
+        now += seconds
+
+    with pytest.raises(RetryLater):
+        await follow_pressure(EngineGate(8), RULE, pressure, sleep=pass_time, clock=lambda: now)
+    assert now == 50 + 61
 
 
 async def test_a_server_without_metrics_keeps_the_full_limit():
