@@ -27,10 +27,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--split", choices=("train", "test"), required=True)
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished rollout on disk")
     options = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
+    from rl_agent.monitor.progress import StderrHandler
     from rl_agent.rollout.run import Assignment, run_rollout
 
+    form = "%(asctime)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=[StderrHandler()])
     assignment = Assignment(read_plan(options.plan), options.split, options.iteration, options.resume)
     account, signal_number = run_until_signalled(
         run_rollout(assignment), threads=assignment.config.env_config.server_size

@@ -94,7 +94,7 @@ class RolloutMetrics:
         self.total.add(trajectory, is_success=is_success)
         of_difficulty = self._of_difficulty.setdefault(trajectory.task.difficulty, Tally())
         of_difficulty.add(trajectory, is_success=is_success)
-        if trajectory.failure is not None:
+        if trajectory.failure is not None and trajectory.status is not Status.ABANDONED:
             self._failures[trajectory.failure.kind] += 1
         for step in trajectory.steps:
             self._queue.add(step.generation.queue_s)
