@@ -55,6 +55,7 @@ class Response:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    """Of the model itself, before temperature, top-p and the like (vLLM's default `raw_logprobs`)."""
     text: str
     """The decoded response without the token that ended it; special tokens inside it are kept."""
     finish_reason: str
