@@ -130,6 +130,19 @@ def test_requests_that_hang_time_out_and_are_recorded(tmp_path):
     assert int(counts["timed_out"]) > 0
 
 
+def test_threads_that_hang_in_environments_hold_up_neither_episodes_nor_the_exit(tmp_path):
+    with simulated_engine(tmp_path) as url:
+        kind = "+env_config.kinds.hanging=tests.unit.hanging:HangingEnvironment"
+        limits = ("rollout.step_timeout_s=0.2", "env_config.server_size=4", "rollout.completion_threshold=1")
+        plan = make_plan(tmp_path, kind, ALL, *limits, engine_url=url)
+        write_tasks(plan, 20, env="hanging")
+        ended = run(plan)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "submitted=20 completed=10 failed=0 timed_out=10 abandoned=0\n"
+    assert "left behind" in ended.stderr
+
+
 def test_an_engine_with_another_model_is_reported_and_left_alone(tmp_path):
     with simulated_engine(tmp_path / "other") as url:
         plan = make_plan(tmp_path, KIND, ALL, engine_url=url)
