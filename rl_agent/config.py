@@ -250,7 +250,7 @@ class Plan(Section):
     attempt: Positive
     """Counts the starts of a run, resumes included, from 1."""
     first_iteration: Positive
-    """Iteration this start begins with; `max_iterations` counts from here."""
+    """Iteration the run began with; `max_iterations` counts from here, also after a resume."""
     command: Command
     hardware: Hardware
     config: Config

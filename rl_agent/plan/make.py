@@ -44,15 +44,16 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
     machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
     config = _with_base_model(composed.config, machine.model.name)
     plan = _plan(config, command, _hardware(num_gpus))
+    work = _work(plan)
+    if work is None and not asked.dry_run:
+        raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
     notes = (*composed.notes, *shared_environment(config, environ).notes)
-    return Prepared(plan, machine, _work(plan), notes, asked.dry_run)
+    return Prepared(plan, machine, work, notes, asked.dry_run)
 
 
 def start(prepared: Prepared, driver_pid: int | None) -> Path:
     """Claim the log path, end what a killed run left, write the plan; returns its path."""
     plan, leftovers = prepared.plan, list(prepared.machine.leftovers)
-    if prepared.work is None:
-        raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
     plan.config.log_path.mkdir(parents=True, exist_ok=True)
     if driver_pid is not None:
         run_lock.claim(plan.config.log_path, driver_pid)

@@ -1,5 +1,6 @@
 # Process groups, messages, and the way into Python. Sourced; defines functions and constants only.
-# shellcheck shell=bash
+# PLAN and the state variables are shared with run.sh.
+# shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 readonly PROJECT_ROOT

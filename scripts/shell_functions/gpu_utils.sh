@@ -1,5 +1,6 @@
 # GPU memory between phases. Sourced; defines functions only.
-# shellcheck shell=bash
+# PLAN and the state variables are shared with run.sh.
+# shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 # Wait until the GPUs' memory is free again; fails with 124, naming the processes that hold it. Never
 # touches an external engine's memory.

@@ -1,5 +1,6 @@
 # Ranks meet through flags under the log path; one node is the case of one rank. Sourced; functions only.
-# shellcheck shell=bash
+# PLAN is shared with run.sh.
+# shellcheck shell=bash disable=SC2004
 
 # Record that this rank has finished a phase.
 # Usage: create_phase_flag <iteration> <phase> [done|skipped|failed]

@@ -1,5 +1,6 @@
 # Collecting trajectories. Sourced; defines functions only.
-# shellcheck shell=bash
+# PLAN and the state variables are shared with run.sh.
+# shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 RESUME_CHECKPOINT_PATH='' # the checkpoint that the current rollout goes on with; empty: a fresh one
 

@@ -1,5 +1,6 @@
 # One update: prepare, train, publish. Sourced; defines functions only.
-# shellcheck shell=bash
+# PLAN and the state variables are shared with run.sh.
+# shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 export DEEPSPEED_LOG_LEVEL=${DEEPSPEED_LOG_LEVEL:-WARNING}
 UPDATE_OUTCOME='' # done | skipped (nothing to train on) | failed

@@ -1,5 +1,6 @@
 # The vLLM server of a run: start, check, stop. Sourced; defines functions only.
-# shellcheck shell=bash
+# PLAN and the state variables are shared with run.sh.
+# shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
 ENGINE_STARTS=0   # numbers the server's logs
