@@ -51,6 +51,25 @@ usage_error() {
   exit 2
 }
 
+# Run a command to its end and return its status; INT and TERM are handed on to it, so that nothing outlives
+# this script. Job control keeps bash from making the child deaf to INT.
+# Usage: run_owned <command…>
+run_owned() {
+  local status=0 child
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  trap 'kill -INT "$child" 2>/dev/null' INT
+  trap 'kill -TERM "$child" 2>/dev/null' TERM
+  while kill -0 "$child" 2>/dev/null; do
+    status=0
+    wait "$child" || status=$?
+  done
+  trap - INT TERM
+  return "$status"
+}
+
 # Run a command and add its span to the run's timeline.
 # Usage: timed <name> <command…>
 timed() {
@@ -62,19 +81,20 @@ timed() {
     >>"$OUT/run/timeline.jsonl"
 }
 
-# The loop, then one evaluation of the last model; --resume if an earlier call was interrupted.
-# Usage: run_loop
-run_loop() {
-  local resume=() common=(--data-path "$OUT/tasks" --log-path "$OUT/run")
-  local settings=(+experiment=quickstart "model_config.base_model=$OUT/base-model" "seed=$SEED" "${OVERRIDES[@]}")
-  if [[ ! -f $OUT/.loop-done ]]; then
-    [[ ! -d $OUT/run/runs ]] || resume=(--resume)
-    bash "$PROJECT_ROOT/scripts/run.sh" "${common[@]}" --rl-phase both --eval-interval 1 \
-      --max-iterations "$ITERATIONS" "${resume[@]}" "${settings[@]}"
-    touch "$OUT/.loop-done"
+# Run the loop to its end, or on from where an earlier call was interrupted, or not at all if it is done.
+# Usage: run_once <rl-phase> <phase arguments…>
+run_once() {
+  local phase=$1 resume=() plan=$OUT/run/runs/latest/plan.json
+  shift
+  [[ ! -f $OUT/.$phase-done ]] || return 0
+  if [[ -f $plan ]] && grep -q "\"rl_phase\": \"$phase\"" "$plan"; then
+    resume=(--resume)
+    [[ -n $("$PYTHON_BIN" -m rl_agent.cli next --plan "$plan") ]] || { touch "$OUT/.$phase-done" && return; }
   fi
-  bash "$PROJECT_ROOT/scripts/run.sh" "${common[@]}" --rl-phase rollout --rollout-split eval-only \
-    --max-iterations 1 "${settings[@]}"
+  run_owned bash "$PROJECT_ROOT/scripts/run.sh" --data-path "$OUT/tasks" --log-path "$OUT/run" \
+    --rl-phase "$phase" "$@" "${resume[@]}" \
+    +experiment=quickstart "model_config.base_model=$OUT/base-model" "seed=$SEED" "${OVERRIDES[@]}"
+  touch "$OUT/.$phase-done"
 }
 
 # Usage: show_result
@@ -99,11 +119,13 @@ main() {
     timed system_packages ensure_system_packages
     timed install ensure_environment "$extra"
   fi
-  if [[ ! -f $OUT/.done ]]; then
-    timed tasks "$PYTHON_BIN" "$PROJECT_ROOT/data/make_tasks.py" quickstart --out "$OUT/tasks" --seed "$SEED"
-    timed base_model "$PYTHON_BIN" "$PROJECT_ROOT/data/teach_base_model.py" --out "$OUT/base-model" --seed "$SEED"
-    run_loop
-    touch "$OUT/.done"
+  if [[ ! -f $OUT/.rollout-done ]]; then
+    timed tasks run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/make_tasks.py" quickstart \
+      --out "$OUT/tasks" --seed "$SEED"
+    timed base_model run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/teach_base_model.py" \
+      --out "$OUT/base-model" --seed "$SEED"
+    run_once both --eval-interval 1 --max-iterations "$ITERATIONS"
+    run_once rollout --rollout-split eval-only --max-iterations 1
   fi
   show_result
   printf 'quickstart: %.0f s in this call; everything is in %s\n' \

@@ -25,5 +25,6 @@ def test_links_between_pages_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_name_scripts_that_exist(page):
-    for script in re.findall(r"(?:bash|python) ((?:scripts|benchmarks|data|docs)/[\w/.-]+)", page.read_text()):
+    pattern = r"(?:bash|python) ((?:scripts|benchmarks|data|docs)/[\w/.-]+)"
+    for script in re.findall(pattern, page.read_text()):
         assert (ROOT / script).exists(), f"{page.name} names {script}"
