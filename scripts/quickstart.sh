@@ -21,6 +21,11 @@ ITERATIONS=4
 SEED=0
 OUT=$PROJECT_ROOT/quickstart
 OVERRIDES=()
+DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
+readonly GPU_SETTINGS=(
+  engine=gpu engine.max_model_len=128 engine.enforce_eager=true
+  trainer=llamafactory trainer.gradient_accumulation_steps=1 trainer.preprocessing_num_workers=1
+)
 
 # Usage: parse_arguments <arguments…>
 parse_arguments() {
@@ -93,7 +98,8 @@ run_once() {
   fi
   run_owned bash "$PROJECT_ROOT/scripts/run.sh" --data-path "$OUT/tasks" --log-path "$OUT/run" \
     --rl-phase "$phase" "$@" "${resume[@]}" \
-    +experiment=quickstart "model_config.base_model=$OUT/base-model" "seed=$SEED" "${OVERRIDES[@]}"
+    +experiment=quickstart "model_config.base_model=$OUT/base-model" "seed=$SEED" \
+    "${DEVICE_SETTINGS[@]}" "${OVERRIDES[@]}"
   touch "$OUT/.$phase-done"
 }
 
@@ -113,6 +119,7 @@ main() {
   local extra start=$EPOCHREALTIME
   extra=$(detect_extra)
   check_machine "$extra"
+  [[ $extra == cpu ]] || DEVICE_SETTINGS=("${GPU_SETTINGS[@]}")
   mkdir -p "$OUT/run"
   OUT=$(cd "$OUT" && pwd)
   if [[ ! -f $(environment_stamp "$extra") ]]; then

@@ -17,11 +17,17 @@ def main(argv: list[str]) -> int:
         metavar=("SPLIT", "ITERATION"),
         help="print instead the checkpoint file that this iteration goes on with, or an empty line",
     )
+    parser.add_argument(
+        "--begun-here",
+        action="store_true",
+        help="with --checkpoint: this start has begun it, so go on with it also without --resume",
+    )
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
     if options.checkpoint:
         split, iteration = options.checkpoint
-        print(_checkpoint(plan, split, int(iteration)))
+        is_ours = plan.command.resume or options.begun_here
+        print(_checkpoint(plan, split, int(iteration)) if is_ours else "")
         return 0
     finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.command.num_nodes), plan.paths)
     work = next_work(plan.command, plan.first_iteration, finished)
@@ -31,4 +37,4 @@ def main(argv: list[str]) -> int:
 
 def _checkpoint(plan: Plan, split: Split, iteration: int) -> str:
     path = plan.paths.checkpoint_shard(split, iteration)
-    return str(path) if plan.command.resume and path.exists() else ""
+    return str(path) if path.exists() else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
+from rl_agent.plan.runs import groups_dir
 
 
 def option(name: str) -> str:
@@ -77,6 +78,12 @@ def rollout(plan: Plan) -> int:
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
+    if how == "engine_dies" and "--resume" not in sys.argv:
+        record = groups_dir(plan.paths.run_dir(plan.run_id)) / "vllm"
+        os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
+        return 75
+    if how == "engine_gone":
+        return 75
     if how == "fail":
         return 7
     if how == "environment":

@@ -51,6 +51,23 @@ def test_a_failing_rollout_ends_the_loop_with_its_status(harness):
     assert harness.processes() == {}
 
 
+def test_an_engine_that_dies_in_mid_rollout_is_started_again_and_the_rollout_goes_on(harness):
+    done = harness.run(*BOTH, FAKE_ROLLOUT="engine_dies")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs[:4] == ["serve", "rollout", "serve", "rollout"]
+    assert "--resume" in harness.calls[[call.split()[0] for call in harness.calls].index("rollout") + 2]
+    assert harness.processes() == {}
+
+
+def test_an_engine_that_is_lost_again_and_again_ends_the_run_as_retry_later(harness):
+    done = harness.run(*BOTH, "engine.start_attempts=2", FAKE_ROLLOUT="engine_gone")
+
+    assert done.returncode == 75
+    assert harness.verbs.count("rollout") == 2
+    assert harness.processes() == {}
+
+
 def test_nothing_to_train_on_is_said_and_the_loop_goes_on(harness):
     done = harness.run(*BOTH, FAKE_PREPARE_UPDATE="nothing")
 
