@@ -5,6 +5,7 @@ from rl_agent.cluster.flags import finished_phases
 from rl_agent.cluster.schedule import add_shards, next_work
 from rl_agent.config import Plan
 from rl_agent.types import Split
+from rl_agent.update import versions
 
 SUMMARY = "print the next iteration and its unfinished phases, or an empty line when all is done"
 
@@ -30,9 +31,18 @@ def main(argv: list[str]) -> int:
         print(_checkpoint(plan, split, int(iteration)) if is_ours else "")
         return 0
     finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.command.num_nodes), plan.paths)
+    _add_published(finished, plan)
     work = next_work(plan.command, plan.first_iteration, finished)
     print(" ".join([str(work.iteration), *work.phases]) if work else "")
     return 0
+
+
+def _add_published(finished: dict[int, set[str]], plan: Plan) -> None:
+    """A published model ends its update, also where the run was killed before it wrote the flag."""
+    served = versions.served_folder(plan.paths)
+    record = versions.read_record(served) if served is not None else None
+    if record is not None and record.run_id == plan.run_id:
+        finished.setdefault(record.iteration, set()).add("update")
 
 
 def _checkpoint(plan: Plan, split: Split, iteration: int) -> str:

@@ -38,16 +38,16 @@ def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, float
 
 
 def reward_table(rows: dict[int, dict[str, float]]) -> Table:
-    """Iterations down; success and mean reward on both splits, samples trained on, loss across."""
+    """Iterations down; success rate and mean reward of the evaluation, then the rollout's success rate."""
     columns = {
-        "evaluation: success": "test/success_rate",
+        "evaluated": "test/success_rate",
         "reward": "test/reward_mean",
-        "rollout: success": "train/success_rate",
+        "rollout": "train/success_rate",
         "episodes": "train/episodes",
         "trained on": "update/samples",
         "loss": "update/loss",
     }
-    table = Table("iteration", *columns, title="evaluation and rollout per iteration")
+    table = Table("iteration", *columns, title="success rate and reward per iteration")
     for iteration, row in rows.items():
         table.add_row(str(iteration), *(_cell(row.get(key)) for key in columns.values()))
     return table

@@ -1,0 +1,62 @@
+"""`next` reads from the disk what is done, also where a kill came before the flag."""
+
+import pytest
+
+from rl_agent.cli import next as verb
+from rl_agent.update.versions import Published, write_record
+from tests.integration.tiny_model import make_plan
+
+
+def publish(plan, *, run_id: str) -> None:
+    folder = plan.paths.version_dir(1)
+    folder.mkdir(parents=True)
+    write_record(
+        folder,
+        Published(
+            weight_version=1,
+            previous=None,
+            run_id=run_id,
+            iteration=1,
+            learning_rate=1e-4,
+            samples=8,
+            update_steps=2,
+            created_at=0.0,
+        ),
+    )
+    plan.paths.model_link.symlink_to(folder)
+
+
+def finish_shards(plan, iteration: int) -> None:
+    for split in ("train", "test"):
+        shard = plan.paths.shard(split, iteration)
+        shard.parent.mkdir(parents=True, exist_ok=True)
+        shard.touch()
+
+
+@pytest.mark.parametrize(
+    ("run_id", "answer"),
+    [("run", "2 rollout evaluate update"), ("another-run", "1 update")],
+    ids=["its own update is not done twice", "the update of another run is not its own"],
+)
+def test_a_model_published_before_the_kill_ends_its_update(tmp_path, capsys, run_id, answer):
+    plan = make_plan(tmp_path / "log", tmp_path / "base")
+    plan.write(tmp_path / "plan.json")
+    finish_shards(plan, 1)
+    publish(plan, run_id=run_id)
+
+    assert verb.main(["--plan", str(tmp_path / "plan.json")]) == 0
+    assert capsys.readouterr().out.strip() == answer
+
+
+def test_a_checkpoint_is_taken_over_only_with_resume_or_by_the_start_that_began_it(tmp_path, capsys):
+    plan = make_plan(tmp_path / "log", tmp_path / "base")
+    plan.write(tmp_path / "plan.json")
+    growing = plan.paths.checkpoint_shard("train", 1)
+    growing.parent.mkdir(parents=True)
+    growing.touch()
+    words = ["--plan", str(tmp_path / "plan.json"), "--checkpoint", "train", "1"]
+
+    verb.main(words)
+    assert capsys.readouterr().out.strip() == ""
+    verb.main([*words, "--begun-here"])
+    assert capsys.readouterr().out.strip() == str(growing)
