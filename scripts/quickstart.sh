@@ -103,14 +103,24 @@ run_once() {
   touch "$OUT/.$phase-done"
 }
 
+# Refuse to mix two experiments in one folder.
+# Usage: check_settings
+check_settings() {
+  local settings="iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}" before
+  [[ -f $OUT/.settings ]] || { printf '%s\n' "$settings" >"$OUT/.settings" && return; }
+  before=$(<"$OUT/.settings")
+  [[ $before == "$settings" ]] ||
+    usage_error "$OUT was begun with '$before', this call says '$settings'; name another --out"
+}
+
 # Usage: show_result
 show_result() {
   "$PYTHON_BIN" -m rl_agent.cli report --log-path "$OUT/run"
   cat <<EOF
 
-On a GPU node, the same loop with a real model and your own tasks:
-  bash scripts/run.sh --data-path <folder with train.jsonl and test.jsonl> --log-path <folder> \\
-      --rl-phase both --eval-interval 6 model_config.base_model=Qwen/Qwen3-VL-8B-Instruct
+On a GPU node, the same tasks with a real model:
+  bash scripts/run.sh --data-path $OUT/tasks --log-path $OUT/gpu-run --rl-phase both --eval-interval 6 \\
+      model_config.base_model=Qwen/Qwen3-VL-8B-Instruct
 EOF
 }
 
@@ -122,6 +132,7 @@ main() {
   [[ $extra == cpu ]] || DEVICE_SETTINGS=("${GPU_SETTINGS[@]}")
   mkdir -p "$OUT/run"
   OUT=$(cd "$OUT" && pwd)
+  check_settings
   if [[ ! -f $(environment_stamp "$extra") ]]; then
     timed system_packages ensure_system_packages
     timed install ensure_environment "$extra"

@@ -109,6 +109,13 @@ update_phase() {
   [[ ${PLAN[rl_phase]} == both ]] && ((FAILED_UPDATES < 2)) || return "$LAST_STATUS"
 }
 
+# The curves of all iterations as LOG_PATH/reward.png; a run without numbers has none.
+# Usage: draw_curves
+draw_curves() {
+  [[ -s ${PLAN[metrics]} ]] || return 0
+  verb report --log-path "${PLAN[log_path]}" >/dev/null || say "the curves could not be drawn"
+}
+
 # Usage: run_phase <phase> <iteration>
 run_phase() {
   local phase=$1 iteration=$2 start outcome='done'
@@ -148,6 +155,10 @@ run_loop() {
     for phase in $work; do
       run_phase "$phase" "$iteration"
     done
+    if [[ ${PLAN[rl_phase]} == update && $UPDATE_OUTCOME == skipped ]]; then
+      say "training alone cannot change that: done"
+      break
+    fi
   done
 }
 
@@ -165,6 +176,7 @@ main() {
   run_loop
   stop_vllm
   stop_group wandb 30
+  draw_curves
   exit "$LAST_STATUS"
 }
 

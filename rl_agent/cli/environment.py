@@ -34,7 +34,8 @@ def _facts(plan: Plan) -> dict[str, str]:
         "num_nodes": str(plan.command.num_nodes),
         "debug_mode": str(int(plan.command.debug_mode)),
         "resume": str(int(plan.command.resume)),
-        "num_gpus": str(plan.hardware.num_gpus),
+        "num_gpus": str(_gpus_in_use(plan)),
+        "model_link": str(plan.paths.model_link),
         "start_attempts": str(plan.config.engine.start_attempts),
         "stop_timeout_s": str(math.ceil(plan.config.engine.stop_timeout_s)),
         "train_timeout_s": str(math.ceil(plan.config.trainer.timeout_s)),
@@ -42,5 +43,14 @@ def _facts(plan: Plan) -> dict[str, str]:
         "groups": str(groups_dir(run_dir)),
         "flags": str(plan.paths.flags / plan.run_id / str(plan.attempt)),
         "timeline": str(plan.paths.timeline),
+        "metrics": str(plan.paths.metrics),
+        "log_path": str(plan.config.log_path),
         "lock": str(lock_path(plan.config.log_path)),
     }
+
+
+def _gpus_in_use(plan: Plan) -> int:
+    """GPUs whose memory the run waits for; none where engine and trainer both stay on the CPU."""
+    config = plan.config
+    is_on_cpu = config.engine.device == "cpu" and config.trainer.use_cpu is True
+    return 0 if is_on_cpu else plan.hardware.num_gpus

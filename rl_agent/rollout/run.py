@@ -101,8 +101,9 @@ async def run_rollout(assignment: Assignment) -> str:
         writer = await stack.enter_async_context(_open_shard(assignment, header))
         rollout = Rollout(assignment, engine, chat, registry, writer, judge)
         await rollout.run(specs)
+        # First the numbers: after a kill in between, the phase ends again instead of losing them.
+        metrics_file.append(config.paths.metrics, rollout.record())
         await writer.complete()
-    metrics_file.append(config.paths.metrics, rollout.record())
     return rollout.collector.summary()
 
 

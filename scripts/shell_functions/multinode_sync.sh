@@ -12,7 +12,6 @@ create_phase_flag() {
 # Wait until every rank has finished a phase; 124 names those that have not.
 # Usage: wait_for_phase <iteration> <phase>
 wait_for_phase() {
-  ((PLAN[num_nodes] > 1)) || return 0 # this rank's own flag is all there is to wait for
   ((${PLAN[num_nodes]} > 1)) || return 0 # the only rank is the one that asks
   verb flag wait --folder "${PLAN[flags]}" --ranks "${PLAN[num_nodes]}" --iteration "$1" --phase "$2"
 }

@@ -52,7 +52,9 @@ ensure_vllm_running() {
   answer=$(verb engine --plan "$PLAN_FILE" check)
   if ((${PLAN[debug_mode]})); then
     [[ $answer == wanted || $answer == old-version ]] || { say "the external engine is gone"; return 75; }
-    return 0
+    ((HAS_NEW_MODEL)) || return 0
+    say "the external engine still holds the weights of before: restart it on $(readlink -f "${PLAN[model_link]}"), then --resume"
+    return 75
   fi
   [[ -z ${PGID_OF[vllm]:-} || $answer != wanted ]] || return 0
   stop_vllm

@@ -133,6 +133,27 @@ def test_debug_mode_uses_the_external_engine_and_leaves_it_alone(harness):
     assert harness.verbs == ["rollout", "rollout", "prepare-update", "train", "publish"]
 
 
+def test_debug_mode_stops_when_the_external_engine_holds_the_weights_of_before(harness):
+    with external_engine(harness, root=harness.home / "model") as engine:
+        done = harness.run(
+            "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "--debug-mode"
+        )  # fmt: skip
+
+        assert done.returncode == 75
+        assert "restart it on" in done.stderr
+        assert "version-000001" in done.stderr
+        assert harness.verbs.count("train") == 1
+        assert engine.poll() is None
+
+
+def test_update_alone_ends_when_there_is_nothing_to_train_on(harness):
+    done = harness.run("--rl-phase", "update", FAKE_PREPARE_UPDATE="nothing")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["prepare-update"]
+    assert "training alone cannot change that" in done.stderr
+
+
 def test_debug_mode_refuses_an_engine_with_a_foreign_model(harness):
     with external_engine(harness, root="/foreign"):
         done = harness.run(*BOTH, "--debug-mode")
