@@ -86,15 +86,22 @@ def wait_for_ranks(
         sleep(_POLL_S)
 
 
-def finished_phases(flags_dir: Path, run_id: str, num_ranks: int) -> dict[int, set[str]]:
-    """Phases that every rank has finished, by iteration, over all attempts of a run."""
+def finished_phases(flags_dir: Path, run_id: str, num_ranks: int, attempt: int) -> dict[int, set[str]]:
+    """Phases that every rank has finished, by iteration, over all attempts of a run.
+
+    A phase that failed counts, so that a loop goes on behind it; but where it was the last thing an earlier
+    attempt did, this attempt does it again.
+    """
     ranks: dict[tuple[int, str], set[int]] = {}
-    for path in (flags_dir / run_id).glob("*/*/*/rank-*.json"):
-        iteration, phase = path.parts[-3:-1]
-        key = (int(iteration), phase)
+    failed: set[tuple[int, str]] = set()
+    for path in sorted((flags_dir / run_id).glob("*/*/*/rank-*.json"), key=lambda path: int(path.parts[-4])):
+        key = (int(path.parts[-3]), path.parts[-2])
         ranks.setdefault(key, set()).add(int(path.stem.removeprefix("rank-")))
+        is_failed = json.loads(path.read_text())["outcome"] == "failed" and int(path.parts[-4]) < attempt
+        failed.add(key) if is_failed else failed.discard(key)
+    newest = max((iteration for iteration, _ in ranks), default=0)
     finished: dict[int, set[str]] = {}
-    for (iteration_number, phase), present in ranks.items():
-        if len(present) >= num_ranks:
-            finished.setdefault(iteration_number, set()).add(phase)
+    for (iteration, phase), present in ranks.items():
+        if len(present) >= num_ranks and not (iteration == newest and (iteration, phase) in failed):
+            finished.setdefault(iteration, set()).add(phase)
     return finished

@@ -32,8 +32,9 @@ def resolve_model(config: Config) -> ResolvedModel:
 
 def published_version(paths: RunPaths) -> int:
     """Weight version that `model.pt` names; 0 if nothing was published."""
-    match = _VERSION_DIR.match(paths.model_link.resolve().name) if paths.model_link.exists() else None
-    return int(match[1]) if match else 0
+    target = paths.model_link.resolve()
+    match = _VERSION_DIR.match(target.name) if target.exists() else None
+    return int(match[1]) if match and target.parent == paths.checkpoints.resolve() else 0
 
 
 def version_of_root(root: str, config: Config) -> int | None:

@@ -5,6 +5,7 @@ and never holds up the loop.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,11 @@ from typing import Any
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
-    """Append `record` as one line; a single write, so concurrent writers do not mix lines."""
+    """Append `record` as one line; a single write, so concurrent writers do not mix lines.
+
+    A number that is not finite is left out: JSON has no word for it, and a mean over nothing ends no run.
+    """
+    record = {k: v for k, v in record.items() if not isinstance(v, float) or math.isfinite(v)}
     line = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

@@ -119,5 +119,5 @@ def _kind(command: Command) -> tuple[str, ...]:
 
 
 def _work(plan: Plan) -> Work | None:
-    finished = finished_phases(plan.paths.flags, plan.run_id, plan.command.num_nodes)
+    finished = finished_phases(plan.paths.flags, plan.run_id, plan.command.num_nodes, plan.attempt)
     return next_work(plan.command, plan.first_iteration, add_shards(finished, plan.paths))

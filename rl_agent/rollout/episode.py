@@ -11,14 +11,17 @@ own bugs, a dead engine (RetryLater) and the cancellation of the job get out.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import EnvironmentFailure, PromptTooLong, RolloutError
 from rl_agent.rollout.conversation import Conversation, Policy
+from rl_agent.rollout.images import image_place, keep_images
 from rl_agent.types import EpisodeSpec, Failure, Observation, Split, Status, Step, StepResult, Trajectory
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,8 @@ class EpisodeSetup:
     create_environment: Callable[[str], Environment]
     step_timeout_s: float
     episode_timeout_s: float
+    images: Path | None = None
+    """Where observations' images are kept; None leaves them where they are."""
     rank: int = 0
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -96,6 +101,7 @@ class Episode:
         observation = _shown(await self._ask(environment.reset(spec.task, spec.seed), "reset"), "reset")
         conversation = Conversation(self._setup.policy, seed=spec.seed, name=key)
         while True:
+            observation = await self._keep_images(observation)
             try:
                 turn = await conversation.respond(observation)
             except PromptTooLong:
@@ -120,6 +126,13 @@ class Episode:
                 self._is_truncated = not result.done
                 return
             observation = result.observation
+
+    async def _keep_images(self, observation: Observation) -> Observation:
+        setup = self._setup
+        if setup.images is None or not observation.images:
+            return observation
+        place = image_place(setup.images, setup.split, setup.iteration, self.spec.key)
+        return await asyncio.to_thread(keep_images, observation, place, len(self.steps))
 
     def _create(self) -> Environment:
         try:
@@ -209,6 +222,8 @@ def _result(result: object) -> StepResult:
         reward = float(result.reward)
     except (TypeError, ValueError) as error:
         raise _environment_failure("step returned a reward that is no number", error) from error
+    if not math.isfinite(reward):
+        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
     return StepResult(
         _shown(result.observation, "step"),
         reward,

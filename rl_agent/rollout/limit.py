@@ -129,11 +129,14 @@ async def follow_pressure(
     silent for `SILENCE_TIMEOUT_S`; a busy one may miss a question.
     """
     heard = clock()
+    has_answered = False
     while True:
         await sleep(SAMPLE_INTERVAL_S)
         try:
             sample = await pressure()
         except EngineError as error:
+            if has_answered:  # it has the metrics, and was only too busy to show them
+                continue
             log.warning("requests at the engine stay at most %d: %s", gate.limit, error)
             return
         except RetryLater:
@@ -141,6 +144,7 @@ async def follow_pressure(
                 raise
             continue
         heard = clock()
+        has_answered = True
         limit = rule.next_limit(gate.limit, sample, in_use=gate.in_use)
         if limit != gate.limit:
             log.debug("requests at the engine: at most %d (%s)", limit, sample)

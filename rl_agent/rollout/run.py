@@ -175,6 +175,7 @@ class Rollout:
             create_environment=registry.create,
             step_timeout_s=rollout.step_timeout_s,
             episode_timeout_s=rollout.episode_timeout_s,
+            images=config.paths.images,
             rank=assignment.plan.command.rank,
         )
         self.collector = Collector(

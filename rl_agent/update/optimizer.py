@@ -61,6 +61,9 @@ def obstacle(progress: Progress | None, config: TrainerConfig, setup: Setup) -> 
     """Why the optimizer starts afresh; empty where it is continued."""
     if not config.continue_optimizer:
         return "trainer.continue_optimizer is false"
+    if config.lr_scheduler_type not in ("constant", "constant_with_warmup"):
+        # Continued, every update would sit at the end of one long curve, with hardly a learning rate left.
+        return f"trainer.lr_scheduler_type={config.lr_scheduler_type} decays within an update"
     if progress is None:
         return "the served model came without an optimizer's state"
     if progress.is_lora != (config.finetuning_type == "lora"):

@@ -65,8 +65,10 @@ def read_record(folder: Path) -> Published | None:
 def served_folder(paths: RunPaths) -> Path | None:
     """The version folder that `model.pt` names; None while it names none."""
     link = paths.model_link
-    name = link.readlink().name if link.is_symlink() else ""
-    return paths.checkpoints / name if _VERSION.match(name) else None
+    target = link.parent / link.readlink() if link.is_symlink() else None
+    # A link to a version of another log path is the user's own model, not one that was published here.
+    is_ours = target is not None and target.parent.resolve() == paths.checkpoints.resolve()
+    return paths.checkpoints / target.name if target and is_ours and _VERSION.match(target.name) else None
 
 
 def next_version(paths: RunPaths) -> int:

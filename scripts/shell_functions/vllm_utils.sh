@@ -4,6 +4,7 @@
 
 export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
 ENGINE_STARTS=0   # numbers the server's logs
+IS_GPU_BUSY=0     # the last start never came to the server: someone else holds the GPU's memory
 HAS_NEW_MODEL=0   # a model was published that no server has been started on yet
 
 # One start: the server as a group with its own log, watched until it is ready or dead.
@@ -27,6 +28,7 @@ start_vllm() {
   for ((attempt = 1; attempt <= ${PLAN[start_attempts]}; attempt++)); do
     status=0
     wait_for_gpu_memory_clear || status=$?
+    IS_GPU_BUSY=$((status != 0))
     ((status != 0)) || start_vllm_once || status=$?
     if ((status == 0)); then
       record_span engine_start "$1" "$start"
@@ -59,7 +61,7 @@ ensure_vllm_running() {
   [[ -z ${PGID_OF[vllm]:-} || $answer != wanted ]] || return 0
   stop_vllm
   start_vllm "$1" || status=$?
-  if ((status != 0 && status != 78 && HAS_NEW_MODEL)); then
+  if ((status != 0 && status != 78 && HAS_NEW_MODEL && !IS_GPU_BUSY)); then
     say "the new model does not start: going back to the one before"
     verb rollback --plan "$PLAN_FILE" >&2
     status=0

@@ -1,4 +1,6 @@
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -302,3 +304,43 @@ async def test_images_go_as_messages_and_every_prompt_is_whole_again():
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": shown},
     ]
+
+
+async def test_images_are_kept_where_the_engine_may_read_them_also_when_the_next_one_replaces_them(tmp_path):
+    screenshot = tmp_path / "screen.png"
+
+    class Screen(FakeEnvironment):
+        async def step(self, action):
+            result = await super().step(action)
+            screenshot.write_bytes(b"after " + str(len(self.actions)).encode())
+            return replace(result, observation=Observation("look", (str(screenshot),)))
+
+    setup = replace(make_setup(Screen(length=3)), images=tmp_path / "images")
+    trajectory = await Episode(make_spec(), setup).run()
+
+    kept = [Path(step.observation.images[0]) for step in trajectory.steps[1:]]
+    assert [path.read_bytes() for path in kept] == [b"after 1", b"after 2"]
+    assert all(path.is_relative_to(tmp_path / "images") for path in kept)
+
+
+async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):
+    class Blind(FakeEnvironment):
+        async def reset(self, task, seed):
+            return Observation("look", (str(tmp_path / "missing.png"),))
+
+    trajectory = await Episode(make_spec(), replace(make_setup(Blind()), images=tmp_path / "images")).run()
+
+    assert trajectory.status is Status.FAILED
+    assert "missing.png" in trajectory.failure.message
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+async def test_a_reward_that_is_not_finite_is_a_failure_of_the_environment(reward):
+    class Odd(FakeEnvironment):
+        async def step(self, action):
+            return replace(await super().step(action), reward=reward)
+
+    trajectory = await run_episode(Odd())
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure.kind == "EnvironmentFailure"

@@ -56,6 +56,18 @@ def test_progress_is_the_union_over_attempts_and_needs_every_rank(tmp_path):
     create_flag(place(tmp_path, 1, 1, "rollout"), Flag(0, "done", 0.0))
     create_flag(place(tmp_path, 2, 1, "rollout"), Flag(1, "done", 0.0))
     create_flag(place(tmp_path, 2, 1, "update"), Flag(1, "done", 0.0))
-    assert finished_phases(tmp_path, "run", 2) == {1: {"rollout"}}
-    assert finished_phases(tmp_path, "run", 1) == {1: {"rollout", "update"}}
-    assert finished_phases(tmp_path, "other", 1) == {}
+    assert finished_phases(tmp_path, "run", 2, 1) == {1: {"rollout"}}
+    assert finished_phases(tmp_path, "run", 1, 1) == {1: {"rollout", "update"}}
+    assert finished_phases(tmp_path, "other", 1, 1) == {}
+
+
+def test_a_failed_last_update_is_done_again_by_the_next_attempt_and_an_earlier_one_is_not(tmp_path):
+    def write(iteration, phase, outcome):
+        create_flag(FlagPlace(tmp_path / "run" / "1", iteration, phase), Flag(0, outcome, 0.0))
+
+    write(1, "update", "failed")
+    write(2, "rollout", "done")
+    write(2, "update", "failed")
+
+    assert finished_phases(tmp_path, "run", 1, 1)[2] == {"rollout", "update"}
+    assert finished_phases(tmp_path, "run", 1, 2) == {1: {"update"}, 2: {"rollout"}}
