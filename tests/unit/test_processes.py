@@ -55,7 +55,7 @@ def test_a_group_includes_children_that_moved_to_another_session(start):
     found = members(group)
     assert process.pid in found
     assert len(found) == 2
-    assert end_groups([group], grace_s=5)
+    assert end_groups([group], grace_s=60)
     assert members(group) == []
 
 
@@ -64,7 +64,7 @@ def test_children_are_found_after_their_parent_died(start):
     process.kill()
     process.wait()
     assert len(members(group)) == 1
-    assert end_groups([group], grace_s=5)
+    assert end_groups([group], grace_s=60)
 
 
 def test_a_process_that_ignores_term_is_killed_after_the_grace(start):
