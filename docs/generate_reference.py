@@ -71,7 +71,8 @@ def type_name(section: Any, key: str) -> str:
     text = re.sub(r"typing\.|<class '([\w.]+)'>", lambda m: m[1] or "", text)
     text = re.sub(r"Annotated\[(\w+), [^\]]*\]\)?\]?", r"\1", text)
     limits = ", ".join(limit(item) for item in field.metadata if not callable(item))
-    text = text.replace("Literal", "one of ").replace("NoneType", "None").rsplit(".", 1)[-1]
+    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text)
+    text = text.replace("Literal", "one of ").replace("NoneType", "None")
     return f"{text} ({limits})" if limits else text
 
 

@@ -84,6 +84,7 @@ class EngineConfig(Section):
 
 class EnvConfig(Section):
     kinds: dict[str, str]
+    module_folders: tuple[Path, ...]
     default_env: str
     server_size: Positive
     train_tasks: str

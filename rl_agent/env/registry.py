@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 from rl_agent.config import EnvConfig
@@ -68,6 +70,7 @@ class EnvironmentRegistry:
         module_name, colon, class_name = dotted.partition(":")
         if not (module_name and colon and class_name):
             raise ConfigError(f"{key}: not of the form package.module:Class")
+        _look_first_in(self._env_config.module_folders)
         try:
             module = importlib.import_module(module_name)
         except Exception as error:  # a module may raise anything while it is imported
@@ -79,6 +82,12 @@ class EnvironmentRegistry:
         if problem:
             raise ConfigError(f"{key}: {problem}")
         return found
+
+
+def _look_first_in(folders: Iterable[Path]) -> None:
+    """As Python does with the folder it is started in."""
+    new = [str(folder) for folder in folders if str(folder) not in sys.path]
+    sys.path[:0] = new
 
 
 def _problem_with(found: object, kwargs: dict[str, object]) -> str | None:

@@ -29,6 +29,7 @@ def tasks_and_registry(tmp_path, monkeypatch):
     env_config = EnvConfig.model_construct(
         **yaml.safe_load(block("yaml")),
         default_env="none",
+        module_folders=(),
         kwargs={"guess_number": {"highest": 50}},
     )
     yield load_tasks(tmp_path / "train.jsonl", env_config), EnvironmentRegistry(env_config)

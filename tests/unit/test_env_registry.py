@@ -37,7 +37,7 @@ class Mute:
 
 
 def registry(dotted, **kwargs):
-    env_config = EnvConfig.model_construct(kinds={"echo": dotted}, kwargs={"echo": kwargs})
+    env_config = EnvConfig.model_construct(kinds={"echo": dotted}, module_folders=(), kwargs={"echo": kwargs})
     return EnvironmentRegistry(env_config)
 
 

@@ -14,6 +14,7 @@ from rl_agent.types import Task
 
 ENV_CONFIG = EnvConfig(
     kinds={"reasoning_gym": "a:B", "math": "c:D"},
+    module_folders=(),
     default_env="reasoning_gym",
     server_size=1,
     train_tasks="train.jsonl",
