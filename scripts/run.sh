@@ -43,14 +43,14 @@ make_plan() {
       --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
     esac
   done
-  PLAN_FILE=$(RL_AGENT_DRIVER_PID=$$ verb plan "$@")
+  PLAN_FILE=$(RL_AGENT_DRIVER_PID=$$ "$PYTHON_BIN" -m rl_agent.cli plan "$@")
 }
 
 # Take over what the plan says: variables for every process of the run, and facts for this script.
 # Usage: read_plan
 read_plan() {
   local words word
-  mapfile -d '' -t words < <(verb environment --plan "$PLAN_FILE")
+  mapfile -d '' -t words < <("$PYTHON_BIN" -m rl_agent.cli environment --plan "$PLAN_FILE")
   for word in "${words[@]}"; do
     if [[ $word == [A-Z]* ]]; then export "${word?}"; else PLAN[${word%%=*}]=${word#*=}; fi
   done
@@ -79,6 +79,7 @@ on_exit() {
   IS_STARTING=0
   if [[ -n $PLAN_FILE ]]; then
     (($1 == 0)) || say "stopping (status $1); the same command with --resume goes on"
+    stop_group node # it ends what it is doing, and says good-bye to the others
     stop_all
     dismiss_guard
     rm -f -- "${PLAN[lock]:-}"
@@ -113,7 +114,7 @@ update_phase() {
 # Usage: draw_curves
 draw_curves() {
   [[ -s ${PLAN[metrics]} ]] || return 0
-  verb report --log-path "${PLAN[log_path]}" >/dev/null || say "the curves could not be drawn"
+  ask report --log-path "${PLAN[log_path]}" || say "the curves could not be drawn"
 }
 
 # Usage: run_phase <phase> <iteration>
@@ -149,9 +150,9 @@ run_phase() {
 run_loop() {
   local work iteration phase
   while true; do
-    work=$(verb next --plan "$PLAN_FILE")
-    [[ -n $work ]] || break
-    read -r iteration work <<<"$work"
+    ask next --plan "$PLAN_FILE"
+    [[ -n $ANSWER ]] || break
+    read -r iteration work <<<"$ANSWER"
     for phase in $work; do
       run_phase "$phase" "$iteration"
     done
@@ -163,15 +164,17 @@ run_loop() {
 }
 
 main() {
-  exec {GUARD_FD}>/dev/null
+  exec {GUARD_FD}>/dev/null {NODE_IN}>/dev/null {NODE_OUT}</dev/null
   trap 'on_exit $?' EXIT
   trap 'on_signal 130' INT
   trap 'on_signal 143' TERM
   trap 'on_signal 129' HUP
+  trap : PIPE # a node process that has died is found by its silence
   find_python
   make_plan "$@"
   read_plan
   start_guard
+  start_node
   start_recorder
   run_loop
   stop_vllm

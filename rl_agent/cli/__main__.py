@@ -24,13 +24,18 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         show_help()
         return 0 if argv else EXIT_USAGE
+    return call(argv)
+
+
+def call(argv: list[str]) -> int:
+    """Run one verb; a deliberate failure becomes a line on stderr and its exit code."""
     verb, *rest = argv
     if verb not in verbs():
         print(f"rl_agent: no verb {verb!r}; there are {', '.join(verbs())}", file=sys.stderr)
         return EXIT_USAGE
     module = importlib.import_module(f"rl_agent.cli.{verb.replace('-', '_')}")
     try:
-        return module.main(rest)
+        return int(module.main(rest))
     except HarnessError as error:
         print(f"{verb}: {error}", file=sys.stderr)
         return error.exit_code

@@ -7,6 +7,7 @@ readonly PROJECT_ROOT
 readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
 readonly STOP_GRACE_S=3 # a stopping run gives each of its groups this long before KILL
 readonly POLL_S=0.1
+ANSWER=''        # what the verb that was asked for last has printed
 declare -A PLAN=()        # what the verb `environment` says about the plan
 declare -A PGID_OF=()     # name of a running group -> process id of its leader
 declare -A TOKEN_OF=()    # name of a running group -> the mark that all its processes inherit
@@ -31,29 +32,40 @@ python_of_project() {
   printf '%s\n' "$python"
 }
 
-# Run a short verb of the package in the foreground; long ones go through run_verb.
-# Usage: verb <name> [arguments…]
-verb() {
-  "$PYTHON_BIN" -m rl_agent.cli "$@" {GUARD_FD}>&-
+# Start the process that answers the verbs of this run, so that Python starts once and not in every phase.
+# Usage: start_node
+start_node() {
+  start_group node "$PYTHON_BIN" -m rl_agent.cli node
 }
 
-# Run a verb as a process group to its end; returns its exit status.
-# Usage: run_verb <name> [arguments…]
-run_verb() {
-  start_group "$1" "$PYTHON_BIN" -m rl_agent.cli "$@"
-  wait_group "$1"
+# Ask the node process to run a verb: sets ANSWER to what it printed, returns its exit status. `read` and not
+# a subshell waits for the reply, so that a signal ends the wait at once.
+# Usage: ask <verb> [arguments…]
+ask() {
+  local status=''
+  ANSWER=''
+  printf '%s\0' "$#" "$@" >&"$NODE_IN" || true
+  IFS='' read -r -d '' status <&"$NODE_OUT" || true
+  IFS='' read -r -d '' ANSWER <&"$NODE_OUT" || { say "the node process died at: $*"; return 70; }
+  return "$status"
 }
 
 # Start a command as the leader of its own process group, recorded on disk before it runs. It keeps the
-# caller's stdout and stderr, gets no stdin, and does not inherit the guard's pipe.
+# caller's stdout and stderr, gets no stdin, and inherits none of this shell's pipes. The group `node` talks
+# to this shell: its stdin and stdout become NODE_IN and NODE_OUT.
 # Usage: start_group <name> <command…>
 start_group() {
   local name=$1 token=$SRANDOM$SRANDOM record=${PLAN[groups]}/$1
-  shift
+  local -a command=(env "RL_AGENT_GROUP=$token" setsid "$BASH" "$SHELL_FUNCTIONS/recorded_exec.sh" "$record")
+  command+=("${@:2}")
   rm -f -- "$record"
   IS_STARTING=1
-  RL_AGENT_GROUP=$token setsid "$BASH" "$SHELL_FUNCTIONS/recorded_exec.sh" "$record" "$@" \
-    </dev/null {GUARD_FD}>&- &
+  if [[ $name == node ]]; then
+    coproc NODE { exec "${command[@]}" {GUARD_FD}>&-; }
+    exec {NODE_OUT}<&"${NODE[0]}" {NODE_IN}>&"${NODE[1]}"
+  else
+    "${command[@]}" </dev/null {GUARD_FD}>&- {NODE_IN}>&- {NODE_OUT}<&- &
+  fi
   PGID_OF[$name]=$!
   TOKEN_OF[$name]=$token
   GROUP_ORDER+=("$name")
@@ -177,15 +189,15 @@ record_span() {
     >>"${PLAN[timeline]}"
 }
 
-# The model to serve, as PATH<TAB>WEIGHT_VERSION.
+# The model to serve, as PATH<TAB>WEIGHT_VERSION in ANSWER.
 # Usage: resolve_model_to_serve
 resolve_model_to_serve() {
-  verb model --plan "$PLAN_FILE"
+  ask model --plan "$PLAN_FILE"
 }
 
-# Usage: detect_num_gpus
+# Usage: detect_num_gpus      (ANSWER)
 detect_num_gpus() {
-  verb gpu count
+  ask gpu count
 }
 
 # The newest checkpoint-K of a training, or nothing.

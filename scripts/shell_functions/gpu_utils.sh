@@ -7,7 +7,7 @@
 # Usage: wait_for_gpu_memory_clear
 wait_for_gpu_memory_clear() {
   ((${PLAN[num_gpus]} > 0 && !${PLAN[debug_mode]})) || return 0
-  run_verb gpu wait --plan "$PLAN_FILE"
+  ask gpu wait --plan "$PLAN_FILE"
 }
 
 # End what is left of the training that this run started, and nothing else.

@@ -5,7 +5,7 @@
 # Record that this rank has finished a phase.
 # Usage: create_phase_flag <iteration> <phase> [done|skipped|failed]
 create_phase_flag() {
-  verb flag create --folder "${PLAN[flags]}" --rank "${PLAN[rank]}" --iteration "$1" --phase "$2" \
+  ask flag create --folder "${PLAN[flags]}" --rank "${PLAN[rank]}" --iteration "$1" --phase "$2" \
     --outcome "${3:-done}"
 }
 
@@ -13,7 +13,7 @@ create_phase_flag() {
 # Usage: wait_for_phase <iteration> <phase>
 wait_for_phase() {
   ((${PLAN[num_nodes]} > 1)) || return 0 # the only rank is the one that asks
-  verb flag wait --folder "${PLAN[flags]}" --ranks "${PLAN[num_nodes]}" --iteration "$1" --phase "$2"
+  ask flag wait --folder "${PLAN[flags]}" --ranks "${PLAN[num_nodes]}" --iteration "$1" --phase "$2"
 }
 
 # An iteration's data is the shards of all ranks, read where they lie: it is complete, and nothing is

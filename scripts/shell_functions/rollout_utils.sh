@@ -10,13 +10,15 @@ collect_once() {
   local split=$1 iteration=$2 options=()
   RESUME_CHECKPOINT_PATH=''
   if ((PLAN[resume])) || [[ -n ${3:-} ]]; then
-    RESUME_CHECKPOINT_PATH=$(verb next --plan "$PLAN_FILE" --checkpoint "$split" "$iteration" "${@:3}") || return
+    ask next --plan "$PLAN_FILE" --checkpoint "$split" "$iteration" "${@:3}" || return
+    RESUME_CHECKPOINT_PATH=$ANSWER
   fi
   if [[ -n $RESUME_CHECKPOINT_PATH ]]; then
     say "going on with $RESUME_CHECKPOINT_PATH"
     options=(--resume)
   fi
-  run_verb rollout --plan "$PLAN_FILE" --iteration "$iteration" --split "$split" "${options[@]}"
+  ask rollout --plan "$PLAN_FILE" --iteration "$iteration" --split "$split" "${options[@]}" || return
+  printf '%s\n' "$ANSWER"
 }
 
 # Collect a split; if the engine is lost on the way (75), start it again and go on, as often as one may

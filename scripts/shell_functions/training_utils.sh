@@ -27,17 +27,17 @@ run_llamafactory_training() {
 # the step that failed; sets UPDATE_OUTCOME.
 # Usage: update_atomic <iteration>
 update_atomic() {
-  local iteration=$1 answer=$RUN_DIR/answer
+  local iteration=$1
   UPDATE_OUTCOME=failed
-  run_verb prepare-update --plan "$PLAN_FILE" --iteration "$iteration" >"$answer" || return
-  if [[ -z $(<"$answer") ]]; then
+  ask prepare-update --plan "$PLAN_FILE" --iteration "$iteration" || return
+  if [[ -z $ANSWER ]]; then
     say "iteration $iteration: nothing to train on; the model stays as it is"
     UPDATE_OUTCOME=skipped
     return 0
   fi
   run_llamafactory_training "$iteration" || return
-  run_verb publish --plan "$PLAN_FILE" --iteration "$iteration" >"$answer" || return
-  say "published $(tr '\t' ' ' <"$answer")"
+  ask publish --plan "$PLAN_FILE" --iteration "$iteration" || return
+  say "published ${ANSWER/$'\t'/ }"
   HAS_NEW_MODEL=1
   UPDATE_OUTCOME='done'
 }

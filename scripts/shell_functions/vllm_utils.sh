@@ -15,7 +15,7 @@ start_vllm_once() {
   log=${PLAN[logs]}/vllm-${PLAN[attempt]}-$ENGINE_STARTS.log
   say "starting the engine; its log is $log"
   start_group vllm "$PYTHON_BIN" -m rl_agent.cli serve --plan "$PLAN_FILE" >"$log" 2>&1
-  run_verb engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "$log" || status=$?
+  ask engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "$log" || status=$?
   ((status == 0)) || stop_vllm
   return "$status"
 }
@@ -51,7 +51,8 @@ stop_vllm() {
 # Usage: ensure_vllm_running <iteration>
 ensure_vllm_running() {
   local answer status=0
-  answer=$(verb engine --plan "$PLAN_FILE" check)
+  ask engine --plan "$PLAN_FILE" check
+  answer=$ANSWER
   if ((${PLAN[debug_mode]})); then
     [[ $answer == wanted || $answer == old-version ]] || { say "the external engine is gone"; return 75; }
     ((HAS_NEW_MODEL)) || return 0
@@ -63,7 +64,8 @@ ensure_vllm_running() {
   start_vllm "$1" || status=$?
   if ((status != 0 && status != 78 && HAS_NEW_MODEL && !IS_GPU_BUSY)); then
     say "the new model does not start: going back to the one before"
-    verb rollback --plan "$PLAN_FILE" >&2
+    ask rollback --plan "$PLAN_FILE"
+    say "serving $ANSWER"
     status=0
     start_vllm "$1" || status=$?
   fi

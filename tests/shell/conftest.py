@@ -18,8 +18,8 @@ FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
 STUB = f"""#!/usr/bin/env bash
 if [[ $1 == -m && $2 == rl_agent.cli ]]; then
   case $3 in
-    serve | rollout | prepare-update | train | publish | rollback | wandb-sync)
-      exec {sys.executable!r} {str(FAKE_VERBS)!r} "${{@:3}}" ;;
+    node | serve | train | wandb-sync)
+      exec {sys.executable!r} -m tests.shell.fake_verbs "${{@:3}}" ;;
   esac
 fi
 exec {sys.executable!r} "$@"

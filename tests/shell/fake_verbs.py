@@ -1,7 +1,8 @@
 """Stands in for the verbs that would need a model: a server, a rollout, an update.
 
-Called as `fake_verbs.py VERB ARGUMENTS…`; the variables FAKE_<VERB> say how it behaves. Every call is
-noted in the file named by FAKE_CALLS.
+Called as `fake_verbs.py VERB ARGUMENTS…`, or as `fake_verbs.py node`, the real node process with the verbs
+below in place of their own. The variables FAKE_<VERB> say how they behave. Every call is noted in the file
+named by FAKE_CALLS.
 """
 
 import http.server
@@ -13,25 +14,28 @@ import sys
 import time
 from pathlib import Path
 
+from rl_agent.cli import node
+from rl_agent.cli.__main__ import call as real_call
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.plan.runs import groups_dir
 
 
-def option(name: str) -> str:
-    return sys.argv[sys.argv.index(name) + 1]
+def option(argv: list[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
 
 
 def behaviour(verb: str) -> str:
     return os.environ.get("FAKE_" + verb.upper().replace("-", "_"), "")
 
 
-def note(plan: Plan, verb: str) -> None:
+def note(argv: list[str]) -> None:
+    """Without the plan, which every verb has first."""
     with Path(os.environ["FAKE_CALLS"]).open("a") as file:
-        file.write(" ".join([verb, *sys.argv[4:]]) + "\n")
+        file.write(" ".join([argv[0], *argv[3:]]) + "\n")
 
 
-def serve(plan: Plan) -> int:
+def serve(plan: Plan, argv: list[str]) -> int:
     how = behaviour("serve")
     if how == "die" or (how == "die_on_new" and resolve_model(plan.config).weight_version > 0):
         time.sleep(0.3)
@@ -67,18 +71,18 @@ def answer_forever(host: str, port: int, root: str) -> None:
     server.serve_forever()
 
 
-def rollout(plan: Plan) -> int:
-    split, iteration = option("--split"), int(option("--iteration"))
+def rollout(plan: Plan, argv: list[str]) -> int:
+    split, iteration = option(argv, "--split"), int(option(argv, "--iteration"))
     growing = plan.paths.checkpoint_shard(split, iteration)
     growing.parent.mkdir(parents=True, exist_ok=True)
     growing.touch()
     how = behaviour("rollout")
-    if how == "hang" and "--resume" not in sys.argv:
+    if how == "hang" and "--resume" not in argv:
         time.sleep(600)
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
-    if how == "engine_dies" and "--resume" not in sys.argv:
+    if how == "engine_dies" and "--resume" not in argv:
         record = groups_dir(plan.paths.run_dir(plan.run_id)) / "vllm"
         os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
         return 75
@@ -92,12 +96,12 @@ def rollout(plan: Plan) -> int:
     return 0
 
 
-def prepare_update(plan: Plan) -> int:
+def prepare_update(plan: Plan, argv: list[str]) -> int:
     print("" if behaviour("prepare-update") == "nothing" else "/train.yaml")
     return 0
 
 
-def train(plan: Plan) -> int:
+def train(plan: Plan, argv: list[str]) -> int:
     how = behaviour("train")
     if how == "hang":
         subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -110,7 +114,7 @@ def train(plan: Plan) -> int:
     return 0
 
 
-def publish(plan: Plan) -> int:
+def publish(plan: Plan, argv: list[str]) -> int:
     version = 1 + len(list(plan.paths.checkpoints.glob("version-*")))
     folder = plan.paths.version_dir(version)
     folder.mkdir(parents=True)
@@ -119,7 +123,7 @@ def publish(plan: Plan) -> int:
     return 0
 
 
-def rollback(plan: Plan) -> int:
+def rollback(plan: Plan, argv: list[str]) -> int:
     version = resolve_model(plan.config).weight_version
     if version > 1:
         switch(plan, plan.paths.version_dir(version - 1))
@@ -134,15 +138,35 @@ def switch(plan: Plan, folder: Path) -> None:
     link.rename(plan.paths.model_link)
 
 
-def wandb_sync(plan: Plan) -> int:
+def wandb_sync(plan: Plan, argv: list[str]) -> int:
     signal.pause()
     return 0
+
+
+FAKES = {
+    "serve": serve,
+    "rollout": rollout,
+    "prepare-update": prepare_update,
+    "train": train,
+    "publish": publish,
+    "rollback": rollback,
+    "wandb-sync": wandb_sync,
+}
+
+
+def call(argv: list[str]) -> int:
+    return fake(argv) if argv[0] in FAKES else real_call(argv)
+
+
+def fake(argv: list[str]) -> int:
+    note(argv)
+    return FAKES[argv[0]](Plan.read(Path(option(argv, "--plan"))), argv)
 
 
 if __name__ == "__main__":
     verb = sys.argv[1]
     if verb == "external":
         answer_forever("127.0.0.1", int(sys.argv[2]), sys.argv[3])
-    plan = Plan.read(Path(option("--plan")))
-    note(plan, verb)
-    sys.exit(globals()[verb.replace("-", "_")](plan))
+    if verb == "node":
+        sys.exit(node.main(sys.argv[2:], call=call))
+    sys.exit(fake(sys.argv[1:]))

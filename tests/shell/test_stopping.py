@@ -125,7 +125,7 @@ def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(ha
     done = harness.run(*BOTH, "--resume")
 
     assert done.returncode == 0, done.stderr
-    assert "ending what a killed run left behind: rollout" in done.stderr
+    assert "ending what a killed run left behind: node" in done.stderr
     assert "ending what a killed run left behind: vllm" in done.stderr
     assert harness.processes() == {}
 

@@ -1,0 +1,78 @@
+"""`node`: the Python side of one `run.sh`, from its start to its end.
+
+Bash asks for verbs, one after another, over a pipe; they run in this process, so that what they import is
+imported once and not in every phase.
+
+    request   <count>\\0 <word>\\0 …        the verb and its arguments (stdin)
+    reply     <status>\\0 <output>\\0       exit status and what the verb printed on stdout (stdout)
+
+What a verb writes to stderr goes to the caller's stderr. TERM ends the verb that is running, and then this
+process; so does the end of the requests.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import BinaryIO
+
+from rl_agent.cli.__main__ import call
+
+SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
+
+Call = Callable[[list[str]], int]
+
+
+def main(argv: list[str], call: Call = call) -> int:
+    if argv:
+        print(f"usage: python -m rl_agent.cli node\n\n{SUMMARY}")
+        return 0 if argv[0] in ("-h", "--help") else 2
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # Whatever else writes to stdout, here or in a child, must not be taken for a reply.
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, _leave)
+    while words := read_request(requests):
+        status, output = answer(words, call)
+        replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
+        replies.flush()
+    return 0
+
+
+def read_request(requests: BinaryIO) -> list[str]:
+    """The words of the next request; none at the end."""
+    count = _read_word(requests)
+    return [os.fsdecode(_read_word(requests)) for _ in range(int(count or 0))]
+
+
+def _read_word(requests: BinaryIO) -> bytes:
+    word = bytearray()
+    while (byte := requests.read(1)) not in (b"", b"\0"):
+        word += byte
+    return bytes(word)
+
+
+def answer(words: list[str], call: Call) -> tuple[int, str]:
+    """Run one verb: its exit status, and what it printed. A bug in it ends the verb, not this process."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        try:
+            status = call(words)
+        except SystemExit as error:  # argparse ends this way
+            if error.code == _LEFT:
+                raise
+            status = error.code if isinstance(error.code, int) else 1
+        except Exception:
+            traceback.print_exc()
+            status = 1
+    sys.stderr.flush()
+    return status, output.getvalue()
+
+
+_LEFT = 128 + signal.SIGTERM
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit(_LEFT)
