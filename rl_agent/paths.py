@@ -9,7 +9,29 @@ from rl_agent.types import Split
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 CONFIG_DIR = PROJECT_ROOT / "configs"
 
-_SHARD = re.compile(r"^(train|test)_trajectories\.jsonl\.iteration(\d+)(\.checkpoint)?$")
+_SHARD = re.compile(
+    r"^(?:train|test)_trajectories\.jsonl\.iteration(?P<iteration>\d+)"
+    r"(?:_rank_(?P<rank>\d+)(?:_part_(?P<part>\d+))?)?(?P<growing>\.checkpoint)?$"
+)
+_MANIFEST = re.compile(r"^(?:train|test)_trajectories\.jsonl\.iteration(?P<iteration>\d+)\.manifest\.json$")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardName:
+    """What the name of a trajectory file says, its `.checkpoint` suffix left out."""
+
+    iteration: int
+    rank: int | None = None
+    """None for the file of a run of one node."""
+    part: int = 1
+    """Counts the files that a rank began for one iteration."""
+
+    @property
+    def suffix(self) -> str:
+        """What follows `iterationN`."""
+        if self.rank is None:
+            return ""
+        return f"_rank_{self.rank}" + (f"_part_{self.part}" if self.part > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +44,52 @@ class RunPaths:
     def trajectory_dir(self, split: Split) -> Path:
         return self.log_path / f"{split}_trajectories"
 
-    def shard(self, split: Split, iteration: int) -> Path:
-        """The finished trajectories of an iteration."""
-        return self.trajectory_dir(split) / f"{split}_trajectories.jsonl.iteration{iteration}"
+    def shard(self, split: Split, iteration: int, *, rank: int | None = None, part: int = 1) -> Path:
+        """A finished trajectory file of an iteration; without `rank` that of a run of one node."""
+        name = ShardName(iteration, rank, part)
+        return self.trajectory_dir(split) / f"{split}_trajectories.jsonl.iteration{iteration}{name.suffix}"
 
-    def checkpoint_shard(self, split: Split, iteration: int) -> Path:
+    def checkpoint_shard(
+        self, split: Split, iteration: int, *, rank: int | None = None, part: int = 1
+    ) -> Path:
         """The same file while it grows."""
+        return growing_name(self.shard(split, iteration, rank=rank, part=part))
+
+    def manifest(self, split: Split, iteration: int) -> Path:
+        """Names the files that an iteration consists of; written last."""
         shard = self.shard(split, iteration)
-        return shard.with_name(shard.name + ".checkpoint")
+        return shard.with_name(shard.name + ".manifest.json")
+
+    def shards(self, split: Split, iteration: int) -> list[Path]:
+        """Names, without `.checkpoint`, of the iteration's files that are there, that of one node first."""
+        found = {name for name, _ in self._entries(split)[0] if name.iteration == iteration}
+        ordered = sorted(found, key=lambda name: (-1 if name.rank is None else name.rank, name.part))
+        return [self.shard(split, iteration, rank=name.rank, part=name.part) for name in ordered]
 
     def iterations(self, split: Split, *, unfinished: bool = False) -> list[int]:
-        """Iterations that have a finished (or, if asked, a growing) shard, ascending."""
+        """Iterations that are finished or, if asked, begun and not finished; ascending.
+
+        Finished: there is a manifest, or a finished file of one node and none of several.
+        """
+        shards, finished = self._entries(split)
+        begun = {name.iteration for name, _ in shards}
+        of_many = {name.iteration for name, _ in shards if name.rank is not None}
+        complete = {name.iteration for name, is_growing in shards if name.rank is None and not is_growing}
+        finished |= complete - of_many
+        return sorted(begun - finished if unfinished else finished)
+
+    def _entries(self, split: Split) -> tuple[list[tuple[ShardName, bool]], set[int]]:
+        """Trajectory files with whether each grows, and the iterations that have a manifest."""
         folder = self.trajectory_dir(split)
-        names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
-        found = (_SHARD.match(name) for name in names)
-        return sorted(int(m[2]) for m in found if m and bool(m[3]) == unfinished)
+        shards, manifests = [], set()
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if match := _SHARD.match(entry.name):
+                rank = None if match["rank"] is None else int(match["rank"])
+                name = ShardName(int(match["iteration"]), rank, int(match["part"] or 1))
+                shards.append((name, match["growing"] is not None))
+            elif match := _MANIFEST.match(entry.name):
+                manifests.add(int(match["iteration"]))
+        return shards, manifests
 
     @property
     def images(self) -> Path:
@@ -85,3 +138,8 @@ class RunPaths:
     @property
     def judge_cache(self) -> Path:
         return self.log_path / "judge_cache"
+
+
+def growing_name(shard: Path) -> Path:
+    """The name of a trajectory file while it grows."""
+    return shard.with_name(shard.name + ".checkpoint")

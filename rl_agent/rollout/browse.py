@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.shard import read_shard
+from rl_agent.rollout.manifest import read_iteration
+from rl_agent.rollout.shard import TRAJECTORY
 from rl_agent.types import Split, Status, Trajectory
 
 
@@ -33,14 +34,13 @@ class Filter:
 
 
 def find(paths: RunPaths, wanted: Filter) -> Iterator[Trajectory]:
-    """Trajectories of finished and growing shards, oldest iteration first. StoreError names a bad line."""
+    """Trajectories of finished and unfinished iterations, oldest first. StoreError names a bad line."""
     splits: tuple[Split, ...] = ("train", "test") if wanted.split is None else (wanted.split,)
     for split in splits:
-        finished = {n: paths.shard(split, n) for n in paths.iterations(split)}
-        growing = {n: paths.checkpoint_shard(split, n) for n in paths.iterations(split, unfinished=True)}
-        for iteration, shard in sorted((growing | finished).items()):
+        iterations = {*paths.iterations(split), *paths.iterations(split, unfinished=True)}
+        for iteration in sorted(iterations):
             if wanted.iterations is None or iteration in wanted.iterations:
-                yield from filter(wanted.accepts, read_shard(shard)[1])
+                yield from filter(wanted.accepts, read_iteration(paths, split, iteration, TRAJECTORY))
 
 
 def flat(trajectory: Trajectory) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Recorded:
 
 
 _T = TypeVar("_T")
+TRAJECTORY = TypeAdapter(Trajectory)
 _HEADER = TypeAdapter(ShardHeader)
-_TRAJECTORY = TypeAdapter(Trajectory)
 _RECORDED = TypeAdapter(Recorded)
 
 
@@ -56,16 +56,16 @@ def read_shard(path: Path) -> tuple[ShardHeader, Iterator[Trajectory]]:
 
     Raises StoreError that names the file and line, here for the header, while iterating for the rest.
     """
-    return read_header(path), read_lines(path, _TRAJECTORY)
+    return read_header(path), read_lines(path, TRAJECTORY)
 
 
-def read_lines(path: Path, adapter: TypeAdapter[_T]) -> Iterator[_T]:
-    """The episodes as `adapter` sees them, lazily.
+def read_lines(path: Path, adapter: TypeAdapter[_T], *, size_bytes: int | None = None) -> Iterator[_T]:
+    """The episodes as `adapter` sees them, lazily; with `size_bytes` those of the file's first bytes.
 
     An adapter of fewer fields than `Trajectory` has skips the rest, which is most of the time and memory
     where token ids are not wanted. Raises StoreError that names the file and line.
     """
-    for number, line in _whole_lines(path):
+    for number, line in _whole_lines(path, size_bytes):
         if number > 1:
             yield _parse(adapter, path, number, line)
 
@@ -88,17 +88,22 @@ def to_line(trajectory: Trajectory) -> bytes:
 
 
 def start_shard(growing: Path, header: ShardHeader) -> None:
-    """Write the header whole: temp, fsync, rename."""
-    temporary = growing.with_name(growing.name + ".tmp")
+    """Write the header, so that the file is never seen with half of it."""
+    write_whole(growing, _HEADER.dump_json(header) + b"\n")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Temp, fsync, rename. Raises StoreError if that fails."""
+    temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(_HEADER.dump_json(header) + b"\n")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(growing)
-        sync_folder(growing.parent)
+        temporary.rename(path)
+        sync_folder(path.parent)
     except OSError as error:
-        raise StoreError(f"{growing}: cannot be written: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def recover(growing: Path) -> tuple[ShardHeader, dict[EpisodeKey, Recorded]]:
@@ -122,13 +127,19 @@ def recover(growing: Path) -> tuple[ShardHeader, dict[EpisodeKey, Recorded]]:
     return header, completed
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines, the newline included; a last line without one was torn and is left out."""
+def _whole_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines, the newline included; a last line without one was torn and is left out.
+
+    With `size_bytes` a line that ends behind them is left out too, and all that follow it.
+    """
+    end = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield number, line
+                end += len(line)
+                if not line.endswith(b"\n") or (size_bytes is not None and end > size_bytes):
+                    return
+                yield number, line
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -23,7 +23,8 @@ from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.shard import read_header, read_lines
+from rl_agent.rollout.manifest import Part, parts_of, read_parts
+from rl_agent.rollout.shard import read_header
 from rl_agent.types import EpisodeKey
 from rl_agent.update import select, versions
 from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
@@ -66,8 +67,8 @@ def prepare(plan: Plan, iteration: int) -> Path | None:
     shards = recent_shards(paths, config.trainer.recent_iterations)
     pool = [
         one
-        for position, shard in enumerate(shards)
-        for one in select.candidates(_outcomes(shard), position, config.trainer)
+        for position, parts in enumerate(shards)
+        for one in select.candidates(_outcomes(parts), position, config.trainer)
     ]
     if not pool:
         return None
@@ -106,36 +107,37 @@ def read_summary(folder: Path) -> Prepared:
     return Prepared(**json.loads(path.read_bytes()))
 
 
-def recent_shards(paths: RunPaths, count: int) -> list[Path]:
-    """Finished training shards of the last `count` iterations, oldest first.
+def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
+    """The files of the last `count` finished training iterations, oldest iteration first.
 
-    Raises StoreError for one whose header cannot be read.
+    Raises StoreError for one that is missing or whose header cannot be read.
     """
-    shards = [paths.shard("train", iteration) for iteration in paths.iterations("train")[-count:]]
-    for shard in shards:
-        read_header(shard)
-    return shards
+    iterations = [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
+    for parts in iterations:
+        for part in parts:
+            read_header(part.path)
+    return iterations
 
 
-def _outcomes(shard: Path) -> Iterator[select.Outcome]:
-    return read_lines(shard, _OUTCOME)
+def _outcomes(parts: Sequence[Part]) -> Iterator[select.Outcome]:
+    return read_parts(parts, _OUTCOME)
 
 
 def _export(
     folder: Path,
-    shards: Sequence[Path],
+    shards: Sequence[Sequence[Part]],
     chosen: Sequence[select.Candidate],
     held_out: Sequence[select.Candidate],
     stop_texts: Sequence[str],
 ) -> None:
     validation = set(held_out)
     rows: dict[str, list[dict[str, Any]]] = {DATASET: [], VALIDATION: []}
-    for position, shard in enumerate(shards):
+    for position, parts in enumerate(shards):
         steps: dict[EpisodeKey, list[int]] = defaultdict(list)
         for one in (*chosen, *held_out):
             if one.position == position:
                 steps[one.key].append(one.step)
-        for key, step, row in examples(read_lines(shard, _DIALOGUE), steps, stop_texts):
+        for key, step, row in examples(read_parts(parts, _DIALOGUE), steps, stop_texts):
             is_held_out = select.Candidate(position, key, step) in validation
             rows[VALIDATION if is_held_out else DATASET].append(row)
     names = [name for name, of_name in rows.items() if of_name]
