@@ -34,6 +34,7 @@ GROUPS = {
     "rollout": ("rollout", "default"),
     "openai_config": ("judge", "default"),
     "trainer": ("trainer", "llamafactory"),
+    "cluster": ("cluster", "default"),
 }
 """Key in the configuration -> (folder under configs/, the file that states the defaults)."""
 

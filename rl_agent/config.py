@@ -4,10 +4,12 @@ Defaults live in the YAML files only; the models below state names, types and ra
 one place that composes; every later command reads the resulting `plan.json`.
 """
 
+import secrets
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from rl_agent.paths import RunPaths
 from rl_agent.types import Split
@@ -153,6 +155,7 @@ class TrainerConfig(Section):
     positive_samples_to_train: Positive
     recency_bias_power: Annotated[float, Field(ge=0)]
     filter_unchanged_steps: bool
+    min_response_tokens: Annotated[int, Field(ge=0)]
     val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
     finetuning_type: Literal["full", "lora"]
     lora_rank: Positive
@@ -187,12 +190,35 @@ class TrainerConfig(Section):
     bf16: bool | None
     use_cpu: bool | None
     deepspeed: str | None
+    report_to: str | tuple[str, ...]
     plot_loss: bool
     extra_args: dict[str, Any]
     nproc_per_node: Positive | None
     timeout_s: Seconds
+    peer_timeout_s: Seconds
     continue_optimizer: bool
     keep_versions: Annotated[int, Field(ge=2)]
+
+
+class ClusterConfig(Section):
+    heartbeat_s: Seconds
+    lease_s: Seconds
+    start_timeout_s: Seconds
+    phase_timeout_s: Seconds
+    chunk_tasks: Positive
+    on_node_loss: Literal["continue", "wait", "stop"]
+    replacement_timeout_s: Seconds
+    interface: str | None
+    master_port: Port | None
+
+    @field_validator("lease_s")
+    @classmethod
+    def _outlasts_heartbeats(cls, lease_s: float, others: ValidationInfo) -> float:
+        shortest = 5 * others.data.get("heartbeat_s", 0.0)
+        if lease_s < shortest:
+            reason = f"at least five times cluster.heartbeat_s, {shortest:g}"
+            raise PydanticCustomError("short_lease", "{reason}", {"reason": reason})
+        return lease_s
 
 
 class WandbConfig(Section):
@@ -214,6 +240,7 @@ class Config(Section):
     rollout: RolloutConfig
     openai_config: JudgeConfig
     trainer: TrainerConfig
+    cluster: ClusterConfig
     wandb: WandbConfig
 
     @property
@@ -241,7 +268,12 @@ class Command(Section):
     num_nodes: Positive
     rank: Annotated[int, Field(ge=0)]
     rank_weights: tuple[Positive, ...]
+    join: bool = False
     overrides: tuple[str, ...]
+
+
+def new_incarnation() -> str:
+    return secrets.token_hex(4)
 
 
 class Plan(Section):
@@ -252,6 +284,8 @@ class Plan(Section):
     """Counts the starts of a run, resumes included, from 1."""
     first_iteration: Positive
     """Iteration the run began with; `max_iterations` counts from here, also after a resume."""
+    incarnation: str = Field(default_factory=new_incarnation)
+    """Names this start on this node."""
     command: Command
     hardware: Hardware
     config: Config
@@ -259,6 +293,11 @@ class Plan(Section):
     @property
     def paths(self) -> RunPaths:
         return self.config.paths
+
+    @property
+    def node(self) -> str:
+        """Names this node among those of the run: its groups, logs and plans go by it."""
+        return f"join-{self.incarnation}" if self.command.join else f"rank-{self.command.rank}"
 
     @classmethod
     def read(cls, path: Path) -> "Plan":

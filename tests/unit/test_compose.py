@@ -104,6 +104,8 @@ REFUSED = {
     "env_config={a:1}": "no key env_config.a",
     "run_name=${nowhere}": "nowhere",
     "hydra.run.dir=x": "no key hydra.run.dir",
+    "cluster.lease_s=3": "cluster.lease_s=3: expected at least five times cluster.heartbeat_s, 10$",
+    "cluster.heartbeat_s=9": "cluster.lease_s=30.0: expected at least five times cluster.heartbeat_s, 45$",
     "wandb.mode=[1": "wandb.mode=\\[1: expected",
 }
 
