@@ -51,7 +51,6 @@ def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
     """The command of the server; `engine.extra_args` adds to it and wins over it."""
     config, engine = plan.config, plan.config.engine
     flags: dict[str, Any] = {
-        "model": resolve_model(config).path,
         "host": engine.host,
         "port": engine.port,
         "dtype": engine.dtype,
@@ -71,7 +70,7 @@ def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
     }
     flags |= {name.lstrip("-").replace("_", "-"): value for name, value in engine.extra_args.items()}
     words = [word for name, value in flags.items() for word in _flag_words(name, value)]
-    return [python, "-m", "vllm.entrypoints.openai.api_server", *words]
+    return [python, "-m", "rl_agent.engine.vllm_serve", resolve_model(config).path, *words]
 
 
 def _flag_words(name: str, value: Any) -> list[str]:

@@ -183,12 +183,14 @@ def read_served_model(payload: bytes) -> ServedModel:
 
 
 def read_pressure(text: str) -> EnginePressure:
-    """Sums `vllm:num_requests_*` over engines. Raises EngineError if the server does not report them."""
+    """Sums `vllm:num_requests_*` over engines. Raises EngineError if the server does not report them.
+
+    Data-parallel ranks declare them from the start, and give a value with their first request.
+    """
     counts = {"running": 0.0, "waiting": 0.0}
-    lines = _PRESSURE_LINE.findall(text)
-    for state, value in lines:
+    for state, value in _PRESSURE_LINE.findall(text):
         counts[state] += float(value)
-    if not lines:
+    if "vllm:num_requests_running" not in text:
         raise EngineError("the server reports no vllm:num_requests_running at /metrics")
     return EnginePressure(int(counts["running"]), int(counts["waiting"]))
 

@@ -139,7 +139,7 @@ def test_help_and_dry_run_write_nothing(harness):
     assert shown.returncode == planned.returncode == 0
     assert "--rollout-split" in shown.stdout
     for part in (
-        "vllm.entrypoints.openai.api_server",
+        "rl_agent.engine.vllm_serve",
         "base_model",
         "free",
         str(harness.port),

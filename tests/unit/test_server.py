@@ -66,9 +66,8 @@ def value_of(flag, argv):
 
 def test_the_documented_flags_are_the_defaults_on_gpus(tmp_path):
     argv = server_argv(plan(tmp_path, num_gpus=4), python="python")
-    assert argv[:3] == ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert argv[:4] == ["python", "-m", "rl_agent.engine.vllm_serve", "/base"]
     expected = {
-        "--model": "/base",
         "--port": "8999",
         "--max-num-seqs": "512",
         "--gpu-memory-utilization": "0.95",
@@ -85,7 +84,14 @@ def test_the_documented_flags_are_the_defaults_on_gpus(tmp_path):
 
 def test_the_newest_model_is_served_by_its_resolved_folder(tmp_path):
     folder = publish(tmp_path, 3)
-    assert value_of("--model", server_argv(plan(tmp_path))) == folder
+    assert server_argv(plan(tmp_path))[3] == folder
+
+
+def test_data_parallel_ranks_are_started_by_the_command_of_a_single_server(tmp_path):
+    one, many = (server_argv(plan(tmp_path, "engine=gpu", num_gpus=gpus)) for gpus in (1, 8))
+    size = one.index("--data-parallel-size") + 1
+    assert (one[size], many[size]) == ("1", "8")
+    assert one[:size] + one[size + 1 :] == many[:size] + many[size + 1 :]
 
 
 def test_thinking_models_get_their_reasoning_parser(tmp_path):

@@ -101,6 +101,15 @@ vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"}
     assert wire.read_pressure(text) == EnginePressure(running=7, waiting=2)
 
 
+def test_data_parallel_ranks_that_have_not_worked_yet_are_an_idle_engine():
+    text = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+"""
+    assert wire.read_pressure(text) == EnginePressure(running=0, waiting=0)
+
+
 def test_a_server_without_the_metrics_is_an_error_rather_than_an_idle_engine():
     with pytest.raises(EngineError, match="num_requests_running"):
         wire.read_pressure("process_cpu_seconds_total 1.0\n")
