@@ -9,7 +9,7 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import Assignment, identify, run_rollout
-from rl_agent.rollout.store import read_shard
+from rl_agent.rollout.shard import read_shard
 from rl_agent.types import Observation
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from rl_agent.errors import EXIT_CONFIG, EXIT_RETRY_LATER
-from rl_agent.rollout.store import read_shard
+from rl_agent.rollout.shard import read_shard
 from tests.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
 
 KIND = "+env_config.kinds.instant=benchmarks.environments:InstantEnvironment"

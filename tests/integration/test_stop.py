@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.store import read_shard
+from rl_agent.rollout.shard import read_shard
 from tests.integration.conftest import free_port
 from tests.integration.tiny_model import make_tiny_model
 

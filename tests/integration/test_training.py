@@ -12,22 +12,21 @@ from tokenizers import Tokenizer
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Plan
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.rollout.store import ShardWriter
 from rl_agent.types import EpisodeKey, Observation
 from rl_agent.update.export import Dialogue, Spoken, Turn, example
 from tests.integration.tiny_model import make_plan, make_tiny_model
-from tests.unit.trajectories import make_header, make_step, make_trajectory
+from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 pytestmark = pytest.mark.timeout(300)
 
 
 async def collect(plan: Plan, iteration: int, count: int) -> None:
     """A finished shard of right answers, as the engine would write them."""
-    async with ShardWriter.create(plan.paths, make_header(iteration), fsync=False) as writer:
-        for index in range(count):
-            step = make_step(f"{index % 30 + 7}<|im_end|>", observation=f"What is {index % 30} + 7?")
-            await writer.append(make_trajectory(index, iteration=iteration, steps=(step,)))
-        await writer.complete()
+    episodes = []
+    for index in range(count):
+        step = make_step(f"{index % 30 + 7}<|im_end|>", observation=f"What is {index % 30} + 7?")
+        episodes.append(make_trajectory(index, iteration=iteration, steps=(step,)))
+    write_shard(plan.paths.shard("train", iteration), make_header(iteration), *episodes)
 
 
 def run_verb(verb: str, plan: Plan, iteration: int) -> str:

@@ -10,8 +10,8 @@ from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.browse import Filter, find
 from rl_agent.rollout.manifest import ManifestEntry, parts_of, read_iteration, write_manifest
-from rl_agent.rollout.shard import TRAJECTORY, start_shard, to_line
-from tests.unit.trajectories import make_header, make_trajectory
+from rl_agent.rollout.shard import TRAJECTORY, to_line
+from tests.unit.trajectories import make_header, make_trajectory, write_shard
 
 
 @pytest.fixture
@@ -20,12 +20,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def write(shard: Path, *indices: int, torn: bytes = b"") -> Path:
-    """A file with these episodes, and perhaps half a line behind them."""
-    shard.parent.mkdir(parents=True, exist_ok=True)
-    start_shard(shard, make_header())
-    with shard.open("ab") as file:
-        file.write(b"".join(to_line(make_trajectory(index)) for index in indices) + torn)
-    return shard
+    return write_shard(shard, make_header(), *map(make_trajectory, indices), torn=torn)
 
 
 def read(paths: RunPaths) -> list[int]:

@@ -11,12 +11,11 @@ import yaml
 from rl_agent.cli import prepare_update, publish
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.rollout.store import ShardWriter
 from rl_agent.types import Status
 from rl_agent.update.prepare import needed_bytes, prepare, read_summary
 from tests.integration.tiny_model import make_plan
 from tests.unit.safetensors_files import write_checkpoint, write_model
-from tests.unit.trajectories import make_header, make_step, make_trajectory
+from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 
 @pytest.fixture
@@ -30,10 +29,7 @@ def plan_of(tmp_path: Path):
 
 
 async def collect(plan: Plan, iteration: int, *episodes) -> None:
-    async with ShardWriter.create(plan.paths, make_header(iteration), fsync=False) as writer:
-        for episode in episodes:
-            await writer.append(episode)
-        await writer.complete()
+    write_shard(plan.paths.shard("train", iteration), make_header(iteration), *episodes)
 
 
 def good(index: int, iteration: int = 1, **rest):
@@ -80,8 +76,8 @@ async def test_only_the_last_iterations_count(plan_of):
 async def test_an_unfinished_iteration_does_not_count(plan_of):
     plan = plan_of()
     await collect(plan, 1, good(0, steps=say("done")))
-    async with ShardWriter.create(plan.paths, make_header(2), fsync=False) as writer:
-        await writer.append(good(1, 2, steps=say("growing")))
+    growing = good(1, 2, steps=say("growing"))
+    write_shard(plan.paths.checkpoint_shard("train", 2), make_header(2), growing)
     assert answers(prepare(plan, 2)) == ["done"]
 
 

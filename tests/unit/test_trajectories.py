@@ -9,23 +9,19 @@ import pytest
 from rl_agent.cli.trajectories import main
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.store import ShardWriter
 from rl_agent.types import Status
-from tests.unit.trajectories import make_header, make_step, make_trajectory
+from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 
-async def record(paths: RunPaths, iteration: int, split: str, *episodes, complete: bool = True) -> None:
-    async with ShardWriter.create(paths, make_header(iteration, split), fsync=False) as writer:
-        for episode in episodes:
-            await writer.append(episode)
-        if complete:
-            await writer.complete()
+def record(paths: RunPaths, iteration: int, split: str, *episodes, complete: bool = True) -> None:
+    name = paths.shard if complete else paths.checkpoint_shard
+    write_shard(name(split, iteration), make_header(iteration, split), *episodes)
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> Path:
+def log(tmp_path: Path) -> Path:
     paths = RunPaths(tmp_path / "log [bold]")
-    await record(
+    record(
         paths,
         1,
         "train",
@@ -33,8 +29,8 @@ async def log(tmp_path: Path) -> Path:
         make_trajectory(1, reward=0.0, difficulty="hard"),
         make_trajectory(2, status=Status.FAILED, steps=()),
     )
-    await record(paths, 2, "train", make_trajectory(3, iteration=2), complete=False)
-    await record(paths, 1, "test", make_trajectory(0, split="test", reward=0.5))
+    record(paths, 2, "train", make_trajectory(3, iteration=2), complete=False)
+    record(paths, 1, "test", make_trajectory(0, split="test", reward=0.5))
     return paths.log_path
 
 

@@ -1,6 +1,8 @@
 """Builds trajectories for tests of the store and the update."""
 
-from rl_agent.rollout.store import ShardHeader
+from pathlib import Path
+
+from rl_agent.rollout.shard import ShardHeader, start_shard, to_line
 from rl_agent.types import (
     EpisodeKey,
     Failure,
@@ -83,3 +85,12 @@ def make_header(iteration: int = 1, split: Split = "train", created_at: float = 
         sample_digest="abc",
         created_at=created_at,
     )
+
+
+def write_shard(shard: Path, header: ShardHeader, *episodes: Trajectory, torn: bytes = b"") -> Path:
+    """A trajectory file with these episodes, and perhaps half a line behind them."""
+    shard.parent.mkdir(parents=True, exist_ok=True)
+    start_shard(shard, header)
+    with shard.open("ab") as file:
+        file.write(b"".join(map(to_line, episodes)) + torn)
+    return shard
