@@ -4,7 +4,8 @@ import logging
 import sys
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
-from rl_agent.update.prepare import prepare, read_summary
+from rl_agent.update.inputs import read_summary
+from rl_agent.update.prepare import prepare
 
 SUMMARY = "write an iteration's dataset and train.yaml; print its path, or an empty line: nothing to train on"
 
@@ -12,11 +13,12 @@ SUMMARY = "write an iteration's dataset and train.yaml; print its path, or an em
 def main(argv: list[str]) -> int:
     parser = plan_parser("prepare-update", SUMMARY)
     parser.add_argument("--iteration", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     trainer = plan.config.trainer
-    yaml = prepare(plan, options.iteration)
+    yaml = prepare(plan, options.iteration, options.nodes)
     if yaml is None:
         recent = trainer.recent_iterations
         print(

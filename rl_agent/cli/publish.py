@@ -6,7 +6,7 @@ import time
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.monitor import metrics
-from rl_agent.update.prepare import read_summary
+from rl_agent.update.inputs import read_summary
 from rl_agent.update.publish import publish
 from rl_agent.update.record import metrics_of
 

@@ -1,25 +1,47 @@
 """Becomes LLaMA-Factory: the caller owns its process group, its log and its deadline."""
 
+import argparse
 import os
+import sys
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
-from rl_agent.errors import ConfigError
-from rl_agent.update.launch import training_command, training_environment
-from rl_agent.update.prepare import TRAIN_FILE
+from rl_agent.cluster.address import interface_name
+from rl_agent.update.inputs import await_inputs
+from rl_agent.update.launch import node_environment, place_of, training_command, training_environment
 from rl_agent.update.render import setup_of
 
 SUMMARY = "train on what prepare-update wrote (replaces this process by LLaMA-Factory)"
 
+EXAMPLES = """examples
+  python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3
+  python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3 \\
+      --nodes 2 --node-rank 1 --master 10.0.0.1:29500
+
+With several nodes, prepare-update is told their number too, and each node calls this verb with its own rank.
+"""
+
 
 def main(argv: list[str]) -> int:
     parser = plan_parser("train", SUMMARY)
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--iteration", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
+    parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
+    parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
     options = parser.parse_args(argv)
+    place = place_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)
+    config = plan.config
     folder = plan.paths.update_dir(options.iteration)
-    yaml = folder / TRAIN_FILE
-    if not yaml.is_file():
-        raise ConfigError(f"{yaml}: not there; run prepare-update first")
-    setup = setup_of(plan)
-    command = training_command(setup, yaml, rank=plan.command.rank, environ=os.environ)
-    os.execvpe(command[0], command, training_environment(setup, os.environ, folder / "cache"))  # noqa: S606
+    await_inputs(
+        folder,
+        options.nodes,
+        0.0 if place.node_rank == 0 else config.trainer.peer_timeout_s,
+        on_wait=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    setup = setup_of(plan, options.nodes)
+    command = training_command(plan, options.iteration, setup, place)
+    environment = training_environment(setup, os.environ, folder / "cache" / f"node-{place.node_rank}")
+    environment |= node_environment(setup, place, interface_name(config.cluster), os.environ)
+    os.execvpe(command[0], command, environment)  # noqa: S606

@@ -11,8 +11,7 @@ from rl_agent.plan.checks import splits_of
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import Prepared
-from rl_agent.update.launch import training_command
-from rl_agent.update.prepare import TRAIN_FILE
+from rl_agent.update.launch import Place, training_command
 from rl_agent.update.render import setup_of
 
 
@@ -26,7 +25,7 @@ def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
             f"{name}={_hidden(name, value)}"
             for name, value in sorted(shared_environment(plan.config, environ).variables.items())
         ),
-        "commands": _commands(prepared, environ),
+        "commands": _commands(prepared),
         "configuration": yaml.safe_dump(
             plan.config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
         ).rstrip(),
@@ -61,7 +60,7 @@ def _paths(plan: Plan, environ: Mapping[str, str]) -> str:
         f"served model    {paths.model_link}\n"
         f"models          {paths.checkpoints}\n"
         f"run             {paths.run_dir('RUN_ID')}\n"
-        f"hub cache       {hub_cache(config.data_path, environ)}"
+        f"hub cache       {hub_cache(config, environ)}"
     )
 
 
@@ -82,7 +81,7 @@ def _machine(prepared: Prepared) -> str:
     )
 
 
-def _commands(prepared: Prepared, environ: Mapping[str, str]) -> str:
+def _commands(prepared: Prepared) -> str:
     """The processes of an iteration, in order; PLAN stands for the plan file of the run."""
     plan = prepared.plan
     command, iteration = plan.command, prepared.work.iteration if prepared.work else plan.first_iteration
@@ -93,9 +92,9 @@ def _commands(prepared: Prepared, environ: Mapping[str, str]) -> str:
     for split in splits_of(command):
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
     if command.rl_phase != "rollout":
-        yaml_file = plan.paths.update_dir(iteration) / TRAIN_FILE
-        train = training_command(setup_of(plan), yaml_file, rank=command.rank, environ=environ)
-        lines.append(f"{verb} prepare-update --plan PLAN --iteration {iteration}")
+        setup = setup_of(plan, command.num_nodes)
+        train = training_command(plan, iteration, setup, Place(command.rank, "MASTER"))
+        lines.append(f"{verb} prepare-update --plan PLAN --iteration {iteration} --nodes {setup.nodes}")
         lines.append(shlex.join(train))
         lines.append(f"{verb} publish --plan PLAN --iteration {iteration}")
     return "\n".join(lines)

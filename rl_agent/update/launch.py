@@ -1,37 +1,66 @@
-"""How LLaMA-Factory is started.
+"""How LLaMA-Factory is started, on one node or as one of several.
 
 Its launcher splits a command line at spaces to start torchrun; paths may hold them. So torchrun is started
-here, with the arguments that the launcher would give it.
+here, with the arguments that the launcher would give it, and with deadlines: a node that never comes, or a
+process that hangs, ends the training of all with an error. A process that dies closes its connections, and
+the others end at their next exchange with it.
 """
 
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.config import Plan
+from rl_agent.errors import UsageError
+from rl_agent.update.inputs import TRAIN_FILE
 from rl_agent.update.render import Setup
 
 
-def training_command(setup: Setup, yaml: Path, *, rank: int, environ: Mapping[str, str]) -> list[str]:
-    """The words of the process that trains."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the nodes this is, and where they meet: at the node of rank 0."""
+
+    node_rank: int = 0
+    master_host: str = "127.0.0.1"
+    master_port: int = 29500
+
+
+def place_of(nodes: int, node_rank: int, master: str | None) -> Place:
+    """The place that `--nodes`, `--node-rank` and `--master HOST:PORT` describe. Raises UsageError."""
+    if not 0 <= node_rank < nodes:
+        raise UsageError(f"--node-rank {node_rank}: expected 0 to {nodes - 1} with --nodes {nodes}")
+    if nodes == 1:
+        return Place()
+    host, _, port = (master or "").rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--master {master}: expected HOST:PORT of the node of rank 0")
+    return Place(node_rank, host, int(port))
+
+
+def training_command(plan: Plan, iteration: int, setup: Setup, place: Place) -> list[str]:
+    """The words of the process that trains on this node."""
+    paths = plan.paths
+    yaml = paths.update_dir(iteration) / TRAIN_FILE
+    words = ["-m", "rl_agent.update.worker", str(yaml), str(paths.metrics), str(iteration)]
     if not setup.is_distributed:
-        return [sys.executable, "-m", "llamafactory.cli", "train", str(yaml)]
+        return [sys.executable, *words]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *_rendezvous(setup, rank, environ),
-        *("--nproc_per_node", str(setup.processes)),
-        *("-m", "llamafactory.launcher", str(yaml)),
+        *_rendezvous(setup, place, plan.config.trainer.peer_timeout_s),
+        *("--nproc-per-node", str(setup.processes), "--max-restarts", "0"),
+        *words,
     ]
 
 
-def _rendezvous(setup: Setup, rank: int, environ: Mapping[str, str]) -> list[str]:
+def _rendezvous(setup: Setup, place: Place, peer_timeout_s: float) -> list[str]:
     if setup.nodes == 1:
         return ["--standalone"]
     return [
-        *("--nnodes", str(setup.nodes)),
-        *("--node_rank", str(rank)),
-        *("--master_addr", environ.get("MASTER_ADDR", "127.0.0.1")),
-        *("--master_port", environ.get("MASTER_PORT", "29500")),
+        *("--nnodes", str(setup.nodes), "--node-rank", str(place.node_rank)),
+        *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={int(peer_timeout_s)}"),
+        *("--master-addr", place.master_host, "--master-port", str(place.master_port)),
     ]
 
 
@@ -49,7 +78,6 @@ def training_environment(setup: Setup, environ: Mapping[str, str], cache: Path) 
         "DEEPSPEED_LOG_LEVEL": environ.get("DEEPSPEED_LOG_LEVEL", "WARNING"),
         "HF_DATASETS_CACHE": str(cache),
         "TOKENIZERS_PARALLELISM": "false",  # LLaMA-Factory forks workers of its own
-        "WANDB_DISABLED": "true",  # the harness records the run itself
     }
     if not setup.is_distributed:
         environment["CUDA_VISIBLE_DEVICES"] = _first_gpu(setup, environ)
@@ -61,8 +89,32 @@ def training_environment(setup: Setup, environ: Mapping[str, str], cache: Path) 
     return environment
 
 
+def node_environment(
+    setup: Setup, place: Place, interface: str | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What a node tells its processes of the others; empty for a node alone.
+
+    These are LLaMA-Factory's names; torchrun gives each process its own. `interface` carries what the
+    processes tell each other, unless the caller's environment names another.
+    """
+    if setup.nodes == 1:
+        return {}
+    environment = {
+        "FORCE_TORCHRUN": "1",
+        "NNODES": str(setup.nodes),
+        "NODE_RANK": str(place.node_rank),
+        "NPROC_PER_NODE": str(setup.processes),
+        "MASTER_ADDR": place.master_host,
+        "MASTER_PORT": str(place.master_port),
+    }
+    if interface is not None:
+        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+        environment |= {name: environ.get(name, interface) for name in names}
+    return environment
+
+
 def _first_gpu(setup: Setup, environ: Mapping[str, str]) -> str:
-    """One process sees one device: with more, LLaMA-Factory would start torchrun by itself."""
+    """One process sees one device: with more, Trainer would spread its batches over them by itself."""
     if setup.uses_cpu:
         return ""
     return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

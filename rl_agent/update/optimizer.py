@@ -6,15 +6,20 @@ of this update, and not to skip examples (`ignore_data_skip`). It then runs exac
 the size of the new dataset: it starts in epoch global_step // steps_per_epoch, whose examples it has not
 seen, and the epochs left to max_steps hold at least that many steps.
 
+A schedule that decays has to know its end, and a loop of updates has none: such a schedule starts anew in
+each update, over that update's own steps, while the optimizer's moments go on. The resumed training is then
+told that it is 0 steps in.
+
 `resume_folder` makes the folder it resumes from: hard links into the published version, except for what this
-update changes (never written through a link): the intervals that Trainer would take from its old state, and
-the learning rate.
+update changes (never written through a link): the intervals that Trainer would take from its old state, the
+learning rate, and where its schedule stands.
 """
 
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,14 @@ from rl_agent.update.files import link_tree, remove, write_whole
 from rl_agent.update.render import Setup
 
 STATE = "trainer_state.json"
+
+_ENDLESS = ("constant", "constant_with_warmup")
+"""Schedules that do not depend on the number of steps."""
+_WITHIN_AN_UPDATE = (
+    *("linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"),
+    *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
+)
+"""Schedules that are functions of the step alone, so that they can be set back to their start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,11 @@ def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
     return math.ceil(steps_per_epoch * config.num_train_epochs)
 
 
+def restarts_schedule(config: TrainerConfig) -> bool:
+    """Whether the learning rate runs through its schedule anew in each update."""
+    return config.lr_scheduler_type not in _ENDLESS
+
+
 def find_progress(folder: Path) -> Progress | None:
     """The optimizer's state in a checkpoint folder; None where it is incomplete or was not saved."""
     if not (folder / STATE).is_file() or not (folder / "scheduler.pt").is_file():
@@ -61,9 +79,8 @@ def obstacle(progress: Progress | None, config: TrainerConfig, setup: Setup) -> 
     """Why the optimizer starts afresh; empty where it is continued."""
     if not config.continue_optimizer:
         return "trainer.continue_optimizer is false"
-    if config.lr_scheduler_type not in ("constant", "constant_with_warmup"):
-        # Continued, every update would sit at the end of one long curve, with hardly a learning rate left.
-        return f"trainer.lr_scheduler_type={config.lr_scheduler_type} decays within an update"
+    if config.lr_scheduler_type not in (*_ENDLESS, *_WITHIN_AN_UPDATE):
+        return f"the schedule of trainer.lr_scheduler_type={config.lr_scheduler_type} cannot be set back"
     if progress is None:
         return "the served model came without an optimizer's state"
     if progress.is_lora != (config.finetuning_type == "lora"):
@@ -83,17 +100,26 @@ def resume_folder(
 ) -> Path:
     """A folder for `resume_from_checkpoint`; the old state behind it stays as it was.
 
-    A changed learning rate counts from the first step; with DeepSpeed, whose shards are left alone, from
-    the second.
+    A changed learning rate, or one whose schedule starts anew, counts from the first step; with DeepSpeed,
+    whose shards are left alone, from the second.
     """
     remove(target)
     link_tree(progress.folder, target)
-    _replace_json(target / STATE, lambda state: state | _intervals(config, new_steps))
-    if (factor := config.learning_rate / old_learning_rate) != 1.0:
-        _replace_pickle(target / "scheduler.pt", lambda state: _scale_schedule(state, factor))
-        if not progress.deepspeed_ranks:
-            _replace_pickle(target / "optimizer.pt", lambda state: _scale_groups(state, factor))
+    restarts = restarts_schedule(config)
+    place = {"global_step": 0, "epoch": 0} if restarts else {}
+    _replace_json(target / STATE, lambda state: state | _intervals(config, new_steps) | place)
+    factor = config.learning_rate / old_learning_rate
+    share = (0.0 if _warms_up(config) else 1.0) if restarts else None
+    if share is None and factor == 1.0:
+        return target
+    _replace_pickle(target / "scheduler.pt", partial(_change_schedule, factor=factor, share=share))
+    if not progress.deepspeed_ranks:
+        _replace_pickle(target / "optimizer.pt", partial(_change_groups, factor=factor, share=share))
     return target
+
+
+def _warms_up(config: TrainerConfig) -> bool:
+    return bool(config.warmup_ratio if config.warmup_steps is None else config.warmup_steps)
 
 
 def _intervals(config: TrainerConfig, new_steps: int) -> dict[str, Any]:
@@ -111,13 +137,21 @@ def _intervals(config: TrainerConfig, new_steps: int) -> dict[str, Any]:
     }
 
 
-def _scale_schedule(state: dict[str, Any], factor: float) -> dict[str, Any]:
-    return state | {name: [rate * factor for rate in state[name]] for name in ("base_lrs", "_last_lr")}
+def _change_schedule(state: dict[str, Any], *, factor: float, share: float | None) -> dict[str, Any]:
+    """Scale the learning rates by `factor`; with `share` go back to the start, at that share of them."""
+    bases = [rate * factor for rate in state["base_lrs"]]
+    if share is None:
+        return state | {"base_lrs": bases, "_last_lr": [rate * factor for rate in state["_last_lr"]]}
+    rates = {"base_lrs": bases, "_last_lr": [rate * share for rate in bases]}
+    return state | rates | {"last_epoch": 0, "_step_count": 1}
 
 
-def _scale_groups(state: dict[str, Any], factor: float) -> dict[str, Any]:
+def _change_groups(state: dict[str, Any], *, factor: float, share: float | None) -> dict[str, Any]:
+    """What `_change_schedule` does, for the rates that the optimizer itself holds."""
     for group in state["param_groups"]:
         group |= {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}
+        if share is not None:
+            group["lr"] = group["initial_lr"] * share
     return state
 
 

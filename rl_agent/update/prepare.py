@@ -7,12 +7,10 @@ Shards are read twice, each time without the tokens: once for what decides, once
 that were drawn. Everything is written anew, so that a repeated call gives the same files.
 """
 
-import json
 import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,41 +27,33 @@ from rl_agent.types import EpisodeKey
 from rl_agent.update import select, versions
 from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
 from rl_agent.update.files import remove, write_whole
-from rl_agent.update.optimizer import Progress, find_progress, obstacle, resume_folder, update_steps
+from rl_agent.update.inputs import TRAIN_FILE, Prepared, digest_inputs, forget, write_summary
+from rl_agent.update.optimizer import (
+    find_progress,
+    obstacle,
+    restarts_schedule,
+    resume_folder,
+    update_steps,
+)
 from rl_agent.update.render import Setup, Start, setup_of, to_yaml, training_arguments
 from rl_agent.update.weights import local_folder, parameters, read_tensors, size_bytes
-
-SUMMARY_FILE = "update.json"
-TRAIN_FILE = "train.yaml"
 
 _OUTCOME = TypeAdapter(select.Outcome)
 _DIALOGUE = TypeAdapter(Dialogue)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What `publish` records of the update, from `update.json`."""
+def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
+    """Write the inputs of an update that `nodes` nodes train; returns the path of `train.yaml`.
 
-    samples: int
-    validation_samples: int
-    candidates: int
-    learning_rate: float
-    steps_before: int
-    """Optimizer steps of earlier updates that this one continues."""
-    new_steps: int
-
-
-def prepare(plan: Plan, iteration: int) -> Path | None:
-    """Write the inputs of an update; returns the path of `train.yaml`, None if there is nothing to train on.
-
+    None if there is nothing to train on.
     Raises StoreError for a damaged shard, ConfigError for settings or a disk that do not allow the update.
     """
     config, paths = plan.config, plan.paths
-    setup = setup_of(plan)
+    setup = setup_of(plan, nodes)
     folder = paths.update_dir(iteration)
     folder.mkdir(parents=True, exist_ok=True)
-    remove(folder / TRAIN_FILE)  # of an earlier attempt: nobody may train on it by mistake
+    forget(folder)
     shards = recent_shards(paths, config.trainer.recent_iterations)
     pool = [
         one
@@ -84,27 +74,22 @@ def prepare(plan: Plan, iteration: int) -> Path | None:
 
     new_steps = update_steps(len(chosen), setup.world_size, config.trainer)
     start, steps_before = _start(plan, folder / "resume", new_steps, setup)
-    arguments = training_arguments(plan, iteration, start, has_validation=bool(held_out))
+    arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(held_out))
     remove(paths.training_dir(iteration))  # of an attempt that ended early
+    write_whole(folder / TRAIN_FILE, to_yaml(arguments))
     summary = Prepared(
         samples=len(chosen),
         validation_samples=len(held_out),
         candidates=len(pool),
         learning_rate=config.trainer.learning_rate,
         steps_before=steps_before,
+        first_step=start.first_step,
         new_steps=new_steps,
+        nodes=nodes,
+        files=digest_inputs(folder),
     )
-    write_whole(folder / SUMMARY_FILE, json.dumps(asdict(summary), indent=2) + "\n")
-    write_whole(folder / TRAIN_FILE, to_yaml(arguments))
+    write_summary(folder, summary)
     return folder / TRAIN_FILE
-
-
-def read_summary(folder: Path) -> Prepared:
-    """Raises ConfigError where no update was prepared."""
-    path = folder / SUMMARY_FILE
-    if not path.is_file():
-        raise ConfigError(f"{path}: not there; run prepare-update first")
-    return Prepared(**json.loads(path.read_bytes()))
 
 
 def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
@@ -165,15 +150,15 @@ def _start(plan: Plan, target: Path, new_steps: int, setup: Setup) -> tuple[Star
     if progress is None or reason:
         _log.info("the optimizer starts afresh: %s", reason)
         return Start(model, adapter=adapter if is_lora else None), 0
-    resume = resume_folder(
-        progress, target, trainer, new_steps=new_steps, old_learning_rate=_learning_rate(plan, progress)
-    )
-    return Start(model, resume_from=resume, max_steps=progress.global_step + new_steps), progress.global_step
-
-
-def _learning_rate(plan: Plan, progress: Progress) -> float:
     record = versions.read_record(progress.folder.parent)
-    return record.learning_rate if record is not None else plan.config.trainer.learning_rate
+    old_learning_rate = record.learning_rate if record is not None else trainer.learning_rate
+    resume = resume_folder(
+        progress, target, trainer, new_steps=new_steps, old_learning_rate=old_learning_rate
+    )
+    first_step = 0 if restarts_schedule(trainer) else progress.global_step
+    steps_before = record.update_steps if record is not None else progress.global_step
+    last_step = first_step + new_steps
+    return Start(model, resume_from=resume, first_step=first_step, max_steps=last_step), steps_before
 
 
 def _check_disk(config: Config) -> None:

@@ -21,9 +21,9 @@ from rl_agent.paths import RunPaths
 from rl_agent.update import versions
 from rl_agent.update.checks import check_model
 from rl_agent.update.files import link_file, link_tree, remove, sync, sync_tree, write_whole
+from rl_agent.update.inputs import read_summary
 from rl_agent.update.launch import merge_command, training_environment
 from rl_agent.update.optimizer import STATE
-from rl_agent.update.prepare import read_summary
 from rl_agent.update.render import setup_of, to_yaml
 from rl_agent.update.weights import local_folder, read_tensors
 
@@ -109,7 +109,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
         iteration=iteration,
         learning_rate=summary.learning_rate,
         samples=summary.samples,
-        update_steps=_global_step(checkpoint),
+        update_steps=summary.steps_before - summary.first_step + _global_step(checkpoint),
         created_at=now,
     )
     versions.write_record(growing, record)

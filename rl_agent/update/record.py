@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rl_agent.update.prepare import Prepared
+from rl_agent.update.inputs import Prepared
 
 LOG = "trainer_log.jsonl"
 RESULTS = "train_results.json"

@@ -44,11 +44,16 @@ class Start:
     adapter: Path | None = None
     """LoRA's adapter to go on with, where the optimizer starts afresh."""
     resume_from: Path | None = None
+    first_step: int = 0
+    """Optimizer steps that the state in `resume_from` counts."""
     max_steps: int | None = None
 
 
-def setup_of(plan: Plan) -> Setup:
-    """Fill in what the configuration leaves to the machine. Raises ConfigError for an unknown `deepspeed`."""
+def setup_of(plan: Plan, nodes: int = 1) -> Setup:
+    """Fill in what the configuration leaves to the machine, for a training on `nodes` nodes like this one.
+
+    Raises ConfigError for an unknown `deepspeed`.
+    """
     trainer = plan.config.trainer
     gpus = plan.hardware.num_gpus
     uses_cpu = gpus == 0 if trainer.use_cpu is None else trainer.use_cpu
@@ -56,7 +61,7 @@ def setup_of(plan: Plan) -> Setup:
         uses_cpu=uses_cpu,
         bf16=not uses_cpu if trainer.bf16 is None else trainer.bf16,
         processes=trainer.nproc_per_node or (1 if uses_cpu else max(gpus, 1)),
-        nodes=plan.command.num_nodes,
+        nodes=nodes,
         deepspeed=deepspeed_file(trainer.deepspeed),
     )
 
@@ -73,10 +78,11 @@ def deepspeed_file(name: str | None) -> Path | None:
     return path
 
 
-def training_arguments(plan: Plan, iteration: int, start: Start, *, has_validation: bool) -> dict[str, Any]:
+def training_arguments(
+    plan: Plan, iteration: int, start: Start, setup: Setup, *, has_validation: bool
+) -> dict[str, Any]:
     """Every key of the YAML, in a readable order, without those that are null."""
     config, trainer = plan.config, plan.config.trainer
-    setup = setup_of(plan)
     sections = (
         {
             "stage": "sft",
@@ -114,7 +120,7 @@ def training_arguments(plan: Plan, iteration: int, start: Start, *, has_validati
             "save_only_model": trainer.save_only_model,
             "logging_steps": trainer.logging_steps,
             "plot_loss": trainer.plot_loss,
-            "report_to": "none",
+            "report_to": trainer.report_to,
             "run_name": f"{config.run_name}-iteration{iteration}",
             "seed": config.seed + iteration,
             "dataloader_num_workers": trainer.dataloader_num_workers,
@@ -124,7 +130,7 @@ def training_arguments(plan: Plan, iteration: int, start: Start, *, has_validati
             "bf16": setup.bf16,
             "use_cpu": setup.uses_cpu,
             "deepspeed": _text(setup.deepspeed),
-            "ddp_timeout": int(trainer.timeout_s),
+            "ddp_timeout": int(trainer.peer_timeout_s),
         },
         trainer.extra_args,
     )

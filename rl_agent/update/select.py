@@ -1,9 +1,10 @@
 """Which steps are trained on: pure functions from outcomes to chosen steps.
 
 A step is a candidate if its episode is positive (completed, reward at or above the threshold), if the
-action changed what the environment shows (screen environments), and if the response ended by itself. A
-response cut off by the token limit is a candidate only where the environment rewarded that very step:
-training ends every response with the end-of-turn token, which such a response never reached.
+action changed what the environment shows (screen environments), if the response has at least
+`min_response_tokens`, and if it ended by itself. A response cut off by the token limit is a candidate only
+where the environment rewarded that very step: training ends every response with the end-of-turn token, which
+such a response never reached.
 
 Of n candidates, `draw` takes m without replacement. Candidate i has the weight w_i = (p_i + 1) ** power,
 where p_i is the position of its iteration among those read (oldest 0). The draws are successive: each takes
@@ -20,7 +21,9 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
+
+from pydantic import BeforeValidator, Field
 
 from rl_agent.types import EpisodeKey, Status
 
@@ -32,6 +35,8 @@ class Response:
     """The part of a `Generation` that decides."""
 
     finish_reason: str
+    tokens: Annotated[int, Field(validation_alias="token_ids"), BeforeValidator(len)]
+    """How many were sampled, the end-of-turn token included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class Rules(Protocol):
     def reward_threshold(self) -> float: ...
     @property
     def filter_unchanged_steps(self) -> bool: ...
+    @property
+    def min_response_tokens(self) -> int: ...
 
 
 def is_positive(outcome: Outcome, rules: Rules) -> bool:
@@ -91,6 +98,8 @@ def candidates(outcomes: Iterable[Outcome], position: int, rules: Rules) -> list
 
 def _is_trainable(step: StepOutcome, rules: Rules) -> bool:
     if rules.filter_unchanged_steps and not step.changed:
+        return False
+    if step.generation.tokens < rules.min_response_tokens:
         return False
     reason = step.generation.finish_reason
     return reason == "stop" or (reason == "length" and step.reward > 0)

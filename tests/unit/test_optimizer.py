@@ -9,6 +9,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.update.optimizer import Progress, find_progress, obstacle, resume_folder, update_steps
 from rl_agent.update.render import Setup
 from tests.integration.tiny_model import make_plan
+from tests.unit.optimizer_states import write_optimizer_state
 
 
 def trainer(tmp_path: Path, *overrides: str):
@@ -45,28 +46,7 @@ def test_max_steps_of_the_configuration_wins(tmp_path):
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A small but real state of AdamW and a warm-up schedule, 8 steps in."""
-    import torch
-
-    folder = tmp_path / "version" / "trainer"
-    folder.mkdir(parents=True)
-    weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([{"params": [weight], "lr": 0.001}], lr=0.001)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
-    for _ in range(8):
-        weight.sum().backward()
-        optimizer.step()
-        schedule.step()
-    torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-    torch.save(schedule.state_dict(), folder / "scheduler.pt")
-    saved = {
-        "global_step": 8,
-        "save_steps": 500,
-        "logging_steps": 10,
-        "epoch": 2.0,
-        "log_history": [{"a": 1}],
-    }
-    (folder / "trainer_state.json").write_text(json.dumps(saved))
+    folder = write_optimizer_state(tmp_path / "version" / "trainer")
     (folder / "model.safetensors").write_bytes(b"weights")
     return folder
 
@@ -102,12 +82,12 @@ TORCH = Progress(Path("/v"), 8, is_lora=False, deepspeed_ranks=0)
 SHARDED = Progress(Path("/v"), 8, is_lora=False, deepspeed_ranks=4)
 
 
-def setup(processes: int = 1, *, uses_cpu: bool = False, deepspeed: bool = False) -> Setup:
+def setup(processes: int = 1, *, nodes: int = 1, uses_cpu: bool = False, deepspeed: bool = False) -> Setup:
     return Setup(
         uses_cpu=uses_cpu,
         bf16=False,
         processes=processes,
-        nodes=1,
+        nodes=nodes,
         deepspeed=Path("/zero2.json") if deepspeed else None,
     )
 
@@ -123,9 +103,13 @@ def setup(processes: int = 1, *, uses_cpu: bool = False, deepspeed: bool = False
         (TORCH, ("trainer.continue_optimizer=false",), setup(), "continue_optimizer is false"),
         (None, (), setup(), "without an optimizer's state"),
         (TORCH, ("trainer.finetuning_type=lora",), setup(), "finetuning_type=lora differs"),
+        (TORCH, ("trainer.lr_scheduler_type=cosine",), setup(), ""),
+        (TORCH, ("trainer.lr_scheduler_type=reduce_lr_on_plateau",), setup(), "cannot be set back"),
         (TORCH, (), setup(deepspeed=True), "deepspeed was switched"),
         (SHARDED, (), setup(4), "deepspeed was switched"),
         (SHARDED, (), setup(2, deepspeed=True), "changed from 4 to 2"),
+        (SHARDED, (), setup(2, nodes=2, deepspeed=True), ""),
+        (SHARDED, (), setup(2, nodes=3, deepspeed=True), "changed from 4 to 6"),
         (TORCH, (), setup(2, uses_cpu=True), "several processes on a CPU"),
     ],
 )
@@ -174,6 +158,58 @@ def test_a_changed_learning_rate_counts_from_the_first_step(state, tmp_path):
     assert moments["step"] == 8
     assert moments["exp_avg"].tolist() == load(state / "optimizer.pt")["state"][0]["exp_avg"].tolist()
     assert {name: (state / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(("warmup_steps", "first_rate"), [(0, 0.0005), (5, 0.0)])
+def test_a_decaying_schedule_is_set_back_to_its_start_and_the_moments_go_on(
+    state, tmp_path, warmup_steps, first_rate
+):
+    config = trainer(
+        tmp_path,
+        "trainer.lr_scheduler_type=cosine",
+        "trainer.learning_rate=0.0005",
+        f"trainer.warmup_steps={warmup_steps}",
+    )
+    target = resume_folder(
+        find_progress(state), tmp_path / "resume", config, new_steps=4, old_learning_rate=1e-3
+    )
+    resumed = json.loads((target / "trainer_state.json").read_bytes())
+    assert (resumed["global_step"], resumed["epoch"]) == (0, 0)
+    schedule = load(target / "scheduler.pt")
+    assert (schedule["last_epoch"], schedule["_step_count"]) == (0, 1)
+    assert schedule["base_lrs"] == pytest.approx([0.0005])
+    assert schedule["_last_lr"] == pytest.approx([first_rate])
+    optimizer = load(target / "optimizer.pt")
+    assert optimizer["param_groups"][0]["lr"] == pytest.approx(first_rate)
+    assert optimizer["param_groups"][0]["initial_lr"] == pytest.approx(0.0005)
+    assert optimizer["state"][0]["step"] == 8
+    assert json.loads((state / "trainer_state.json").read_bytes())["global_step"] == 8
+
+
+def test_a_schedule_that_was_set_back_runs_through_its_whole_curve(state, tmp_path):
+    """Torch's own schedule, loaded from the folder, gives the rates of a fresh one."""
+    import torch
+
+    def curve(step: int) -> float:
+        return 1.0 - step / 4
+
+    config = trainer(tmp_path, "trainer.lr_scheduler_type=linear", "trainer.learning_rate=0.001")
+    no_warmup = config.model_copy(update={"warmup_steps": 0})
+    target = resume_folder(
+        find_progress(state), tmp_path / "resume", no_warmup, new_steps=4, old_learning_rate=1e-3
+    )
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([{"params": [weight], "lr": 0.001}], lr=0.001)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, curve)
+    optimizer.load_state_dict(load(target / "optimizer.pt"))
+    schedule.load_state_dict(load(target / "scheduler.pt"))
+    rates = []
+    for _ in range(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        weight.sum().backward()
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([0.001, 0.00075, 0.0005, 0.00025])
 
 
 def test_a_pickle_that_runs_code_is_refused(state, tmp_path):

@@ -12,8 +12,12 @@ from rl_agent.cli import prepare_update, publish
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.types import Status
-from rl_agent.update.prepare import needed_bytes, prepare, read_summary
+from rl_agent.update.inputs import await_inputs, read_summary
+from rl_agent.update.optimizer import STATE
+from rl_agent.update.prepare import needed_bytes, prepare
+from rl_agent.update.versions import read_record
 from tests.integration.tiny_model import make_plan
+from tests.unit.optimizer_states import write_optimizer_state
 from tests.unit.safetensors_files import write_checkpoint, write_model
 from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
@@ -28,7 +32,7 @@ def plan_of(tmp_path: Path):
     return make
 
 
-async def collect(plan: Plan, iteration: int, *episodes) -> None:
+def collect(plan: Plan, iteration: int, *episodes) -> None:
     write_shard(plan.paths.shard("train", iteration), make_header(iteration), *episodes)
 
 
@@ -49,11 +53,9 @@ def say(text: str):
     return (make_step(f"{text}<|im_end|>"),)
 
 
-async def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
+def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
     plan = plan_of()
-    await collect(
-        plan, 1, good(0, steps=say("a")), good(1, reward=0.0, steps=say("no")), good(2, steps=say("b"))
-    )
+    collect(plan, 1, good(0, steps=say("a")), good(1, reward=0.0, steps=say("no")), good(2, steps=say("b")))
 
     path = prepare(plan, 1)
 
@@ -66,24 +68,24 @@ async def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
     assert (summary.samples, summary.candidates, summary.new_steps, summary.steps_before) == (2, 2, 2, 0)
 
 
-async def test_only_the_last_iterations_count(plan_of):
+def test_only_the_last_iterations_count(plan_of):
     plan = plan_of("trainer.recent_iterations=2")
     for iteration in (1, 2, 10):
-        await collect(plan, iteration, good(0, iteration, steps=say(str(iteration))))
+        collect(plan, iteration, good(0, iteration, steps=say(str(iteration))))
     assert answers(prepare(plan, 10)) == ["10", "2"]
 
 
-async def test_an_unfinished_iteration_does_not_count(plan_of):
+def test_an_unfinished_iteration_does_not_count(plan_of):
     plan = plan_of()
-    await collect(plan, 1, good(0, steps=say("done")))
+    collect(plan, 1, good(0, steps=say("done")))
     growing = good(1, 2, steps=say("growing"))
     write_shard(plan.paths.checkpoint_shard("train", 2), make_header(2), growing)
     assert answers(prepare(plan, 2)) == ["done"]
 
 
-async def test_nothing_positive_is_an_outcome_and_leaves_no_old_yaml(plan_of, capsys):
+def test_nothing_positive_is_an_outcome_and_leaves_no_old_yaml(plan_of, capsys):
     plan = plan_of()
-    await collect(plan, 1, good(0, reward=0.0), good(1, status=Status.FAILED))
+    collect(plan, 1, good(0, reward=0.0), good(1, status=Status.FAILED))
     stale = plan.paths.update_dir(1) / "train.yaml"
     stale.parent.mkdir(parents=True)
     stale.write_text("old")
@@ -98,14 +100,31 @@ async def test_nothing_positive_is_an_outcome_and_leaves_no_old_yaml(plan_of, ca
     assert not stale.exists()
 
 
-async def test_a_repeated_preparation_writes_the_same_files(plan_of):
+def test_short_responses_are_left_out_where_asked(plan_of):
+    plan = plan_of("trainer.min_response_tokens=14")
+    collect(plan, 1, good(0, steps=say("abc")), good(1, steps=say("abcd")))  # with <|im_end|> 13 and 14
+    assert answers(prepare(plan, 1)) == ["abcd"]
+
+
+def test_more_nodes_make_fewer_steps_of_the_same_samples(plan_of):
+    plan = plan_of("trainer.per_device_train_batch_size=2", "trainer.num_train_epochs=1")
+    collect(plan, 1, *(good(i) for i in range(12)))
+    steps = []
+    for nodes in (1, 2, 3):
+        folder = prepare(plan, 1, nodes).parent
+        summary = read_summary(folder)
+        await_inputs(folder, nodes, timeout_s=0.0)  # complete for that many nodes
+        assert summary.nodes == nodes
+        steps.append(summary.new_steps)
+    assert steps == [6, 3, 2]
+
+
+def test_a_repeated_preparation_writes_the_same_files(plan_of):
     plan = plan_of(
         "trainer.positive_samples_to_train=5", "trainer.do_eval=true", "trainer.val_split_ratio=0.4"
     )
     for iteration in (1, 2):
-        await collect(
-            plan, iteration, *(good(i, iteration, steps=say(f"{iteration}-{i}")) for i in range(20))
-        )
+        collect(plan, iteration, *(good(i, iteration, steps=say(f"{iteration}-{i}")) for i in range(20)))
     first = prepare(plan, 2)
     before = {path.name: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
     again = prepare(plan, 2)
@@ -115,27 +134,27 @@ async def test_a_repeated_preparation_writes_the_same_files(plan_of):
     assert yaml.safe_load(before["train.yaml"])["eval_dataset"] == "rl_agent_validation"
 
 
-async def test_a_damaged_shard_is_named(plan_of):
+def test_a_damaged_shard_is_named(plan_of):
     plan = plan_of()
     for iteration in (1, 2):
-        await collect(plan, iteration, good(0, iteration))
+        collect(plan, iteration, good(0, iteration))
     shard = plan.paths.shard("train", 1)
     shard.write_bytes(shard.read_bytes().replace(b'"status"', b'"satus"'))
     with pytest.raises(StoreError, match=r"iteration1:2: status: Field required"):
         prepare(plan, 2)
 
 
-async def test_what_an_attempt_that_ended_early_left_is_removed(plan_of):
+def test_what_an_attempt_that_ended_early_left_is_removed(plan_of):
     plan = plan_of()
-    await collect(plan, 1, good(0))
+    collect(plan, 1, good(0))
     leftover = write_checkpoint(plan.paths.training_dir(1), 2)
     prepare(plan, 1)
     assert not leftover.exists()
 
 
-async def test_a_full_disk_is_said_before_training(plan_of, monkeypatch):
+def test_a_full_disk_is_said_before_training(plan_of, monkeypatch):
     plan = plan_of()
-    await collect(plan, 1, good(0))
+    collect(plan, 1, good(0))
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 100, 0))
     with pytest.raises(
@@ -153,9 +172,9 @@ def test_the_estimate_counts_weights_twice_and_two_moments(plan_of, tmp_path):
     assert needed_bytes(tmp_path / "base", lora) == 2 * values * 4
 
 
-async def publish_once(plan: Plan) -> Path:
+def publish_once(plan: Plan) -> Path:
     """Iteration 1, prepared, 'trained' and published through the verb."""
-    await collect(plan, 1, good(0))
+    collect(plan, 1, good(0))
     prepare(plan, 1)
     write_checkpoint(plan.paths.training_dir(1), 4)
     plan_file = plan.paths.log_path / "plan.json"
@@ -164,11 +183,11 @@ async def publish_once(plan: Plan) -> Path:
     return plan.paths.version_dir(1)
 
 
-async def test_the_second_update_goes_on_from_the_first(plan_of, capsys):
+def test_the_second_update_goes_on_from_the_first(plan_of, capsys):
     plan = plan_of()
-    version = await publish_once(plan)
+    version = publish_once(plan)
     assert capsys.readouterr().out == f"{version}\t1\n"
-    await collect(plan, 2, good(1, 2))
+    collect(plan, 2, good(1, 2))
 
     arguments = yaml.safe_load(prepare(plan, 2).read_text())
 
@@ -177,11 +196,34 @@ async def test_the_second_update_goes_on_from_the_first(plan_of, capsys):
     assert (resume / "optimizer.pt").samefile(version / "trainer" / "optimizer.pt")
     assert arguments["max_steps"] == 4 + 2
     summary = read_summary(plan.paths.update_dir(2))
-    assert (summary.steps_before, summary.new_steps) == (4, 2)
+    assert (summary.steps_before, summary.first_step, summary.new_steps) == (4, 4, 2)
 
 
-async def test_without_continuation_only_the_weights_go_on(plan_of):
-    version = await publish_once(plan_of())
+def test_a_decaying_schedule_starts_anew_with_the_old_moments(plan_of):
+    plan = plan_of("trainer.lr_scheduler_type=cosine")
+    version = publish_once(plan)
+    write_optimizer_state(version / "trainer")
+    collect(plan, 2, good(1, 2))
+
+    arguments = yaml.safe_load(prepare(plan, 2).read_text())
+
+    assert json.loads((Path(arguments["resume_from_checkpoint"]) / STATE).read_bytes())["global_step"] == 0
+    assert arguments["max_steps"] == 2
+    summary = read_summary(plan.paths.update_dir(2))
+    assert (summary.steps_before, summary.first_step, summary.new_steps) == (4, 0, 2)
+
+
+def test_steps_are_counted_on_where_trainer_starts_to_count_at_0(plan_of):
+    plan = plan_of("trainer.lr_scheduler_type=cosine")
+    write_optimizer_state(publish_once(plan) / "trainer")
+    prepare(plan, 2)
+    write_checkpoint(plan.paths.training_dir(2), 2)
+    publish.main(["--plan", str(plan.paths.log_path / "plan.json"), "--iteration", "2"])
+    assert read_record(plan.paths.version_dir(2)).update_steps == 4 + 2
+
+
+def test_without_continuation_only_the_weights_go_on(plan_of):
+    version = publish_once(plan_of())
     plan = plan_of("trainer.continue_optimizer=false")
     arguments = yaml.safe_load(prepare(plan, 2).read_text())
     assert arguments["model_name_or_path"] == str(version)
@@ -189,9 +231,9 @@ async def test_without_continuation_only_the_weights_go_on(plan_of):
     assert "max_steps" not in arguments
 
 
-async def test_an_adapter_goes_on_upon_its_own_base(plan_of):
+def test_an_adapter_goes_on_upon_its_own_base(plan_of):
     plan = plan_of("trainer.finetuning_type=lora")
-    version = await publish_once(plan)
+    version = publish_once(plan)
     base = plan.config.model.base_model
     (version / "trainer" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
 
@@ -209,9 +251,9 @@ async def test_an_adapter_goes_on_upon_its_own_base(plan_of):
     assert "adapter_name_or_path" not in full
 
 
-async def test_publishing_records_the_numbers_of_the_training(plan_of):
+def test_publishing_records_the_numbers_of_the_training(plan_of):
     plan = plan_of()
-    await collect(plan, 1, good(0))
+    collect(plan, 1, good(0))
     prepare(plan, 1)
     training = write_checkpoint(plan.paths.training_dir(1), 2).parent
     log = [

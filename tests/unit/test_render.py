@@ -1,8 +1,6 @@
-"""The YAML for LLaMA-Factory and the command that reads it."""
+"""The YAML for LLaMA-Factory."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,8 +9,7 @@ from omegaconf import OmegaConf
 from rl_agent.config import Hardware
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.update.launch import training_command, training_environment
-from rl_agent.update.render import Setup, Start, deepspeed_file, setup_of, to_yaml, training_arguments
+from rl_agent.update.render import Start, deepspeed_file, setup_of, to_yaml, training_arguments
 from tests.integration.tiny_model import make_plan
 
 START = Start("/models/base")
@@ -30,7 +27,7 @@ def plan_of(tmp_path):
 
 
 def rendered(plan, start=START, *, has_validation=False):
-    return training_arguments(plan, 3, start, has_validation=has_validation)
+    return training_arguments(plan, 3, start, setup_of(plan), has_validation=has_validation)
 
 
 def test_the_yaml_holds_every_field_of_a_full_update(plan_of):
@@ -66,8 +63,11 @@ def test_a_null_is_left_out(plan_of):
 
 def test_seeds_differ_between_iterations(plan_of):
     plan = plan_of("seed=10")
-    assert training_arguments(plan, 1, START, has_validation=False)["seed"] == 11
-    assert training_arguments(plan, 2, START, has_validation=False)["seed"] == 12
+    seeds = [
+        training_arguments(plan, iteration, START, setup_of(plan), has_validation=False)["seed"]
+        for iteration in (1, 2)
+    ]
+    assert seeds == [11, 12]
 
 
 def test_evaluation_keys_need_examples_to_evaluate_on(plan_of):
@@ -91,6 +91,22 @@ def test_a_continued_training_resumes_without_skipping_examples(plan_of, tmp_pat
     assert arguments["max_steps"] == 18
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("trainer.report_to=none", "none"),
+        ("trainer.report_to=wandb", "wandb"),
+        ("trainer.report_to=[wandb,tensorboard]", ["wandb", "tensorboard"]),
+    ],
+)
+def test_trainers_own_reporting_is_the_users_choice(plan_of, override, expected):
+    assert yaml.safe_load(to_yaml(rendered(plan_of(override))))["report_to"] == expected
+
+
+def test_a_process_waits_for_its_peers_as_long_as_configured(plan_of):
+    assert rendered(plan_of("trainer.peer_timeout_s=90"))["ddp_timeout"] == 90
+
+
 def test_extra_arguments_come_last_and_null_removes_a_key(plan_of):
     plan = plan_of("+trainer.extra_args.packing=true", "+trainer.extra_args.template=null")
     arguments = rendered(plan)
@@ -112,6 +128,12 @@ def test_extra_arguments_come_last_and_null_removes_a_key(plan_of):
 def test_automatic_values_come_from_the_machine(plan_of, gpus, overrides, expected):
     setup = setup_of(plan_of(*overrides, gpus=gpus))
     assert (setup.uses_cpu, setup.bf16, setup.processes) == expected
+
+
+def test_nodes_multiply_the_processes_that_train_together(plan_of):
+    plan = plan_of("trainer.nproc_per_node=2")
+    assert setup_of(plan).world_size == 2
+    assert setup_of(plan, nodes=3).world_size == 6
 
 
 def test_deepspeed_is_a_known_name_or_a_file(tmp_path):
@@ -140,48 +162,3 @@ def test_llamafactory_reads_back_every_text_unchanged(text):
 
 def test_small_learning_rates_stay_numbers():
     assert yaml.safe_load(to_yaml({"learning_rate": 1e-6}))["learning_rate"] == 1e-6
-
-
-ONE_CPU = Setup(uses_cpu=True, bf16=False, processes=1, nodes=1, deepspeed=None)
-EIGHT_GPUS = Setup(uses_cpu=False, bf16=True, processes=8, nodes=1, deepspeed=Path("/ds.json"))
-TWO_NODES = Setup(uses_cpu=False, bf16=True, processes=8, nodes=2, deepspeed=None)
-ONE_GPU = Setup(uses_cpu=False, bf16=True, processes=1, nodes=1, deepspeed=None)
-YAML = Path("/a b/train.yaml")
-
-
-def test_one_process_runs_without_torchrun():
-    command = training_command(ONE_CPU, YAML, rank=0, environ={})
-    assert command == [sys.executable, "-m", "llamafactory.cli", "train", "/a b/train.yaml"]
-
-
-def test_several_processes_keep_a_path_with_blanks_in_one_word():
-    command = training_command(EIGHT_GPUS, YAML, rank=0, environ={})
-    assert command[1:] == [
-        *("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "8"),
-        *("-m", "llamafactory.launcher", "/a b/train.yaml"),
-    ]
-
-
-def test_nodes_meet_at_the_master():
-    environ = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29600"}
-    command = training_command(TWO_NODES, YAML, rank=1, environ=environ)
-    wanted = "--nnodes 2 --node_rank 1 --master_addr 10.0.0.1 --master_port 29600 --nproc_per_node 8"
-    assert wanted in " ".join(command)
-
-
-def test_the_environment_is_the_callers_with_what_training_needs(tmp_path):
-    environment = training_environment(ONE_CPU, {"PATH": "/usr/bin", "HF_HOME": "/hub"}, tmp_path)
-    assert environment["HF_HOME"] == "/hub"
-    assert environment["PATH"].split(":") == [str(Path(sys.executable).parent), "/usr/bin"]
-    assert environment["DISABLE_VERSION_CHECK"] == "1"
-    assert environment["DEEPSPEED_LOG_LEVEL"] == "WARNING"
-    assert environment["HF_DATASETS_CACHE"] == str(tmp_path)
-    assert int(environment["OMP_NUM_THREADS"]) >= 1
-    assert environment["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_one_process_sees_one_of_the_callers_gpus(tmp_path):
-    environment = training_environment(ONE_GPU, {"CUDA_VISIBLE_DEVICES": "3,4"}, tmp_path)
-    assert environment["CUDA_VISIBLE_DEVICES"] == "3"
-    assert "CUDA_VISIBLE_DEVICES" not in training_environment(EIGHT_GPUS, {}, tmp_path)
-    assert "OMP_NUM_THREADS" not in training_environment(EIGHT_GPUS, {}, tmp_path)

@@ -19,8 +19,8 @@ from rl_agent.update.select import (
     split,
 )
 
-RULES = SimpleNamespace(reward_threshold=1.0, filter_unchanged_steps=True)
-GOOD = StepOutcome(Response("stop"), 0.0, True)
+RULES = SimpleNamespace(reward_threshold=1.0, filter_unchanged_steps=True, min_response_tokens=0)
+GOOD = StepOutcome(Response("stop", 20), 0.0, True)
 
 
 def outcome(*steps, reward=1.0, status=Status.COMPLETED, name="t"):
@@ -60,17 +60,24 @@ def test_an_episode_below_the_threshold_or_without_a_reward_has_none(negative):
 
 
 def test_steps_that_changed_nothing_are_left_out_where_asked():
-    still = StepOutcome(Response("stop"), 0.0, False)
+    still = StepOutcome(Response("stop", 20), 0.0, False)
     assert chosen_steps(outcome(GOOD, still, GOOD)) == [0, 2]
-    keep_all = SimpleNamespace(reward_threshold=1.0, filter_unchanged_steps=False)
+    keep_all = SimpleNamespace(**vars(RULES) | {"filter_unchanged_steps": False})
     assert chosen_steps(outcome(GOOD, still, GOOD), keep_all) == [0, 1, 2]
 
 
 def test_a_truncated_response_counts_only_where_the_environment_rewarded_it():
-    unrewarded = StepOutcome(Response("length"), 0.0, True)
-    rewarded = StepOutcome(Response("length"), 1.0, True)
-    aborted = StepOutcome(Response("abort"), 1.0, True)
+    unrewarded = StepOutcome(Response("length", 20), 0.0, True)
+    rewarded = StepOutcome(Response("length", 20), 1.0, True)
+    aborted = StepOutcome(Response("abort", 20), 1.0, True)
     assert chosen_steps(outcome(unrewarded, rewarded, aborted, GOOD)) == [1, 3]
+
+
+def test_responses_shorter_than_asked_are_left_out():
+    short, enough = (StepOutcome(Response("stop", tokens), 1.0, True) for tokens in (9, 10))
+    rules = SimpleNamespace(**vars(RULES) | {"min_response_tokens": 10})
+    assert chosen_steps(outcome(short, enough, short), rules) == [1]
+    assert chosen_steps(outcome(short, enough, short)) == [0, 1, 2]
 
 
 def test_fewer_candidates_than_wanted_are_all_taken():

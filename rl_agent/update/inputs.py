@@ -1,0 +1,102 @@
+"""What an update was prepared with: `update.json`, written after all other inputs.
+
+It names the number of nodes that train and the digest of every file they read, so that a node waits until
+the shared folder shows it the very files of this update, and trains on nothing older.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.update.digest import FileDigest, digest_files, first_difference
+from rl_agent.update.files import remove, write_whole
+
+SUMMARY_FILE = "update.json"
+TRAIN_FILE = "train.yaml"
+
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One update in numbers."""
+
+    samples: int
+    validation_samples: int
+    candidates: int
+    learning_rate: float
+    steps_before: int
+    """Optimizer steps of earlier updates that this one continues."""
+    first_step: int
+    """Where Trainer starts to count: `steps_before`, or 0 where the learning rate's schedule starts anew."""
+    new_steps: int
+    nodes: int
+    files: dict[str, FileDigest]
+
+
+_PREPARED = TypeAdapter(Prepared)
+
+
+def forget(folder: Path) -> None:
+    """Remove what an earlier preparation left: nobody may train on it by mistake."""
+    remove(folder / SUMMARY_FILE)
+    remove(folder / TRAIN_FILE)
+
+
+def digest_inputs(folder: Path) -> dict[str, FileDigest]:
+    """Digests of what the training reads from an update's folder."""
+    names = sorted([*folder.glob("*.jsonl"), folder / "dataset_info.json", folder / TRAIN_FILE])
+    return digest_files(names)
+
+
+def write_summary(folder: Path, summary: Prepared) -> None:
+    write_whole(folder / SUMMARY_FILE, json.dumps(asdict(summary), indent=2) + "\n")
+
+
+def read_summary(folder: Path) -> Prepared:
+    """Raises ConfigError where no update was prepared."""
+    try:
+        return _PREPARED.validate_json((folder / SUMMARY_FILE).read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder / SUMMARY_FILE}: not there; run prepare-update first") from error
+    except ValidationError as error:
+        raise ConfigError(f"{folder / SUMMARY_FILE}: cannot be read; run prepare-update again") from error
+
+
+def await_inputs(
+    folder: Path,
+    nodes: int,
+    timeout_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+    on_wait: Callable[[str], object] = print,
+) -> None:
+    """Wait until this node sees the inputs of a training on `nodes` nodes.
+
+    `on_wait` hears, once, what is waited for. Raises DeadlineError, which says what was still amiss.
+    """
+    started = clock()
+    has_told = False
+    while reason := _amiss(folder, nodes):
+        if clock() - started >= timeout_s:
+            raise DeadlineError(f"{reason}; waited {timeout_s:.0f} s for the inputs of the training")
+        if not has_told:
+            on_wait(f"{reason}; waiting up to {timeout_s:.0f} s for the inputs of the training")
+            has_told = True
+        sleep(_POLL_S)
+
+
+def _amiss(folder: Path, nodes: int) -> str:
+    try:
+        summary = read_summary(folder)
+    except ConfigError as error:
+        return str(error)
+    if summary.nodes != nodes:
+        return f"{folder / SUMMARY_FILE}: was prepared for --nodes {summary.nodes}, not {nodes}"
+    return first_difference(folder, summary.files)

@@ -1,0 +1,77 @@
+"""One process of a training: LLaMA-Factory, and the numbers of its optimizer steps in `metrics.jsonl`.
+
+    python -m rl_agent.update.worker TRAIN_YAML METRICS ITERATION
+
+torchrun starts it once for each device. The process of rank 0 appends a line for every entry of Trainer's
+log while the training runs:
+
+    {"time", "iteration", "phase": "update", "update_step", "update_step/loss", "update_step/grad_norm", …}
+
+`update_step` counts the optimizer steps of all iterations, also where an update started its optimizer
+afresh; an update that is repeated writes the same numbers again.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_agent.monitor import metrics
+
+STEP = "update_step"
+_RECORDED = ("loss", "learning_rate", "grad_norm", "eval_loss")
+
+
+class StepRecorder:
+    """Turns Trainer's log into lines of the metrics file."""
+
+    def __init__(self, path: Path, iteration: int, *, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._iteration = iteration
+        self._clock = clock
+        self._offset = 0
+
+    def begin(self, global_step: int) -> None:
+        """Trainer starts to count at `global_step`; ours goes on from the iterations before."""
+        self._offset = last_step(self._path, before=self._iteration) - global_step
+
+    def record(self, global_step: int, entry: Mapping[str, Any]) -> None:
+        numbers = {f"{STEP}/{name}": float(entry[name]) for name in _RECORDED if name in entry}
+        if numbers:
+            head = {"time": self._clock(), "iteration": self._iteration, "phase": "update"}
+            metrics.append(self._path, head | {STEP: global_step + self._offset} | numbers)
+
+
+def last_step(path: Path, *, before: int) -> int:
+    """Optimizer steps recorded in iterations before that one."""
+    lines = (record for record in metrics.read(path) if STEP in record)
+    return max((record[STEP] for record in lines if record["iteration"] < before), default=0)
+
+
+def callback(recorder: StepRecorder) -> Any:
+    """The recorder as transformers' Trainer wants it."""
+    from transformers import TrainerCallback
+
+    class RecordSteps(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                recorder.begin(state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if state.is_world_process_zero:
+                recorder.record(state.global_step, logs or {})
+
+    return RecordSteps()
+
+
+def main(argv: list[str]) -> None:
+    yaml, metrics_file, iteration = argv
+    from llamafactory.train.tuner import run_exp
+
+    sys.argv = [sys.argv[0], yaml]  # where LLaMA-Factory looks
+    run_exp(callbacks=[callback(StepRecorder(Path(metrics_file), int(iteration)))])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
