@@ -22,6 +22,7 @@ LAYERS = {
     "engine": 2,
     "cluster": 2,
     "monitor": 3,
+    "pool": 4,
     "rollout": 4,
     "update": 4,
     "plan": 4,

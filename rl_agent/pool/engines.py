@@ -1,0 +1,172 @@
+"""The life of an engine: registration, leases, what it serves, drains and ends."""
+
+from rl_agent.pool import events, poison
+from rl_agent.pool.events import Command, EngineChanged, Probe
+from rl_agent.pool.records import Engine, EngineState
+from rl_agent.pool.state import PoolState, change_engine, fail, move_all, set_timer
+
+FLAP_WINDOW_S = 300.0
+LONGEST_FLAP_PAUSE_S = 60.0
+STALE_BEAT_S = 1.0
+
+
+def registered(state: PoolState, event: events.Registered, now: float, out: list[Command]) -> None:
+    offer = event.offer
+    for engine in [e for e in state.engines.values() if e.offer.name == offer.name]:
+        end_engine(state, engine, now, out, "the same engine registered again", is_crash=True)
+    deaths = state.deaths_of_name.get(offer.name, [])
+    recent = [died for died in deaths if now - died < FLAP_WINDOW_S]
+    pause = min(LONGEST_FLAP_PAUSE_S, 2.0 ** (len(recent) - 2)) if len(recent) > 1 else 0.0
+    engine = Engine(
+        offer=offer,
+        state=EngineState.REGISTERED,
+        registered_at=now,
+        lease_until=now + state.rules.lease_s,
+        ready_after=now + pause,
+    )
+    state.engines[offer.engine_id] = engine
+    set_timer(state, engine.lease_until, "lease", offer.engine_id)
+    set_timer(state, now + state.rules.start_timeout_s, "start", offer.engine_id)
+    if pause:
+        set_timer(state, engine.ready_after, "pause", offer.engine_id)
+    out += [EngineChanged(offer.engine_id, engine.state, ""), Probe(offer.engine_id)]
+
+
+def probed(state: PoolState, event: events.Probed, now: float, out: list[Command]) -> None:
+    engine = state.engines.get(event.engine_id)
+    if engine is None:
+        return
+    engine.model, engine.max_model_len = event.model, event.max_model_len
+    _trust(state, engine)
+    if not state.model:
+        state.model = event.model
+    if engine.state is not EngineState.DRAINING:
+        _judge_model(state, engine, now, out)
+    state.placement.changed(engine, now)
+
+
+def _judge_model(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    """What an engine serves decides what it is; what its worker claims does not."""
+    if engine.model == state.model:
+        engine.weight_version = state.weight_version
+        if engine.state is not EngineState.READY:
+            change_engine(state, engine, EngineState.READY, "", now, out)
+            engine.idle_since = now
+        return
+    if engine.state is not EngineState.LOADING:
+        reason = f"serves {engine.model}, the pool wants {state.model}"
+        change_engine(state, engine, EngineState.LOADING, reason, now, out)
+        set_timer(state, now + state.rules.start_timeout_s, "start", engine.engine_id)
+        move_all(state, engine, now, out)
+    set_timer(state, now + state.rules.probe_interval_s, "probe", engine.engine_id)
+
+
+def probe_failed(state: PoolState, event: events.ProbeFailed, now: float, out: list[Command]) -> None:
+    engine = state.engines.get(event.engine_id)
+    if engine is not None:
+        engine.reason = event.problem
+        set_timer(state, now + state.rules.probe_interval_s, "probe", event.engine_id)
+
+
+def beat(state: PoolState, event: events.Beat, now: float, out: list[Command]) -> None:
+    engine = state.engines.get(event.engine_id)
+    if engine is None:
+        return
+    engine.lease_until = now + state.rules.lease_s
+    engine.load = event.load or engine.load
+    # A beat just after a break may have set out before it.
+    if engine.is_doubted and now - engine.doubted_at >= STALE_BEAT_S:
+        _trust(state, engine)
+        state.placement.changed(engine, now)
+
+
+def _trust(state: PoolState, engine: Engine) -> None:
+    """It lives: what broke there did not kill it."""
+    engine.is_doubted = False
+    for request_id in engine.broken:
+        if (request := state.requests.get(request_id)) is not None:
+            poison.lives(request, engine)
+    engine.broken.clear()
+
+
+def drain_asked(state: PoolState, event: events.DrainAsked, now: float, out: list[Command]) -> None:
+    engine = state.engines.get(event.engine_id)
+    if engine is None or engine.state is EngineState.DRAINING:
+        return
+    engine.drain_until = event.until
+    change_engine(state, engine, EngineState.DRAINING, event.reason, now, out)
+    set_timer(state, event.until, "drained", event.engine_id)
+    move_all(state, engine, now, out)
+
+
+def engine_ended(state: PoolState, event: events.EngineEnded, now: float, out: list[Command]) -> None:
+    engine = state.engines.get(event.engine_id)
+    if engine is not None:
+        is_crash = event.is_crash and engine.state is not EngineState.DRAINING
+        end_engine(state, engine, now, out, event.reason, is_crash=is_crash)
+
+
+def model_wanted(state: PoolState, event: events.ModelWanted, now: float, out: list[Command]) -> None:
+    if event.weight_version < state.weight_version:
+        return
+    state.model, state.weight_version = event.model, event.weight_version
+    for engine in list(state.engines.values()):
+        if engine.state in (EngineState.READY, EngineState.LOADING) and engine.model:
+            _judge_model(state, engine, now, out)
+            state.placement.changed(engine, now)
+
+
+def end_engine(
+    state: PoolState, engine: Engine, now: float, out: list[Command], reason: str, *, is_crash: bool
+) -> None:
+    """The engine is gone; its requests go on elsewhere, or are found to be what killed it."""
+    if is_crash:
+        state.account.engine_deaths += 1
+        recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if now - t < FLAP_WINDOW_S]
+        state.deaths_of_name[engine.offer.name] = [*recent, now]
+        for request_id in engine.running:
+            poison.broke(state.requests[request_id], engine, state.rules)
+    stuck = [state.requests[request_id] for request_id in engine.broken if request_id in state.requests]
+    state.unrelated_deaths += is_crash and not stuck
+    for request in stuck:
+        if is_crash:
+            poison.died(request, engine, state.unrelated_deaths)
+        else:
+            poison.lives(request, engine)
+    change_engine(state, engine, EngineState.GONE, reason, now, out)
+    move_all(state, engine, now, out)
+    state.placement.changed(engine, now)
+    state.departed.append(state.engines.pop(engine.engine_id))
+    for request in stuck:
+        if request.is_open and poison.is_poison(request, state.rules, state.unrelated_deaths):
+            fail(state, request, poison.words(request), now, out)
+
+
+def lease_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    if engine.lease_until > now:
+        set_timer(state, engine.lease_until, "lease", engine.engine_id)
+        return
+    last = engine.reason or "no sign of life"
+    reason = f"its lease of {state.rules.lease_s:g} s is over: {last}"
+    is_crash = engine.state is not EngineState.DRAINING
+    end_engine(state, engine, now, out, reason, is_crash=is_crash)
+
+
+def start_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    """It had `start_timeout_s` to serve the wanted model."""
+    if engine.state in (EngineState.REGISTERED, EngineState.LOADING):
+        reason = f"not ready within {state.rules.start_timeout_s:g} s: {engine.reason or engine.state.value}"
+        end_engine(state, engine, now, out, reason, is_crash=False)
+
+
+def drained(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    end_engine(state, engine, now, out, f"drained: {engine.reason}", is_crash=False)
+
+
+def probe_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    if engine.state in (EngineState.REGISTERED, EngineState.LOADING) or engine.is_doubted:
+        out.append(Probe(engine.engine_id))
+
+
+def pause_over(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    state.placement.changed(engine, now)

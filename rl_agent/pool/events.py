@@ -1,0 +1,169 @@
+"""What can happen to a pool, and what the machine answers. Values only."""
+
+from dataclasses import dataclass
+
+from rl_agent.pool.records import EngineOffer, EngineState, Load, Order
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    offer: EngineOffer
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The engine answered: it is alive and serves this."""
+
+    engine_id: str
+    model: str
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFailed:
+    engine_id: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life of the engine itself, not only of the machine it runs on: renews the lease."""
+
+    engine_id: str
+    load: Load | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """The engine leaves at `until`; its requests go now."""
+
+    engine_id: str
+    until: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnded:
+    """The engine left, or its process is known to be over."""
+
+    engine_id: str
+    reason: str
+    is_crash: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWanted:
+    """From now on the pool serves this; engines that hold another model load it."""
+
+    model: str
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Tokens of one attempt; the last event of an attempt is Finished or Broken."""
+
+    request_id: str
+    attempt: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: str
+    attempt: int
+    finish_reason: str
+    stop_reason: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The attempt ended without a finish."""
+
+    request_id: str
+    attempt: int
+    problem: str
+    is_refusal: bool = False
+    """The engine said that the request itself is wrong (4xx): no other engine will take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The consumer has the results: their records may go."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    Registered
+    | Probed
+    | ProbeFailed
+    | Beat
+    | DrainAsked
+    | EngineEnded
+    | ModelWanted
+    | Submitted
+    | Cancelled
+    | Progress
+    | Finished
+    | Broken
+    | Forgotten
+    | Tick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    engine_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Send the request, with the tokens it has, to the engine."""
+
+    request_id: str
+    attempt: int
+    engine_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End the attempt at the engine; what it still sends is not wanted."""
+
+    request_id: str
+    attempt: int
+    engine_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The request is completed or failed."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChanged:
+    engine_id: str
+    state: EngineState
+    reason: str
+
+
+Command = Probe | Generate | Abort | Ended | EngineChanged

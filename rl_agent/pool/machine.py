@@ -1,0 +1,114 @@
+"""The pool as a machine: `(state, event, now) -> commands`. No IO, no clock, no randomness.
+
+`PoolState` is consumed by `step` and belongs to it; the same events at the same times give the same commands.
+
+What always holds, and `check` asserts:
+- submitted = open + completed + failed, and each id is counted once however often it is submitted.
+- A running request is at exactly one living engine; what an older attempt still sends is dropped.
+- An engine that drains, loads another model or is gone has no requests.
+
+A failed request never ends an engine: it makes the pool doubt it, which stops new work until the next sign
+of life. Only the lease, the worker's word, or the end of a drain does.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from rl_agent.pool import dispatch, engines, events, requests
+from rl_agent.pool.events import Command, Event
+from rl_agent.pool.records import EngineState, RequestState
+from rl_agent.pool.state import PoolState
+
+TIMERS_EACH = 4
+
+
+def step(state: PoolState, event: Event, now: float) -> list[Command]:
+    """Apply one event and everything whose time has come; the commands are to be carried out in order."""
+    commands: list[Command] = []
+    handler = _HANDLERS.get(type(event))
+    if handler is not None:
+        handler(state, event, now, commands)
+    while state.timers and state.timers[0][0] <= now:
+        _, _, kind, of, attempt = heapq.heappop(state.timers)
+        _fire(state, kind, of, attempt, now, commands)
+    if len(state.timers) > TIMERS_EACH * (len(state.requests) + len(state.engines)) + 4096:
+        _drop_stale_timers(state)
+    dispatch.dispatch(state, now, commands)
+    return commands
+
+
+_HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = {
+    events.Registered: engines.registered,
+    events.Probed: engines.probed,
+    events.ProbeFailed: engines.probe_failed,
+    events.Beat: engines.beat,
+    events.DrainAsked: engines.drain_asked,
+    events.EngineEnded: engines.engine_ended,
+    events.ModelWanted: engines.model_wanted,
+    events.Submitted: requests.submitted,
+    events.Cancelled: requests.cancelled,
+    events.Progress: requests.progress,
+    events.Finished: requests.finished,
+    events.Broken: requests.broken,
+    events.Forgotten: requests.forgotten,
+}
+
+_OF_ENGINES = {
+    "lease": engines.lease_due,
+    "start": engines.start_due,
+    "drained": engines.drained,
+    "probe": engines.probe_due,
+    "pause": engines.pause_over,
+}
+
+
+def _fire(state: PoolState, kind: str, of: str, attempt: int, now: float, out: list[Command]) -> None:
+    if kind == "measure":
+        dispatch.measure_due(state, now, out)
+    elif kind in _OF_ENGINES:
+        engine = state.engines.get(of)
+        if engine is not None:
+            _OF_ENGINES[kind](state, engine, now, out)
+    elif (request := state.requests.get(of)) is not None:
+        if kind == "deadline":
+            requests.deadline_due(state, request, now, out)
+        else:
+            requests.stall_due(state, request, now, out, attempt)
+
+
+def _drop_stale_timers(state: PoolState) -> None:
+    """Deadlines of requests that ended stay in the heap until due, which may be hours."""
+
+    def is_live(timer: tuple[float, int, str, str, int]) -> bool:
+        _, _, kind, of, attempt = timer
+        request = state.requests.get(of)
+        if request is None:
+            return kind == "measure" or of in state.engines
+        return request.is_open and (kind == "deadline" or attempt == request.attempt)
+
+    state.timers = [timer for timer in state.timers if is_live(timer)]
+    heapq.heapify(state.timers)
+
+
+def check(state: PoolState) -> None:
+    """Assert what always holds; for tests, and cheap enough for a simulation."""
+    account = state.account
+    still_open = [request for request in state.requests.values() if request.is_open]
+    assert account.submitted == len(still_open) + account.completed + account.failed
+    at_engines = 0
+    for engine in state.engines.values():
+        assert engine.state is EngineState.READY or not engine.running, engine
+        assert len(engine.running) <= engine.offer.capacity
+        assert engine.suspect is None or engine.suspect in engine.running
+        at_engines += len(engine.running)
+        for request_id in engine.running:
+            request = state.requests[request_id]
+            assert request.state is RequestState.RUNNING
+            assert request.engine_id == engine.engine_id
+    running = [request for request in still_open if request.state is RequestState.RUNNING]
+    assert at_engines == len(running) == sum(state.at_engines.values())
+    for request in state.requests.values():
+        assert len(request.token_ids) == len(request.logprobs)
+        assert len(request.token_ids) <= request.order.max_tokens
+        assert request.state is not RequestState.FAILED or request.failure

@@ -1,0 +1,84 @@
+"""Finding the request that kills engines, among the many that were only near when one died.
+
+A connection that breaks may mean a dead engine; that is known only when its lease is over, its worker says
+so, or it answers again. A request that had got nowhere when it broke (fewer than `poison_progress_tokens`
+beyond the furthest it ever came) is a suspect from that moment: it runs on trial, on an engine with no other
+suspect, so that two of them never share a death again, and as soon as it gets anywhere it is cleared.
+
+    broke here ─► open question ─(engine lives)─► nothing      at most `poison_engines` open questions
+                        └────────(engine is dead)─► counts     and deaths together, then it waits
+
+`unrelated` deaths are those of engines where nothing was stuck: spot machines that were taken away.
+
+One that has `poison_engines` different engines die under it without getting anywhere is failed, alone. Where
+there are fewer machines than that, twice as many deaths count.
+"""
+
+from rl_agent.pool.records import Engine, PoolRules, Request
+
+
+def broke(request: Request, engine: Engine, rules: PoolRules) -> None:
+    """The connection broke under a running `request`: perhaps `engine` is dead."""
+    if is_stuck(request, rules):
+        request.questions[engine.engine_id] = engine.offer.name
+        engine.broken[request.request_id] = None
+    else:
+        _clear(request)
+    request.reached = max(request.reached, len(request.token_ids))
+
+
+def died(request: Request, engine: Engine, unrelated_deaths: int) -> None:
+    """`engine` is known to be dead, and `request` had got nowhere there."""
+    request.questions.pop(engine.engine_id, None)
+    if not request.num_deaths:
+        request.unrelated_before = unrelated_deaths
+    request.deaths.add(engine.offer.name)
+    request.num_deaths += 1
+
+
+def lives(request: Request, engine: Engine) -> None:
+    request.questions.pop(engine.engine_id, None)
+
+
+def progressed(request: Request, engine: Engine, rules: PoolRules) -> None:
+    """Clear a suspect that got somewhere, and let its engine have another one."""
+    if engine.suspect == request.request_id and not is_stuck(request, rules):
+        _clear(request)
+        engine.suspect = None
+
+
+def is_stuck(request: Request, rules: PoolRules) -> bool:
+    """Whether the running attempt has got nowhere."""
+    start = max(request.attempt_start, request.reached)
+    return len(request.token_ids) - start < rules.poison_progress_tokens
+
+
+def is_suspect(request: Request) -> bool:
+    return request.num_deaths > 0 or bool(request.questions)
+
+
+def must_wait(request: Request, rules: PoolRules) -> bool:
+    """Whether it may have killed enough engines already, and the answer is still to come."""
+    names = request.deaths | set(request.questions.values())
+    return bool(request.questions) and len(names) >= rules.poison_engines
+
+
+def is_poison(request: Request, rules: PoolRules, unrelated_deaths: int) -> bool:
+    """Not while as many engines died since its first death that no stuck request can have killed."""
+    if unrelated_deaths - request.unrelated_before >= request.num_deaths:
+        return False
+    return len(request.deaths) >= rules.poison_engines or request.num_deaths >= 2 * rules.poison_engines
+
+
+def words(request: Request) -> str:
+    names = ", ".join(sorted(request.deaths))
+    return (
+        f"{request.num_deaths} engines died under it ({names}) and it never got past token"
+        f" {len(request.token_ids)}: it is taken for the cause"
+    )
+
+
+def _clear(request: Request) -> None:
+    request.deaths.clear()
+    request.questions.clear()
+    request.num_deaths = 0

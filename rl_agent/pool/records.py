@@ -1,0 +1,204 @@
+"""What the pool knows about an engine and about a request. Plain records; `machine` alone changes them.
+
+engine   registered ─(probe names the wanted model)─► ready ─► draining ─► gone
+             │   └──(probe names another model)─► loading ─┘      ▲          ▲
+             └──────────── lease over, process ended ─────────────┴──────────┘
+request  queued ─► running ─► completed | failed
+            ▲         │
+            └─────────┘  moved: the tokens so far stay, the rest is generated elsewhere
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class EngineState(StrEnum):
+    REGISTERED = "registered"
+    """Holds a lease; nobody has looked yet what it serves."""
+    LOADING = "loading"
+    """Serves another model than the pool wants, and is expected to change."""
+    READY = "ready"
+    DRAINING = "draining"
+    """Told to leave: takes nothing new, its requests have moved on."""
+    GONE = "gone"
+
+
+class RequestState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """The numbers by which the machine decides; `configs/pool/` states and explains them."""
+
+    lease_s: float
+    probe_interval_s: float
+    start_timeout_s: float
+    stall_timeout_s: float
+    poison_engines: int
+    poison_progress_tokens: int
+    policy: str
+    affinity_slack: float
+    rebalance_interval_s: float
+    rebalance_gain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOffer:
+    """What a registration says."""
+
+    engine_id: str
+    """New with every registration: an incarnation."""
+    name: str
+    """Address of a direct engine, name of a worker's: the same after a restart on the same machine."""
+    capacity: int
+    """Requests it may run at once."""
+    price_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine reports of itself."""
+
+    running: int
+    waiting: int
+    kv_use: float = 0.0
+
+
+@dataclass(slots=True)
+class Engine:
+    offer: EngineOffer
+    state: EngineState
+    registered_at: float
+    lease_until: float
+    ready_after: float
+    """A name whose engines keep dying waits before it gets work again."""
+    reason: str = ""
+    model: str = ""
+    weight_version: int = 0
+    max_model_len: int = 0
+    is_doubted: bool = False
+    """A request broke here and no sign of life has come since: nothing new is sent."""
+    doubted_at: float = 0.0
+    broken: dict[str, None] = field(default_factory=dict)
+    """Requests that broke here since the last sign of life, having got nowhere."""
+    drain_until: float = 0.0
+    load: Load | None = None
+    running: dict[str, None] = field(default_factory=dict)
+    """Ids of the requests here, oldest first."""
+    suspect: str | None = None
+    """The request that runs here on trial (see `poison`)."""
+    work: float = 0.0
+    """Tokens its requests are expected to need still."""
+    last_pick: int = 0
+    tokens_since_measure: int = 0
+    tokens_per_s: float = 0.0
+    """Best throughput seen lately; 0 until measured."""
+    request_tokens_per_s: float = 0.0
+    """Best rate of one request seen lately; 0 until measured."""
+    useful_tokens: int = 0
+    recomputed_tokens: int = 0
+    """Tokens thrown away because their request could not be continued."""
+    prefilled_tokens: int = 0
+    """Prompt tokens read again because a request moved here."""
+    idle_s: float = 0.0
+    idle_since: float | None = None
+
+    @property
+    def engine_id(self) -> str:
+        return self.offer.engine_id
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.running) < self.offer.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `start`… of a response, up to the next span, came from one engine and one weight version."""
+
+    start: int
+    engine_id: str
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for; never changes."""
+
+    request_id: str
+    run: str
+    """Whose it is: runs share a pool fairly."""
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+    params: dict[str, Any]
+    """Every other sampling parameter, by its OpenAI or vLLM name."""
+    deadline: float
+    """Monotonic time after which nobody wants the answer."""
+    group: str | None = None
+    """Siblings with the same prompt: kept on one engine while that helps."""
+
+
+@dataclass(slots=True)
+class Request:
+    order: Order
+    number: int
+    """Place in the order of submission."""
+    submitted_at: float
+    state: RequestState = RequestState.QUEUED
+    attempt: int = 0
+    """Counts dispatches; what arrives from an older one is dropped."""
+    engine_id: str | None = None
+    token_ids: "array[int]" = field(default_factory=lambda: array("l"))
+    logprobs: "array[float]" = field(default_factory=lambda: array("d"))
+    texts: list[str] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    attempt_start: int = 0
+    """Tokens it had when the running attempt began."""
+    expected: float = 0.0
+    """Tokens it was expected to need when it was sent."""
+    last_progress: float = 0.0
+    moves: int = 0
+    deaths: set[str] = field(default_factory=set)
+    """Names of engines that died under it before it had got anywhere."""
+    questions: dict[str, str] = field(default_factory=dict)
+    """Engines (id, name) where its connection broke and that may be dead."""
+    num_deaths: int = 0
+    unrelated_before: int = 0
+    reached: int = 0
+    """Most tokens it had at any death."""
+    finish_reason: str = ""
+    stop_reason: int | str | None = None
+    failure: str = ""
+    ended_at: float = 0.0
+
+    @property
+    def request_id(self) -> str:
+        return self.order.request_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in (RequestState.QUEUED, RequestState.RUNNING)
+
+    @property
+    def weight_versions(self) -> tuple[int, int]:
+        """Lowest and highest version that sampled a token; (0, 0) before the first."""
+        versions = [span.weight_version for span in self.spans]
+        return (min(versions), max(versions)) if versions else (0, 0)
+
+
+@dataclass(slots=True)
+class Account:
+    """`submitted = open + completed + failed`, always."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    moves: int = 0
+    engine_deaths: int = 0
+    tokens: int = 0

@@ -1,0 +1,136 @@
+"""The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
+
+from rl_agent.pool import events, poison
+from rl_agent.pool.balance import LengthEstimate
+from rl_agent.pool.continuation import find_stop
+from rl_agent.pool.events import Abort, Command, Probe
+from rl_agent.pool.records import Engine, Request, RequestState, Span
+from rl_agent.pool.state import PoolState, end, enqueue, fail, move, release, set_timer
+
+
+def submitted(state: PoolState, event: events.Submitted, now: float, out: list[Command]) -> None:
+    order = event.order
+    if order.request_id in state.requests:
+        return
+    request = Request(order=order, number=next(state.numbers), submitted_at=now)
+    state.requests[order.request_id] = request
+    state.account.submitted += 1
+    set_timer(state, order.deadline, "deadline", order.request_id)
+    enqueue(state, request)
+
+
+def cancelled(state: PoolState, event: events.Cancelled, now: float, out: list[Command]) -> None:
+    request = state.requests.get(event.request_id)
+    if request is not None and request.is_open:
+        fail(state, request, "cancelled by its submitter", now, out)
+
+
+def progress(state: PoolState, event: events.Progress, now: float, out: list[Command]) -> None:
+    request = _current(state, event.request_id, event.attempt)
+    if request is None:
+        return
+    engine = state.engines[request.engine_id or ""]
+    if not request.spans or _is_new_origin(request.spans[-1], engine):
+        request.spans.append(Span(len(request.token_ids), engine.engine_id, engine.weight_version))
+    room = request.order.max_tokens - len(request.token_ids)
+    request.token_ids.extend(event.token_ids[:room])
+    request.logprobs.extend(event.logprobs[:room])
+    if event.text:
+        request.texts.append(event.text)
+    request.last_progress = now
+    engine.tokens_since_measure += len(event.token_ids)
+    engine.useful_tokens += len(event.token_ids)
+    state.account.tokens += len(event.token_ids)
+    engine.work = max(0.0, engine.work - len(event.token_ids))
+    poison.progressed(request, engine, state.rules)
+    if event.text and (stop := find_stop(request, event.text)) is not None:
+        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+        _complete(state, request, "stop", stop, now, out)
+    elif len(event.token_ids) > room:
+        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+        _complete(state, request, "length", None, now, out)
+
+
+def _is_new_origin(span: Span, engine: Engine) -> bool:
+    return (span.engine_id, span.weight_version) != (engine.engine_id, engine.weight_version)
+
+
+def finished(state: PoolState, event: events.Finished, now: float, out: list[Command]) -> None:
+    request = _current(state, event.request_id, event.attempt)
+    if request is None:
+        return
+    if event.finish_reason not in ("stop", "length"):
+        broke(state, request, f"the engine ended it with {event.finish_reason!r}", now, out)
+        return
+    _complete(state, request, event.finish_reason, event.stop_reason, now, out)
+
+
+def broken(state: PoolState, event: events.Broken, now: float, out: list[Command]) -> None:
+    request = _current(state, event.request_id, event.attempt)
+    if request is None:
+        return
+    if event.is_refusal:
+        fail(state, request, f"refused by the engine: {event.problem}", now, out, is_at_engine=False)
+    else:
+        broke(state, request, event.problem, now, out)
+
+
+def broke(state: PoolState, request: Request, problem: str, now: float, out: list[Command]) -> None:
+    """The attempt is over without a finish: doubt the engine, look at it, and go on with the request."""
+    engine = state.engines[request.engine_id or ""]
+    poison.broke(request, engine, state.rules)
+    engine.is_doubted, engine.doubted_at = True, now
+    engine.reason = problem
+    out.append(Probe(engine.engine_id))
+    move(state, request, now, out, is_at_engine=False)
+    state.placement.changed(engine, now)
+
+
+def _complete(
+    state: PoolState, request: Request, reason: str, stop: int | str | None, now: float, out: list[Command]
+) -> None:
+    release(state, request, now)
+    lengths = state.lengths.setdefault(request.order.run, LengthEstimate())
+    lengths.add(len(request.token_ids))
+    request.stop_reason = stop
+    end(state, request, RequestState.COMPLETED, now, out, finish=reason)
+
+
+def forgotten(state: PoolState, event: events.Forgotten, now: float, out: list[Command]) -> None:
+    for request_id in event.request_ids:
+        request = state.requests.get(request_id)
+        if request is not None and not request.is_open:
+            del state.requests[request_id]
+
+
+def _current(state: PoolState, request_id: str, attempt: int) -> Request | None:
+    """The request if `attempt` is what runs now."""
+    request = state.requests.get(request_id)
+    if request is None or request.state is not RequestState.RUNNING or request.attempt != attempt:
+        return None
+    return request
+
+
+def deadline_due(state: PoolState, request: Request, now: float, out: list[Command]) -> None:
+    if not request.is_open:
+        return
+    waited = f"{now - request.submitted_at:.1f} s"
+    if request.state is RequestState.RUNNING:
+        words = f"its deadline passed after {waited}, with {len(request.token_ids)} tokens made"
+    elif not state.engines:
+        words = f"its deadline passed after {waited} with no engine in the pool"
+    else:
+        words = f"its deadline passed after {waited} in the queue"
+    fail(state, request, words, now, out)
+
+
+def stall_due(state: PoolState, request: Request, now: float, out: list[Command], attempt: int) -> None:
+    """No token for `stall_timeout_s`: the engine or the way to it hangs, though it still beats."""
+    if request.state is not RequestState.RUNNING or request.attempt != attempt:
+        return
+    due = request.last_progress + state.rules.stall_timeout_s
+    if due > now:
+        set_timer(state, due, "stall", request.request_id, attempt)
+        return
+    out.append(Abort(request.request_id, attempt, request.engine_id or ""))
+    broke(state, request, f"no token for {state.rules.stall_timeout_s:g} s", now, out)

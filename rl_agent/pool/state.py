@@ -1,0 +1,144 @@
+"""The state of a pool and the few operations that every part of the machine uses.
+
+`PoolState` belongs to `machine.step`; nothing else changes it.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+
+from rl_agent.pool.balance import LengthEstimate, Placement
+from rl_agent.pool.continuation import can_continue, finish_of_tokens
+from rl_agent.pool.events import Abort, Command, Ended, EngineChanged
+from rl_agent.pool.poison import is_suspect
+from rl_agent.pool.records import Account, Engine, EngineState, PoolRules, Request, RequestState
+
+
+class PoolState:
+    """Everything the pool knows. Built empty, changed by `step` only."""
+
+    def __init__(self, rules: PoolRules) -> None:
+        self.rules = rules
+        self.engines: dict[str, Engine] = {}
+        """Living engines; one that is gone is dropped once its end was announced."""
+        self.departed: deque[Engine] = deque(maxlen=256)
+        self.requests: dict[str, Request] = {}
+        self.model = ""
+        self.weight_version = 0
+        self.account = Account()
+        self.placement = Placement(rules, self.engines)
+        self.lengths: dict[str, LengthEstimate] = {}
+        self.queues: dict[str, list[tuple[int, str]]] = {}
+        """Waiting requests of each run, oldest submission first; stale entries are skipped."""
+        self.at_engines: dict[str, int] = {}
+        """Requests of each run that are at an engine: the run with the fewest goes next."""
+        self.affinity: dict[tuple[str, str], str] = {}
+        self.deaths_of_name: dict[str, list[float]] = {}
+        self.suspects: deque[str] = deque()
+        """Waiting requests under which an engine died: each is tried alone (see `poison`)."""
+        self.timers: list[tuple[float, int, str, str, int]] = []
+        self.unrelated_deaths = 0
+        self.numbers = count()
+        self.measured_at = 0.0
+        self.is_measuring = False
+
+    def living(self, state: EngineState) -> Iterator[Engine]:
+        return (engine for engine in self.engines.values() if engine.state is state)
+
+    def wake_at(self) -> float | None:
+        """When a Tick is due; None if nothing is waited for."""
+        return self.timers[0][0] if self.timers else None
+
+
+def set_timer(state: PoolState, when: float, kind: str, of: str, attempt: int = 0) -> None:
+    heapq.heappush(state.timers, (when, next(state.numbers), kind, of, attempt))
+
+
+def change_engine(
+    state: PoolState, engine: Engine, to: EngineState, reason: str, now: float, out: list[Command]
+) -> None:
+    if engine.idle_since is not None:
+        engine.idle_s += now - engine.idle_since
+        engine.idle_since = None
+    engine.state, engine.reason = to, reason
+    out.append(EngineChanged(engine.engine_id, to, reason))
+    state.placement.changed(engine, now)
+
+
+def move_all(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    for request_id in list(engine.running):
+        move(state, state.requests[request_id], now, out)
+
+
+def move(
+    state: PoolState, request: Request, now: float, out: list[Command], *, is_at_engine: bool = True
+) -> None:
+    """Back to the queue, before everything submitted later, with the tokens it has."""
+    engine = release(state, request, now)
+    if is_at_engine:
+        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+    state.account.moves += 1
+    request.moves += 1
+    if not can_continue(request.order.params):
+        engine.useful_tokens -= len(request.token_ids)
+        engine.recomputed_tokens += len(request.token_ids)
+        del request.token_ids[:], request.logprobs[:], request.texts[:], request.spans[:]
+    elif ended := finish_of_tokens(request):
+        # The last token arrived, the word that it was the last did not: going on would run past the end.
+        end(state, request, RequestState.COMPLETED, now, out, finish=ended)
+        return
+    enqueue(state, request)
+
+
+def enqueue(state: PoolState, request: Request) -> None:
+    request.state, request.engine_id = RequestState.QUEUED, None
+    if is_suspect(request):
+        state.suspects.append(request.request_id)
+        return
+    queue = state.queues.setdefault(request.order.run, [])
+    heapq.heappush(queue, (request.number, request.request_id))
+
+
+def release(state: PoolState, request: Request, now: float) -> Engine:
+    """Take the request off its engine."""
+    engine = state.engines[request.engine_id or ""]
+    del engine.running[request.request_id]
+    state.at_engines[request.order.run] -= 1
+    sampled = len(request.token_ids) - request.attempt_start
+    engine.work = max(0.0, engine.work - max(0.0, request.expected - sampled)) if engine.running else 0.0
+    if engine.suspect == request.request_id:
+        engine.suspect = None
+    if not engine.running and engine.state is EngineState.READY:
+        engine.idle_since = now
+    state.placement.changed(engine, now)
+    return engine
+
+
+def fail(
+    state: PoolState,
+    request: Request,
+    reason: str,
+    now: float,
+    out: list[Command],
+    *,
+    is_at_engine: bool = True,
+) -> None:
+    if request.state is RequestState.RUNNING:
+        engine = release(state, request, now)
+        if is_at_engine:
+            out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+    request.failure = reason
+    end(state, request, RequestState.FAILED, now, out, finish="")
+
+
+def end(
+    state: PoolState, request: Request, to: RequestState, now: float, out: list[Command], *, finish: str
+) -> None:
+    request.state, request.finish_reason, request.ended_at = to, finish, now
+    request.engine_id = None
+    if to is RequestState.COMPLETED:
+        state.account.completed += 1
+    else:
+        state.account.failed += 1
+    out.append(Ended(request.request_id))
