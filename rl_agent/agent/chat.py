@@ -8,6 +8,7 @@ conversation whose response is a marker and takes what follows. Templates that w
 differently (Qwen3 drops their thoughts) therefore cannot change a token that was already recorded.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -109,8 +110,13 @@ def _hub_folder(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
+    patterns = list(TOKENIZER_FILES)
     try:
-        return Path(snapshot_download(name, allow_patterns=list(TOKENIZER_FILES)))
+        with contextlib.suppress(LocalEntryNotFoundError):
+            cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+            if (cached / "tokenizer.json").is_file():
+                return cached
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except (HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError) as error:
         raise ConfigError(
             f"model_config.base_model={name}: neither a folder nor a model of the hub or its cache"

@@ -16,25 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rl_agent.config import Config, Plan
+from rl_agent.config import Plan
+from rl_agent.monitor.wandb_mode import wandb_mode
 
 POLL_S = 0.5
 
 log = logging.getLogger(__name__)
-
-
-def wandb_mode(config: Config, environment: dict[str, str]) -> tuple[str, str]:
-    """The mode and the reason for it: configured, WANDB_MODE, else online exactly if there is a key."""
-    if config.wandb.mode is not None:
-        return config.wandb.mode, "wandb.mode"
-    if environment.get("WANDB_MODE"):
-        return environment["WANDB_MODE"], "WANDB_MODE"
-    key = config.wandb.wandb_key_env_var
-    if environment.get(key):
-        return "online", f"{key} is set"
-    if (Path.home() / ".netrc").exists() and "wandb" in (Path.home() / ".netrc").read_text(errors="ignore"):
-        return "online", "logged in through ~/.netrc"
-    return "offline", f"{key} is not set; send the run later with `wandb sync`"
 
 
 def new_lines(path: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
@@ -90,11 +77,9 @@ def record_run(plan: Plan, stopped: threading.Event) -> None:
     import wandb
 
     config = plan.config
-    mode, reason = wandb_mode(config, dict(os.environ))
-    log.info("wandb records %s (%s)", mode, reason)
-    key = os.environ.get(config.wandb.wandb_key_env_var)
-    if key and config.wandb.wandb_key_env_var != "WANDB_API_KEY":
-        os.environ["WANDB_API_KEY"] = key
+    chosen = wandb_mode(config.wandb, os.environ)
+    log.info("wandb records %s (%s)", chosen.mode, chosen.reason)
+    os.environ.update(chosen.variables)
     run = wandb.init(
         project=config.wandb.project,
         entity=config.wandb.entity,
@@ -103,7 +88,7 @@ def record_run(plan: Plan, stopped: threading.Event) -> None:
         resume="allow",
         dir=config.log_path,
         config=config.model_dump(mode="json", by_alias=True),
-        mode=mode,  # type: ignore[arg-type]
+        mode=chosen.mode,  # type: ignore[arg-type]
         settings=wandb.Settings(console="off", silent=True),
     )
     run.define_metric("*", step_metric="iteration")

@@ -1,5 +1,6 @@
 """How much disk a run will take at most, roughly, and how much there is."""
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,12 @@ def nearest_existing(path: Path) -> Path:
     while not path.exists():
         path = path.parent
     return path
+
+
+def can_be_written(folder: Path) -> bool:
+    """Whether this user may write in `folder`, or make it where it is not there."""
+    nearest = nearest_existing(folder)
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def estimate(config: Config, command: Command, num_tasks: int, model_bytes: int) -> DiskEstimate:

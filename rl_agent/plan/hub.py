@@ -1,5 +1,6 @@
 """Whether the base model is there: a folder, a hub name in the cache, or a hub name that can be fetched."""
 
+import json
 import os
 import re
 import threading
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.errors import ConfigError
+from rl_agent.plan.disk import can_be_written
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 1.5
@@ -38,6 +40,11 @@ def find_model(name: str, cache: Path, environ: Mapping[str, str]) -> FoundModel
         return FoundModel(str(_checked_folder(key, folder)), _checked_folder(key, folder))
     snapshot = cached_snapshot(name, cache)
     if snapshot is None:
+        if not can_be_written(cache):
+            raise ConfigError(
+                f"{key}: no such folder, not in the cache {cache}, and that cannot be written by this user;"
+                " download the model there, or set HF_HOME to a folder that can be written"
+            )
         _check_hub(key, name, cache, environ)
     return FoundModel(name, snapshot)
 
@@ -53,10 +60,23 @@ def _checked_folder(key: str, folder: Path) -> Path:
 
 
 def cached_snapshot(name: str, cache: Path) -> Path | None:
-    """The newest downloaded snapshot of a hub model."""
+    """The newest snapshot of a hub model that was downloaded to its end."""
     snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
-    found = [path.parent for path in snapshots.glob("*/config.json")]
+    found = [path.parent for path in snapshots.glob("*/config.json") if _has_weights(path.parent)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether every file that an index names is there, or any weights where there is no index."""
+    for index in folder.glob("*.index.json"):
+        try:
+            names = set(json.loads(index.read_bytes())["weight_map"].values())
+        except (ValueError, KeyError, AttributeError):
+            return False
+        if all((folder / name).exists() for name in names):
+            return True
+    has_index = any(folder.glob("*.index.json"))
+    return not has_index and any(True for glob in _WEIGHTS for _ in folder.glob(glob))
 
 
 def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> None:

@@ -40,7 +40,7 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
     command = _command(asked)
     if command.num_nodes > 1 and not asked.dry_run:
         raise ConfigError(f"--num-nodes {command.num_nodes}: only one node can be run now; --dry-run works")
-    cache = hub_cache(asked.data_path, environ)
+    cache = hub_cache(composed.config, environ)
     machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
     config = _with_base_model(composed.config, machine.model.name)
     plan = _plan(config, command, _hardware(num_gpus))

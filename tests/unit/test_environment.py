@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from rl_agent.plan import environment
+from rl_agent.monitor.wandb_mode import wandb_mode
 from rl_agent.plan.compose import compose_config
-from rl_agent.plan.environment import hub_cache, hub_home, shared_environment
+from rl_agent.plan.environment import shared_environment
 
 
 def config(tmp_path):
@@ -17,23 +17,6 @@ def config(tmp_path):
 def data(tmp_path):
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
-
-
-def test_the_hub_cache_lies_below_the_data_path(data):
-    assert hub_cache(data, {"HOME": "/h"}) == data / ".cache" / "huggingface" / "hub"
-
-
-def test_the_users_cache_wins(data):
-    assert hub_cache(data, {"HF_HOME": "/x"}).as_posix() == "/x/hub"
-    assert hub_cache(data, {"HF_HUB_CACHE": "/y", "HF_HOME": "/x"}).as_posix() == "/y"
-
-
-def test_a_read_only_data_path_is_used_only_if_it_holds_a_cache(data, monkeypatch):
-    monkeypatch.setattr(environment.os, "access", lambda *_: False)
-    assert hub_home(data, {}) is None
-    assert hub_cache(data, {"HOME": "/h"}).as_posix() == "/h/.cache/huggingface/hub"
-    (data / ".cache" / "huggingface" / "hub").mkdir(parents=True)
-    assert hub_home(data, {}) == data / ".cache" / "huggingface"
 
 
 def test_what_libraries_write_goes_under_the_log_path(data, tmp_path):
@@ -50,6 +33,12 @@ def test_a_login_in_the_default_place_is_still_found(data, tmp_path):
     assert found["HF_TOKEN_PATH"] == str(login)
 
 
+def test_the_recorder_takes_the_mode_that_the_plan_announced(data, tmp_path):
+    environ = {"HOME": str(tmp_path)}
+    announced = shared_environment(config(tmp_path), environ).variables
+    assert wandb_mode(config(tmp_path).wandb, environ | announced).mode == announced["WANDB_MODE"]
+
+
 MODES = {
     "no key": ({}, "offline"),
     "key": ({"WANDB_API_KEY": "k"}, "online"),
@@ -63,6 +52,12 @@ def test_wandb_records_online_with_a_key_and_offline_without(data, tmp_path, nam
     found = shared_environment(config(tmp_path), {"HOME": str(tmp_path), **environ})
     assert found.variables["WANDB_MODE"] == mode
     assert any("offline" in note for note in found.notes) == (name == "no key")
+
+
+def test_a_relative_folder_of_the_user_means_the_same_in_every_process(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = shared_environment(config(tmp_path), {"HF_HOME": "my/hub", "HOME": os.devnull}).variables
+    assert found["HF_HOME"] == str(tmp_path / "my" / "hub")
 
 
 def test_nothing_the_user_set_is_replaced(data, tmp_path):

@@ -1,0 +1,37 @@
+"""Whether wandb records online, offline or not at all. Decided here and nowhere else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_agent.config import WandbConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WandbMode:
+    """What wandb is told through its variables, and why."""
+
+    mode: str
+    reason: str
+    key: str | None = None
+    lacks_key: bool = False
+    """Offline only because there was no key."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"WANDB_MODE": self.mode, **({"WANDB_API_KEY": self.key} if self.key else {})}
+
+
+def wandb_mode(config: WandbConfig, environ: Mapping[str, str]) -> WandbMode:
+    """`wandb.mode`, else WANDB_MODE, else online where there is a key or a login, and offline where not."""
+    key = environ.get(config.wandb_key_env_var) or environ.get("WANDB_API_KEY")
+    if config.mode is not None:
+        return WandbMode(config.mode, "wandb.mode", key)
+    if environ.get("WANDB_MODE"):
+        return WandbMode(environ["WANDB_MODE"], "WANDB_MODE", key)
+    if key:
+        return WandbMode("online", "there is a key", key)
+    netrc = Path(environ.get("NETRC") or Path(environ.get("HOME", "/")) / ".netrc")
+    if netrc.is_file() and "wandb" in netrc.read_text(encoding="utf-8", errors="replace"):
+        return WandbMode("online", f"logged in through {netrc}")
+    return WandbMode("offline", f"{config.wandb_key_env_var} is not set", lacks_key=True)

@@ -1,0 +1,148 @@
+"""Where a hub model is read from and downloaded to, and what is said where neither works."""
+
+import json
+
+import pytest
+
+from rl_agent.agent import chat
+from rl_agent.errors import ConfigError
+from rl_agent.plan import disk
+from rl_agent.plan.compose import compose_config
+from rl_agent.plan.environment import hub_cache, shared_environment
+from rl_agent.plan.hub import cached_snapshot, find_model
+from rl_agent.plan.overrides import parse_override
+
+MODEL = "org/model"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A data path, a log path and a home; `place.read_only` names those that cannot be written."""
+
+    class Place:
+        data, log, home = (tmp_path / name for name in ("data", "log", "home"))
+        read_only: tuple = ()
+
+        @property
+        def config(self):
+            words = [parse_override(f"model_config.base_model={MODEL}", "test")]
+            return compose_config(words, data_path=self.data, log_path=self.log, num_gpus=0).config
+
+        def environ(self, **more):
+            return {"HOME": str(self.home), **more}
+
+        def variables(self, **more):
+            return shared_environment(self.config, self.environ(**more)).variables
+
+        def cache(self, **more):
+            return hub_cache(self.config, self.environ(**more))
+
+    made = Place()
+    for folder in (made.data, made.log, made.home):
+        folder.mkdir()
+
+    def access(path, mode):
+        return not any(path == folder or folder in path.parents for folder in made.read_only)
+
+    monkeypatch.setattr(disk.os, "access", access)
+    return made
+
+
+def download(hub, *, weights=True):
+    folder = hub / "models--org--model" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    if weights:
+        (folder / "model.safetensors").write_bytes(b"w")
+    return folder
+
+
+def own_hub(place):
+    return place.data / ".cache" / "huggingface" / "hub"
+
+
+def test_models_lie_below_a_data_path_that_can_be_written(place):
+    assert place.cache() == own_hub(place)
+    assert place.variables()["HF_HOME"] == str(own_hub(place).parent)
+
+
+def test_a_read_only_data_path_is_read_from_if_it_holds_the_model(place):
+    download(own_hub(place))
+    place.read_only = (place.data,)
+    found = place.variables()
+    assert place.cache() == own_hub(place)
+    assert found["HF_HUB_CACHE"] == str(own_hub(place))
+    assert found["HF_HUB_OFFLINE"] == "1"  # a newer revision could not be written there
+    assert "HF_HOME" not in found
+
+
+def test_a_read_only_data_path_that_lacks_the_model_is_not_downloaded_into(place):
+    own_hub(place).mkdir(parents=True)
+    place.read_only = (place.data,)
+    assert place.cache() == place.home / ".cache" / "huggingface" / "hub"
+    assert not {"HF_HOME", "HF_HUB_CACHE"} & set(place.variables())
+    assert any("not writable" in note for note in shared_environment(place.config, place.environ()).notes)
+
+
+def test_with_a_read_only_home_as_well_models_are_downloaded_below_the_log_path(place):
+    place.read_only = (place.data, place.home)
+    assert place.cache() == place.log / "cache" / "huggingface" / "hub"
+    assert place.variables()["HF_HOME"] == str(place.log / "cache" / "huggingface")
+
+
+def test_a_read_only_home_is_read_from_if_it_holds_the_model(place):
+    home_hub = place.home / ".cache" / "huggingface" / "hub"
+    download(home_hub)
+    place.read_only = (place.data, place.home)
+    assert place.cache() == home_hub
+    assert place.variables()["HF_HUB_OFFLINE"] == "1"
+
+
+def test_the_users_cache_wins(place):
+    download(own_hub(place))
+    assert place.cache(HF_HOME="/x").as_posix() == "/x/hub"
+    assert place.cache(HF_HUB_CACHE="/y", HF_HOME="/x").as_posix() == "/y"
+    assert not {"HF_HOME", "HF_HUB_CACHE"} & set(place.variables(HF_HOME="/x"))
+
+
+def test_a_users_cache_that_can_neither_serve_nor_take_the_model_is_one_line(place):
+    place.read_only = (place.home,)
+    with pytest.raises(ConfigError, match=r"base_model=org/model.*cannot be written.*HF_HOME") as raised:
+        find_model(MODEL, place.cache(HF_HOME=str(place.home)), {})
+    assert "\n" not in str(raised.value)
+
+
+def test_a_download_that_was_broken_off_does_not_count_as_there(place):
+    folder = download(own_hub(place), weights=False)
+    assert cached_snapshot(MODEL, own_hub(place)) is None
+    shards = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (folder / "model-1-of-2.safetensors").write_bytes(b"w")
+    assert cached_snapshot(MODEL, own_hub(place)) is None
+    (folder / "model-2-of-2.safetensors").write_bytes(b"w")
+    assert cached_snapshot(MODEL, own_hub(place)) == folder
+
+
+def test_a_tokenizer_in_the_cache_is_read_without_asking_the_network(tmp_path, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, *, allow_patterns, local_files_only=False):
+        asked.append(local_files_only)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert chat._hub_folder(MODEL) == tmp_path
+    assert asked == [True]
+
+
+def test_a_tokenizer_that_is_not_in_the_cache_is_fetched(tmp_path, monkeypatch):
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def snapshot_download(name, *, allow_patterns, local_files_only=False):
+        if local_files_only:
+            raise LocalEntryNotFoundError("not there")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert chat._hub_folder(MODEL) == tmp_path
