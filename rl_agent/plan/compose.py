@@ -4,6 +4,7 @@ Values that Hydra must not read (`overrides.Text`) go in as markers and are put 
 where another key interpolates them, so no character of theirs is ever quoted, unquoted or expanded.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,8 @@ def _check_key(word: Override) -> None:
     if keys.is_group(word.name):
         options = keys.group_options(word.name)
         if word.kind is not Kind.DELETE and not word.raw.startswith("{") and word.raw not in options:
-            raise ConfigError(f"{word.shown}: {word.key} is one of {', '.join(options)}")
+            nearest = keys.did_you_mean(word.raw, options)
+            raise ConfigError(f"{word.shown}: {word.key} is one of {', '.join(options)}{nearest}")
         if word.name == keys.EXPERIMENT and word.kind is Kind.SET:
             raise UsageError(f"{word.shown}: an experiment is added with +{word.shown}")
         return
@@ -188,4 +190,5 @@ def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
         return f"{key} is missing; it cannot be deleted"
     shown = one_line(f"{key}={raw[key]}") if key in raw else f"{key}={problem['input']!r}"
     expected = problem["msg"].removeprefix("Input should be ")
-    return f"{shown}: expected {expected}"
+    choices = re.findall(r"'([^']+)'", expected) if problem["type"] == "literal_error" else []
+    return f"{shown}: expected {expected}{keys.did_you_mean(str(problem['input']), choices)}"

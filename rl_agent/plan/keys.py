@@ -4,6 +4,7 @@ import difflib
 import functools
 import types
 import typing
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
@@ -58,6 +59,12 @@ def hint(key: str) -> str:
         last = difflib.get_close_matches(key.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.7)
         near = [by_last_part[name] for name in last]
     return f"did you mean {near[0]}?" if near else "docs/reference/configuration.md lists the keys"
+
+
+def did_you_mean(found: str, choices: Sequence[str]) -> str:
+    """`; did you mean qwen3-think?` where one of `choices` is near, else nothing."""
+    near = difflib.get_close_matches(found, choices, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def is_free_form(key: str) -> bool:
