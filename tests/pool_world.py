@@ -29,6 +29,7 @@ RULES = PoolRules(
     stall_timeout_s=30.0,
     poison_engines=3,
     poison_progress_tokens=8,
+    max_fruitless=5,
     policy="least_work",
     affinity_slack=4.0,
     rebalance_interval_s=1.0,

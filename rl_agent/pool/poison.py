@@ -37,12 +37,17 @@ def died(request: Request, engine: Engine, unrelated_deaths: int) -> None:
 
 
 def lives(request: Request, engine: Engine) -> None:
+    """`engine` is well: it broke the request off for another reason."""
+    request.fruitless += 1
     request.questions.pop(engine.engine_id, None)
 
 
 def progressed(request: Request, engine: Engine, rules: PoolRules) -> None:
     """Clear a suspect that got somewhere, and let its engine have another one."""
-    if engine.suspect == request.request_id and not is_stuck(request, rules):
+    if is_stuck(request, rules):
+        return
+    request.fruitless = 0
+    if engine.suspect == request.request_id:
         _clear(request)
         engine.suspect = None
 
@@ -68,6 +73,11 @@ def is_poison(request: Request, rules: PoolRules, unrelated_deaths: int) -> bool
     if unrelated_deaths - request.unrelated_before >= request.num_deaths:
         return False
     return len(request.deaths) >= rules.poison_engines or request.num_deaths >= 2 * rules.poison_engines
+
+
+def is_hopeless(request: Request, rules: PoolRules) -> bool:
+    """Whether engines that are well keep breaking it off."""
+    return request.fruitless >= rules.max_fruitless
 
 
 def words(request: Request) -> str:

@@ -42,6 +42,7 @@ class PoolRules:
     stall_timeout_s: float
     poison_engines: int
     poison_progress_tokens: int
+    max_fruitless: int
     policy: str
     affinity_slack: float
     rebalance_interval_s: float
@@ -170,6 +171,8 @@ class Request:
     """Engines (id, name) where its connection broke and that may be dead."""
     num_deaths: int = 0
     unrelated_before: int = 0
+    fruitless: int = 0
+    """Breaks at engines that turned out to be alive, since it last got anywhere."""
     reached: int = 0
     """Most tokens it had at any death."""
     finish_reason: str = ""

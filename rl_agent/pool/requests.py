@@ -82,7 +82,11 @@ def broke(state: PoolState, request: Request, problem: str, now: float, out: lis
     engine.is_doubted, engine.doubted_at = True, now
     engine.reason = problem
     out.append(Probe(engine.engine_id))
-    move(state, request, now, out, is_at_engine=False)
+    if poison.is_hopeless(request, state.rules):
+        reason = f"broken off {request.fruitless + 1} times by engines that are well; the last: {problem}"
+        fail(state, request, reason, now, out, is_at_engine=False)
+    else:
+        move(state, request, now, out, is_at_engine=False)
     state.placement.changed(engine, now)
 
 

@@ -152,6 +152,21 @@ def test_a_broken_request_does_not_end_an_engine_that_still_answers():
     world.assert_all_right()
 
 
+def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
+    world = World()
+    for name in "abc":
+        world.join(name, speed=20.0)
+    world.run(1.0)
+    world.submit("r0", 100)
+    world.submit("r1", 100, seed=1)
+    for _ in range(20):
+        world.tell(events.Broken("r0", request(world).attempt, "HTTP 500: boom"))
+        world.run(world.now + 0.11)
+    assert request(world).failure.endswith("times by engines that are well; the last: HTTP 500: boom")
+    world.run_until_all_ended(100)
+    assert not request(world, "r1").failure and len(world.state.engines) == 3
+
+
 def test_an_engine_that_beats_but_gives_no_token_loses_the_request():
     world = World(rules=replace(RULES, stall_timeout_s=3.0, rebalance_gain_s=0.0))
     hung = world.join("a")

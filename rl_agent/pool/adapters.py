@@ -1,0 +1,362 @@
+"""How each kind of engine is asked for tokens and how it answers. Pure: requests out, chunks in.
+
+    vllm         POST /v1/completions with token ids: every version, gives text
+    vllm-tokens  POST /inference/v1/generate: servers without a tokenizer; no text
+    sglang       POST /generate: documented wire format; lists may be cumulative or incremental
+
+A reader checks what it can: as many logprobs as tokens, and, where the engine counts tokens, that none is
+missing (an error) or sent twice (dropped). `tests/unit/test_pool_adapters.py` is what any adapter must pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some tokens of a response; `finish_reason` is set on its last one."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class StreamError(Exception):
+    """The engine's stream cannot be used any further."""
+
+
+class Refused(StreamError):
+    """The engine says that the request is wrong; another engine would say the same."""
+
+
+class Reader(Protocol):
+    def read(self, payload: bytes) -> list[Chunk]:
+        """Chunks of one event. Raises StreamError."""
+        ...
+
+
+class Adapter(Protocol):
+    kind: str
+    path: str
+    has_text: bool
+
+    def body(
+        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+    ) -> bytes: ...
+
+    def reader(self, *, token_by_token: bool) -> Reader: ...
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class _Usage(_Wire):
+    completion_tokens: int
+
+
+class _Error(_Wire):
+    message: str = "an error without a message"
+    code: int | str | None = None
+
+
+class _Logprobs(_Wire):
+    token_logprobs: tuple[float, ...]
+    text_offset: tuple[int, ...] = ()
+
+
+class _Choice(_Wire):
+    text: str
+    token_ids: tuple[int, ...] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class _Completion(_Wire):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class _TokenLogprob(_Wire):
+    logprob: float
+
+
+class _TokenLogprobs(_Wire):
+    content: tuple[_TokenLogprob, ...]
+
+
+class _TokensChoice(_Wire):
+    token_ids: tuple[int, ...] | None = None
+    logprobs: _TokenLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Tokens(_Wire):
+    choices: tuple[_TokensChoice, ...] = ()
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class _SglangFinish(_Wire):
+    type: str
+    matched: int | str | None = None
+    message: str = ""
+    status_code: int | None = None
+
+
+class _SglangMeta(_Wire):
+    finish_reason: _SglangFinish | None = None
+    completion_tokens: int
+    output_token_logprobs: tuple[tuple[float, int, str | None], ...] = ()
+
+
+class _Sglang(_Wire):
+    text: str = ""
+    meta_info: _SglangMeta | None = None
+    error: _Error | None = None
+
+
+_COMPLETION = TypeAdapter(_Completion)
+_TOKENS = TypeAdapter(_Tokens)
+_SGLANG = TypeAdapter(_Sglang)
+
+
+class _TokenCount:
+    """Tokens seen, against the engine's own count."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def is_new(self, size: int, usage: _Usage | None) -> bool:
+        if usage is not None and usage.completion_tokens <= self.seen and size:
+            return False
+        self.seen += size
+        if usage is not None and usage.completion_tokens != self.seen:
+            raise StreamError(f"token {self.seen} came where the engine counts {usage.completion_tokens}")
+        return True
+
+
+class VllmCompletions:
+    kind = "vllm"
+    path = "/v1/completions"
+    has_text = True
+
+    def body(
+        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+    ) -> bytes:
+        return to_json(
+            {"skip_special_tokens": False, "repetition_penalty": 1.0}
+            | params
+            | {
+                "model": model,
+                "prompt": list(prompt),
+                "max_tokens": max_tokens,
+                "request_id": request_id,
+                "logprobs": 0,
+                "return_token_ids": True,
+                "stream": True,
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            }
+        )
+
+    def reader(self, *, token_by_token: bool) -> Reader:
+        return _CompletionReader(token_by_token)
+
+
+class _CompletionReader:
+    def __init__(self, token_by_token: bool) -> None:
+        self._token_by_token = token_by_token
+        self._count = _TokenCount()
+
+    def read(self, payload: bytes) -> list[Chunk]:
+        event = _validate(_COMPLETION, payload)
+        _raise_error(event.error)
+        if not event.choices:
+            return []
+        choice = event.choices[0]
+        tokens = choice.token_ids or ()
+        logprobs = choice.logprobs.token_logprobs if choice.logprobs else ()
+        _check_lengths(tokens, logprobs)
+        if not self._count.is_new(len(tokens), event.usage):
+            return []
+        if self._token_by_token and len(tokens) > 1 and choice.logprobs:
+            return _split(choice, tokens, logprobs, choice.logprobs.text_offset)
+        return [Chunk(tokens, logprobs, choice.text, choice.finish_reason, choice.stop_reason)]
+
+
+def _split(
+    choice: _Choice, tokens: tuple[int, ...], logprobs: tuple[float, ...], offsets: tuple[int, ...]
+) -> list[Chunk]:
+    """One chunk for each token, so that a stop string ends at the token that completes it."""
+    starts = [offset - offsets[0] for offset in offsets] if len(offsets) == len(tokens) else []
+    if not starts:
+        return [Chunk(tokens, logprobs, choice.text, choice.finish_reason, choice.stop_reason)]
+    ends = [*starts[1:], len(choice.text)]
+    chunks = [
+        Chunk((token,), (logprob,), choice.text[start:end])
+        for token, logprob, start, end in zip(tokens, logprobs, starts, ends, strict=True)
+    ]
+    last = chunks[-1]
+    chunks[-1] = Chunk(last.token_ids, last.logprobs, last.text, choice.finish_reason, choice.stop_reason)
+    return chunks
+
+
+class VllmTokens:
+    kind = "vllm-tokens"
+    path = "/inference/v1/generate"
+    has_text = False
+
+    def body(
+        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+    ) -> bytes:
+        sampling = {"repetition_penalty": 1.0} | params | {"max_tokens": max_tokens, "logprobs": 0}
+        return to_json(
+            {
+                "model": model,
+                "token_ids": list(prompt),
+                "request_id": request_id,
+                "sampling_params": sampling,
+                "stream": True,
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            }
+        )
+
+    def reader(self, *, token_by_token: bool) -> Reader:
+        return _TokensReader()
+
+
+class _TokensReader:
+    def __init__(self) -> None:
+        self._count = _TokenCount()
+
+    def read(self, payload: bytes) -> list[Chunk]:
+        event = _validate(_TOKENS, payload)
+        _raise_error(event.error)
+        if not event.choices:
+            return []
+        choice = event.choices[0]
+        tokens = choice.token_ids or ()
+        logprobs = tuple(entry.logprob for entry in choice.logprobs.content) if choice.logprobs else ()
+        _check_lengths(tokens, logprobs)
+        if not self._count.is_new(len(tokens), event.usage):
+            return []
+        return [Chunk(tokens, logprobs, "", choice.finish_reason)]
+
+
+class Sglang:
+    kind = "sglang"
+    path = "/generate"
+    has_text = True
+    _names = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}  # noqa: RUF012 - never changed
+
+    def body(
+        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+    ) -> bytes:
+        sampling = {self._names.get(name, name): value for name, value in params.items()}
+        return to_json(
+            {
+                "rid": request_id,
+                "input_ids": list(prompt),
+                "sampling_params": {"skip_special_tokens": False}
+                | sampling
+                | {"max_new_tokens": max_tokens, "n": 1},
+                "return_logprob": True,
+                "top_logprobs_num": 0,
+                "stream": True,
+            }
+        )
+
+    def reader(self, *, token_by_token: bool) -> Reader:
+        return _SglangReader()
+
+
+class _SglangReader:
+    def __init__(self) -> None:
+        self._seen = 0
+        self._text = ""
+
+    def read(self, payload: bytes) -> list[Chunk]:
+        event = _validate(_SGLANG, payload)
+        _raise_error(event.error)
+        meta = event.meta_info
+        if meta is None:
+            raise StreamError("an event without meta_info")
+        finish = meta.finish_reason
+        if finish is not None and finish.type == "abort":
+            if finish.status_code == 400:
+                raise Refused(finish.message)
+            raise StreamError(f"the engine aborted the request: {finish.message or 'no reason given'}")
+        new = meta.completion_tokens - self._seen
+        entries = meta.output_token_logprobs
+        if new < 0 or (new == 0 and finish is None):
+            return []
+        if len(entries) not in (new, meta.completion_tokens):
+            raise StreamError(f"{len(entries)} logprobs with {new} new tokens of {meta.completion_tokens}")
+        is_cumulative = len(entries) == meta.completion_tokens
+        entries = entries[len(entries) - new :] if new else ()
+        text = event.text
+        if is_cumulative and text.startswith(self._text):
+            text = text[len(self._text) :]
+        self._text += text
+        self._seen = meta.completion_tokens
+        return [
+            Chunk(
+                tuple(entry[1] for entry in entries),
+                tuple(entry[0] for entry in entries),
+                text,
+                finish.type if finish else None,
+                finish.matched if finish else None,
+            )
+        ]
+
+
+ADAPTERS: dict[str, Adapter] = {
+    adapter.kind: adapter for adapter in (VllmCompletions(), VllmTokens(), Sglang())
+}
+
+
+def detect(paths: Sequence[str]) -> Adapter | None:
+    """The adapter for a server with these routes; None if none of them is known."""
+    if "/generate" in paths and "/get_model_info" in paths:
+        return ADAPTERS["sglang"]
+    by_route: list[Adapter] = [ADAPTERS["vllm"], ADAPTERS["vllm-tokens"]]
+    return next((adapter for adapter in by_route if adapter.path in paths), None)
+
+
+def _validate(adapter: "TypeAdapter[T]", payload: bytes) -> T:
+    try:
+        return adapter.validate_json(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise StreamError(f"an event that cannot be read: {where or 'JSON'}: {first['msg']}") from error
+
+
+def _raise_error(error: _Error | None) -> None:
+    if error is None:
+        return
+    text = str(error.code)
+    code = int(text) if text.isdigit() else 500
+    if is_refusal(code):
+        raise Refused(error.message)
+    raise StreamError(error.message)
+
+
+def is_refusal(status: int) -> bool:
+    """Whether an HTTP status puts the fault with the request; too busy and too slow do not."""
+    return 400 <= status < 500 and status not in (401, 403, 404, 408, 409, 425, 429)
+
+
+def _check_lengths(tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+    if len(tokens) != len(logprobs):
+        raise StreamError(f"{len(tokens)} tokens with {len(logprobs)} logprobs")

@@ -1,0 +1,221 @@
+"""One engine as the manager reaches it: over HTTP, or over the connection that its worker holds.
+
+A `Transport` opens one request and streams the answer; leaving its block early closes the connection, which
+makes every engine abort the request. Nothing here waits for a stalled stream: the machine does.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.engine.wire import read_served_model
+from rl_agent.errors import EngineError
+from rl_agent.pool.adapters import ADAPTERS, Adapter, Chunk, Refused, StreamError, detect, is_refusal
+from rl_agent.pool.records import Load
+from rl_agent.pool.sse import EventReader
+
+CONNECT_TIMEOUT_S = 3.0
+CONTROL_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_LOAD_LINE = re.compile(
+    r"^(?:vllm|sglang):(num_requests_running|num_running_reqs|num_requests_waiting|num_queue_reqs"
+    r"|kv_cache_usage_perc|token_usage)(?:\{[^}]*\})? (\S+)",
+    re.MULTILINE,
+)
+
+
+class Answer(Protocol):
+    status: int
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+
+class Transport(Protocol):
+    def open(self, method: str, path: str, body: bytes | None = None) -> AbstractAsyncContextManager[Answer]:
+        """Raises StreamError if the engine cannot be reached or breaks off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine says it is."""
+
+    kind: str
+    model: str
+    """The folder or hub name it loaded."""
+    served_name: str
+    max_model_len: int
+
+
+class HttpAnswer:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for part in self._response.content.iter_any():
+            yield part
+
+
+class HttpTransport:
+    """Straight to the engine's address."""
+
+    def __init__(self, session: aiohttp.ClientSession, base_url: str, api_key: str | None = None) -> None:
+        self._session = session
+        self._url = URL(base_url)
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    @asynccontextmanager
+    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Answer]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.request(
+                method,
+                self._url.join(URL(path)),
+                data=body,
+                headers=self._headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                yield HttpAnswer(response)
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise StreamError(f"{type(error).__name__}: {error}") from error
+
+
+class EngineLink:
+    """Questions to one engine. `probe` must have succeeded before `generate`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.info: EngineInfo | None = None
+        self._adapter: Adapter | None = None
+
+    async def probe(self) -> EngineInfo:
+        """Who is there. Raises StreamError if it does not answer, or answers like no engine."""
+        await self.get("/health")
+        try:
+            served = read_served_model(await self.get("/v1/models"))
+        except EngineError as error:
+            raise StreamError(str(error)) from error
+        if self._adapter is None:
+            self._adapter = await self._detect()
+        self.info = EngineInfo(self._adapter.kind, served.root, served.id, served.max_model_len)
+        return self.info
+
+    async def _detect(self) -> Adapter:
+        status, payload = await self._answer("GET", "/openapi.json")
+        if status != 200:
+            return ADAPTERS["vllm"]  # it hides its routes; the OpenAI ones are the likeliest
+        try:
+            adapter = detect(list(json.loads(payload)["paths"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StreamError("its /openapi.json cannot be read") from error
+        if adapter is None:
+            raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
+        return adapter
+
+    async def health(self) -> None:
+        """Raises StreamError unless the engine says it is well."""
+        await self.get("/health")
+
+    async def load(self) -> Load | None:
+        """None if the engine does not report it."""
+        status, payload = await self._answer("GET", "/metrics")
+        return read_load(payload.decode("utf-8", "replace")) if status == 200 else None
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: dict[str, Any],
+        request_id: str,
+        *,
+        token_by_token: bool = False,
+    ) -> AsyncIterator[Chunk]:
+        """The response as it is made; ends after the chunk that finishes it. Raises StreamError, Refused."""
+        if self._adapter is None or self.info is None:
+            raise StreamError("the engine was not probed")
+        adapter = self._adapter
+        if token_by_token and not adapter.has_text:
+            raise Refused(f"stop strings need text, and an engine of kind {adapter.kind} gives none")
+        body = adapter.body(self.info.served_name, prompt, max_tokens, params, request_id)
+        events, reader = EventReader(), adapter.reader(token_by_token=token_by_token)
+        async with self._transport.open("POST", adapter.path, body) as answer:
+            if answer.status != 200:
+                await _raise_status(answer)
+            async for part in answer.chunks():
+                for payload in _events(events, part):
+                    if payload == b"[DONE]":
+                        continue
+                    for chunk in reader.read(payload):
+                        yield chunk
+                        if chunk.finish_reason is not None:
+                            return
+        raise StreamError("the stream ended before the response did")
+
+    async def get(self, path: str) -> bytes:
+        return self._expect(path, *await self._answer("GET", path))
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and payload of a short request. Raises StreamError if there is no answer."""
+        return await self._answer("POST", path, body)
+
+    async def _answer(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(CONTROL_TIMEOUT_S), self._transport.open(method, path, body) as answer:
+                return answer.status, await _read_all(answer)
+        except TimeoutError:
+            raise StreamError(f"no answer to {path} within {CONTROL_TIMEOUT_S:g} s") from None
+
+    @staticmethod
+    def _expect(path: str, status: int, payload: bytes) -> bytes:
+        if status != 200:
+            raise StreamError(f"{path} answered HTTP {status}")
+        return payload
+
+
+def _events(reader: EventReader, part: bytes) -> list[bytes]:
+    try:
+        return reader.feed(part)
+    except ValueError as error:
+        raise StreamError(str(error)) from error
+
+
+async def _read_all(answer: Answer) -> bytes:
+    parts, size = [], 0
+    async for part in answer.chunks():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise StreamError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _raise_status(answer: Answer) -> None:
+    payload = await _read_all(answer)
+    words = " ".join(payload[:400].decode("utf-8", "replace").split())
+    problem = f"HTTP {answer.status}: {words}"
+    raise Refused(problem) if is_refusal(answer.status) else StreamError(problem)
+
+
+def read_load(text: str) -> Load | None:
+    """Running, waiting and KV use out of Prometheus text, summed (KV: the highest) over replicas."""
+    running = waiting = kv_use = 0.0
+    lines = _LOAD_LINE.findall(text)
+    for name, value in lines:
+        if "running" in name:
+            running += float(value)
+        elif "waiting" in name or "queue" in name:
+            waiting += float(value)
+        else:
+            kv_use = max(kv_use, float(value))
+    return Load(int(running), int(waiting), kv_use) if lines else None

@@ -1,0 +1,17 @@
+"""Server-sent events out of a stream of bytes, however it is cut up. Pure."""
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+
+class EventReader:
+    """`feed` gives the payloads of the events that are complete; half a one waits for its rest."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Raises ValueError if an event grows beyond all reason."""
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]

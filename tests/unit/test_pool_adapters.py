@@ -1,0 +1,276 @@
+"""What every engine adapter must do, against the documented wire format of its engine."""
+
+import asyncio
+import inspect
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rl_agent.pool.adapters import ADAPTERS, Refused, StreamError, detect
+from rl_agent.pool.link import EngineLink, HttpTransport, read_load
+from rl_agent.pool.records import Load
+from rl_agent.pool.sse import EventReader
+
+PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
+"""Tokens and text of the events of one response."""
+FAULTS = ["missing event", "garbage", "cut in an event", "no finish", "abort", "error"]
+STATUSES = [(400, True), (422, True), (429, False), (500, False), (503, False)]
+ROUTES = {
+    "vllm": ["/v1/completions", "/inference/v1/generate"],
+    "vllm-tokens": ["/inference/v1/generate"],
+    "sglang": ["/generate", "/get_model_info", "/v1/completions"],
+}
+
+
+def vllm(tokens, text, finish, total):
+    logprobs = {"token_logprobs": [-token / 8 for token in tokens], "text_offset": list(range(len(tokens)))}
+    choice = {"index": 0, "text": text, "token_ids": list(tokens), "logprobs": logprobs}
+    choice |= {"finish_reason": finish, "stop_reason": None}
+    return {"id": "cmpl-1", "choices": [choice], "usage": {"completion_tokens": total, "prompt_tokens": 3}}
+
+
+def vllm_tokens(tokens, text, finish, total):
+    content = [{"token": f"token_id:{token}", "logprob": -token / 8} for token in tokens]
+    choice = {
+        "index": 0,
+        "token_ids": list(tokens),
+        "logprobs": {"content": content},
+        "finish_reason": finish,
+    }
+    return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
+
+
+def sglang_incremental(tokens, text, finish, total):
+    entries = [[-token / 8, token, None] for token in tokens]
+    meta = {"id": "r", "completion_tokens": total, "output_token_logprobs": entries}
+    meta["finish_reason"] = {"type": finish, "matched": 14} if finish else None
+    return {"text": text, "meta_info": meta}
+
+
+def sglang_cumulative():
+    said, so_far = "", []
+
+    def event(tokens, text, finish, total):
+        nonlocal said, so_far
+        if total > len(so_far):
+            said, so_far = said + text, [*so_far, *tokens]
+        return sglang_incremental(so_far, said, finish, total)
+
+    return event
+
+
+WIRES: dict[str, tuple[str, Callable[[], Callable[..., dict]]]] = {
+    "vllm": ("vllm", lambda: vllm),
+    "vllm-tokens": ("vllm-tokens", lambda: vllm_tokens),
+    "sglang": ("sglang", lambda: sglang_incremental),
+    "sglang cumulative": ("sglang", sglang_cumulative),
+}
+
+
+def response(make, finish="stop") -> list[bytes]:
+    lines, total = [], 0
+    for number, (tokens, text) in enumerate(PIECES):
+        total += len(tokens)
+        reason = finish if number == len(PIECES) - 1 else None
+        lines.append(b"data: " + json.dumps(make(tokens, text, reason, total)).encode() + b"\n\n")
+    return [*lines, b"data: [DONE]\n\n"]
+
+
+@asynccontextmanager
+async def engine(kind: str, answer: Callable[[web.Request], object]) -> AsyncIterator[EngineLink]:
+    """A link to a server that shows the routes of `kind` and answers its generation route with `answer`."""
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        found = answer(request)
+        if inspect.isawaitable(found):
+            return await found
+        if isinstance(found, web.Response):
+            return found
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for part in found:
+            await stream.write(part)
+        return stream
+
+    async def about(request: web.Request) -> web.Response:
+        card = {"id": "served", "root": "/models/one", "max_model_len": 512}
+        routes = {route: {} for route in ROUTES[kind]}
+        pages = {"/openapi.json": {"paths": routes}, "/v1/models": {"data": [card]}}
+        return web.json_response(pages.get(request.path, {}))
+
+    app = web.Application()
+    app.router.add_post(ADAPTERS[kind].path, generate)
+    app.router.add_get("/{path:.*}", about)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        link = EngineLink(HttpTransport(session, str(server.make_url("/"))))
+        await link.probe()
+        yield link
+
+
+async def collect(link: EngineLink, **more):
+    return [
+        chunk async for chunk in link.generate([1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", **more)
+    ]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_tokens_logprobs_and_the_finish_arrive_as_they_were_sent(wire):
+    kind, make = WIRES[wire]
+    async with engine(kind, lambda _: response(make())) as link:
+        chunks = await collect(link)
+    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+    assert [value for chunk in chunks for value in chunk.logprobs] == [-t / 8 for t in (11, 12, 13, 14)]
+    assert [chunk.finish_reason for chunk in chunks] == [None, None, "stop"]
+    if ADAPTERS[kind].has_text:
+        assert "".join(chunk.text for chunk in chunks) == "so it goes"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_request_states_prompt_limit_and_every_parameter(wire):
+    kind, make = WIRES[wire]
+    asked = []
+
+    async with engine(kind, lambda request: response(make())) as link:
+        adapter = ADAPTERS[kind]
+        asked = json.loads(adapter.body("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r"))
+        assert link.info.kind == kind and link.info.model == "/models/one"
+    inner = asked.get("sampling_params", asked)
+    assert [1, 2, 3] in asked.values()
+    assert 64 in (inner.get("max_tokens"), inner.get("max_new_tokens"))
+    assert 4 in (inner.get("seed"), inner.get("sampling_seed")) and inner["temperature"] == 0.5
+    assert asked["stream"] is True
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_event_sent_twice_counts_once(wire):
+    kind, make = WIRES[wire]
+
+    def answer(_):
+        first, second, *rest = response(make())
+        return [first, second, second, *rest]
+
+    async with engine(kind, answer) as link:
+        chunks = await collect(link)
+    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault", ["missing event", "garbage", "cut in an event", "no finish", "abort", "error"]
+)
+async def test_a_damaged_stream_is_an_error_and_never_a_finished_response(wire, fault):
+    kind, make = WIRES[wire]
+
+    def answer(_):
+        first, second, *rest = response(make(), finish="abort" if fault == "abort" else "stop")
+        return {
+            "missing event": [first, *rest],
+            "garbage": [first, b"data: {\x80\xff\x00]\n\n", *rest],
+            "cut in an event": [first, second[: len(second) // 2]],
+            "no finish": [first, second, b"data: [DONE]\n\n"],
+            "abort": [first, second, *rest],
+            "error": [first, b'data: {"error": {"message": "dead", "code": 500}}\n\n'],
+        }[fault]
+
+    async with engine(kind, answer) as link:
+        try:
+            chunks = await collect(link)
+        except StreamError as error:
+            assert not isinstance(error, Refused)
+        else:
+            if (wire, fault) == ("sglang cumulative", "missing event"):  # the next one holds it too
+                assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+                return
+            # The machine treats a finish that is neither stop nor length as a break.
+            assert fault == "abort" and chunks[-1].finish_reason == "abort"
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize(
+    ("status", "is_refusal"), [(400, True), (422, True), (429, False), (500, False), (503, False)]
+)
+async def test_only_a_4xx_that_blames_the_request_is_a_refusal(kind, status, is_refusal):
+    async with engine(kind, lambda _: web.json_response({"error": {"message": "no"}}, status=status)) as link:
+        with pytest.raises(StreamError) as caught:
+            await collect(link)
+    assert isinstance(caught.value, Refused) is is_refusal
+    assert str(status) in str(caught.value)
+
+
+async def test_with_stop_strings_tokens_that_travelled_together_are_told_apart():
+    async with engine("vllm", lambda _: response(vllm)) as link:
+        chunks = await collect(link, token_by_token=True)
+    assert [chunk.token_ids for chunk in chunks] == [(11,), (12,), (13,), (14,)]
+    assert "".join(chunk.text for chunk in chunks) == "so it goes"
+
+
+async def test_an_engine_without_text_refuses_stop_strings():
+    async with engine("vllm-tokens", lambda _: response(vllm_tokens)) as link:
+        with pytest.raises(Refused, match="stop strings need text"):
+            await collect(link, token_by_token=True)
+
+
+async def test_a_stranger_is_no_engine():
+    async def stranger(request: web.Request) -> web.Response:
+        return web.json_response({"paths": {"/": {}}, "data": "x"})
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", stranger)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        with pytest.raises(StreamError):
+            await EngineLink(HttpTransport(session, str(server.make_url("/")))).probe()
+
+
+async def test_leaving_a_stream_early_closes_its_connection():
+    closed = asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        try:
+            for total in itertools.count(1):
+                event = sglang_incremental((11,), "x", None, total)
+                await stream.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                await asyncio.sleep(0.001)
+        finally:
+            closed.set()
+        return stream
+
+    async with engine("sglang", endless) as link:
+        stream = link.generate([1], 64, {}, "r")
+        async for _ in stream:
+            break
+        await stream.aclose()
+        async with asyncio.timeout(5):
+            await closed.wait()
+
+
+def test_the_adapter_follows_from_the_routes():
+    assert {kind: detect(routes).kind for kind, routes in ROUTES.items()} == {kind: kind for kind in ROUTES}
+    assert detect(["/", "/health"]) is None
+
+
+def test_events_are_read_however_the_bytes_are_cut():
+    whole = b"".join(response(vllm)).replace(b"\n", b"\r\n")
+    expected = EventReader().feed(whole)
+    for size in (1, 2, 7, 64):
+        reader = EventReader()
+        parts = [whole[at : at + size] for at in range(0, len(whole), size)]
+        assert [payload for part in parts for payload in reader.feed(part)] == expected
+    assert len(expected) == len(PIECES) + 1
+
+
+def test_load_is_read_from_the_metrics_of_either_engine():
+    assert read_load(
+        'vllm:num_requests_running{engine="0"} 3.0\nvllm:num_requests_running{engine="1"} 2.0\n'
+        'vllm:num_requests_waiting{engine="0"} 4.0\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
+    ) == Load(5, 4, 0.5)
+    text = "sglang:num_running_reqs 7\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n"
+    assert read_load(text) == Load(7, 1, 0.25)
+    assert read_load("python_info 1\n") is None
