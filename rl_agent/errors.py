@@ -40,12 +40,20 @@ class RetryLater(HarnessError):
     exit_code = EXIT_RETRY_LATER
 
 
+class EngineDied(HarnessError):
+    """The server process ended before it was ready."""
+
+
 class StoreError(HarnessError):
     """A trajectory file cannot be read or written; names the file and line."""
 
 
 class PublishError(HarnessError):
     """A trained model did not pass its checks; the served one was left alone."""
+
+
+class WeightsError(HarnessError):
+    """A weight version cannot be made, sent, fetched or loaded; the one that is served was left alone."""
 
 
 class RolloutError(HarnessError):
