@@ -8,6 +8,7 @@ from setuptools import find_packages, setup
 
 COMMON = [
     "aiohttp",
+    "blake3",
     "filelock",
     "gymnasium",
     "huggingface-hub",

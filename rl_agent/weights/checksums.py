@@ -1,0 +1,50 @@
+"""BLAKE3 of pieces of a buffer, on threads.
+
+Chosen over faster checksums because it is also safe against intent: a receiver that knows a manifest's digest
+needs to trust neither the peer nor the proxy that its bytes came through. It runs at about memory speed.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from blake3 import blake3
+
+Buffer = bytes | bytearray | memoryview
+
+
+def digest(buffer: Buffer) -> str:
+    """64 hexadecimal digits."""
+    return blake3(buffer).hexdigest()
+
+
+def piece_ranges(size_bytes: int, piece_bytes: int) -> list[tuple[int, int]]:
+    """(start, end) of each piece of a blob; the last one may be short."""
+    return [(start, min(start + piece_bytes, size_bytes)) for start in range(0, size_bytes, piece_bytes)]
+
+
+def piece_digests(buffer: Buffer, piece_bytes: int, *, threads: int) -> tuple[str, ...]:
+    view = memoryview(buffer)
+    ranges = piece_ranges(len(view), piece_bytes)
+    with ThreadPoolExecutor(threads, "digest") as pool:
+        return tuple(pool.map(lambda span: digest(view[span[0] : span[1]]), ranges))
+
+
+def wrong_pieces(
+    buffer: Buffer,
+    piece_bytes: int,
+    digests: Sequence[str],
+    *,
+    threads: int,
+    indices: Iterable[int] | None = None,
+) -> list[int]:
+    """Indices of the pieces that differ from `digests`, among `indices` (default: all)."""
+    view = memoryview(buffer)
+
+    def is_wrong(index: int) -> bool:
+        return digest(view[index * piece_bytes : (index + 1) * piece_bytes]) != digests[index]
+
+    candidates = list(range(len(digests)) if indices is None else indices)
+    with ThreadPoolExecutor(threads, "digest") as pool:
+        return [
+            index for index, wrong in zip(candidates, pool.map(is_wrong, candidates), strict=True) if wrong
+        ]

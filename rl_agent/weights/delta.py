@@ -1,0 +1,142 @@
+"""The delta blob: all blocks of a version as differences from an earlier version with the same layout.
+
+    "RLWD"  format  block bytes  blocks        4 + 3 x 4 bytes
+    length of each block's payload             4 bytes each
+    payloads                                   codec.py says what is in one
+
+Blocks are the full blob cut at every `block bytes` and wherever the width of the values changes, so both
+sides know them from the manifest. Blocks are coded apart, on threads.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights import codec, codec_torch
+from rl_agent.weights.manifest import Manifest, TensorEntry, width_runs
+
+if TYPE_CHECKING:
+    import torch
+
+DELTA_FORMAT = 1
+_MAGIC = b"RLWD"
+_HEAD = struct.Struct("<4sIII")
+
+Block = tuple[int, int, int]
+"""Start, end and width of the values."""
+
+
+def blocks_of(tensors: Iterable[TensorEntry], size_bytes: int, block_bytes: int) -> list[Block]:
+    return [
+        (start, min(start + block_bytes, run_end), width)
+        for run_start, run_end, width in width_runs(tensors, size_bytes)
+        for start in range(run_start, run_end, block_bytes)
+    ]
+
+
+def encode_delta(
+    base: memoryview,
+    new: memoryview,
+    tensors: Iterable[TensorEntry],
+    *,
+    block_bytes: int,
+    threads: int,
+    limit_bytes: int,
+) -> bytes | None:
+    """Delta blob of two full blobs with the same layout; None once it is sure to exceed `limit_bytes`."""
+
+    def encode(block: Block) -> bytes:
+        start, end, width = block
+        return codec.encode(base[start:end], new[start:end], width)
+
+    return _assemble(encode, blocks_of(tensors, len(new), block_bytes), block_bytes, threads, limit_bytes)
+
+
+def encode_delta_on_device(
+    base: "torch.Tensor",
+    new: "torch.Tensor",
+    tensors: Iterable[TensorEntry],
+    *,
+    block_bytes: int,
+    threads: int,
+    limit_bytes: int,
+) -> bytes | None:
+    """`encode_delta` of full blobs that are flat uint8 tensors on a GPU. Larger blocks suit it better.
+
+    The device finds the changes of one block while threads compress those of the ones before.
+    """
+
+    def encode(block: Block) -> bytes:
+        start, end, width = block
+        return codec_torch.encode(base[start:end], new[start:end], width)
+
+    return _assemble(encode, blocks_of(tensors, new.numel(), block_bytes), block_bytes, threads, limit_bytes)
+
+
+def decode_delta(
+    blob: memoryview, base: memoryview, target: memoryview, tensors: Iterable[TensorEntry], *, threads: int
+) -> None:
+    """Write the full blob that `blob` and `base` stand for to `target`. The result is still to be verified.
+
+    Raises WeightsError if the blob is no delta of this layout.
+    """
+    if len(blob) < _HEAD.size:
+        raise WeightsError("delta: is cut short")
+    magic, version, block_bytes, count = _HEAD.unpack(blob[: _HEAD.size])
+    if magic != _MAGIC or version != DELTA_FORMAT or not 64 <= block_bytes <= codec.MAX_BLOCK_BYTES:
+        raise WeightsError("delta: is not in a format that is known here")
+    blocks = blocks_of(tensors, len(target), block_bytes)
+    first = _HEAD.size + 4 * count
+    if count != len(blocks) or len(base) != len(target) or len(blob) < first or block_bytes % 64:
+        raise WeightsError("delta: was made for another layout")
+    lengths = np.frombuffer(blob[_HEAD.size : first], "<u4").tolist()
+    ends = list(accumulate(lengths, initial=first))
+    if ends[-1] != len(blob):
+        raise WeightsError("delta: has another length than its blocks together")
+
+    def decode(index: int) -> None:
+        start, end, width = blocks[index]
+        codec.decode(base[start:end], blob[ends[index] : ends[index + 1]], target[start:end], width)
+
+    with ThreadPoolExecutor(threads, "decode") as pool:
+        for _ in pool.map(decode, range(count)):
+            pass
+
+
+def is_delta_of(manifest: Manifest, base: Manifest) -> bool:
+    """Whether `manifest`'s delta leads from `base`; by content, so that a version number cannot deceive."""
+    delta = manifest.delta
+    return delta is not None and delta.base_digest == base.digest
+
+
+def _assemble(
+    encode: Callable[[Block], bytes], blocks: list[Block], block_bytes: int, threads: int, limit_bytes: int
+) -> bytes | None:
+    payloads: list[bytes] = []
+    total = _HEAD.size + 4 * len(blocks)
+    with ThreadPoolExecutor(threads, "encode") as pool:
+        for payload in _in_order(pool, encode, blocks, ahead=2 * threads):
+            payloads.append(payload)
+            total += len(payload)
+            if total > limit_bytes:
+                return None
+    head = _HEAD.pack(_MAGIC, DELTA_FORMAT, block_bytes, len(blocks))
+    return b"".join((head, np.array([len(p) for p in payloads], "<u4").tobytes(), *payloads))
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, encode: Callable[[Block], bytes], blocks: list[Block], *, ahead: int
+) -> Iterator[bytes]:
+    """Like `pool.map`, but never more than `ahead` blocks ahead, so that stopping early saves the work."""
+    waiting: list[Future[bytes]] = []
+    for block in blocks:
+        waiting.append(pool.submit(encode, block))
+        if len(waiting) > ahead:
+            yield waiting.pop(0).result()
+    for future in waiting:
+        yield future.result()

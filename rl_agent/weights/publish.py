@@ -1,0 +1,101 @@
+"""From a source to a published version: lay out, write tensor by tensor, encode, digest, publish whole."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.checksums import piece_digests
+from rl_agent.weights.delta import encode_delta
+from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.manifest import Blob, Delta, Layout, lay_out, make_manifest
+from rl_agent.weights.sources import Source, served_as, tensor_at
+from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSettings:
+    piece_bytes: int
+    threads: int
+    serving_dtype: str | None
+    """Floats are cast to it on the way, e.g. BF16; None sends them as they are."""
+    delta: DeltaSettings
+
+
+class Publisher:
+    """Publishes versions into a store, each also as a difference from the one before while that pays."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        settings: PublishSettings,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._switch = DeltaSwitch()
+
+    def publish(self, weight_version: int, source: Source) -> Snapshot:
+        """Make `source` version `weight_version`. Nobody sees it before it is whole.
+
+        Raises WeightsError if the source gives other tensors than it said, or the version is not the newest.
+        """
+        layout = lay_out(served_as(spec, self._settings.serving_dtype) for spec in source.specs)
+        draft = self._store.draft(weight_version)
+        view = draft.allocate(FULL, layout.size_bytes)
+        _fill(view, layout, source)
+        full = self._blob(view)
+        delta = self._delta(draft, view, layout)
+        return self._store.publish(draft, make_manifest(weight_version, layout, source.aliases, full, delta))
+
+    def _delta(self, draft: Draft, view: memoryview, layout: Layout) -> Delta | None:
+        base = self._store.newest
+        settings = self._settings.delta
+        is_possible = base is not None and base.manifest.tensors == layout.tensors
+        if base is None or not is_possible or not self._switch.is_on(settings):
+            self._switch = self._switch.after(settings, None)
+            return None
+        began = self._clock()
+        encoded = encode_delta(
+            base.map(FULL),
+            view,
+            layout.tensors,
+            block_bytes=settings.block_bytes,
+            threads=self._settings.threads,
+            limit_bytes=layout.size_bytes,
+        )
+        took_s = self._clock() - began
+        size_bytes = layout.size_bytes if encoded is None else len(encoded)
+        # Decoding is never slower than encoding; what it takes at a receiver is not known here.
+        cost = DeltaCost(layout.size_bytes, size_bytes, encode_s=took_s, decode_s=took_s)
+        self._switch = self._switch.after(settings, cost)
+        if encoded is None:
+            return None
+        draft.write(DELTA, encoded)
+        return Delta(
+            base_version=base.weight_version,
+            base_digest=base.manifest.digest,
+            blob=self._blob(memoryview(encoded)),
+        )
+
+    def _blob(self, view: memoryview) -> Blob:
+        settings = self._settings
+        return Blob(
+            size_bytes=len(view),
+            piece_bytes=settings.piece_bytes,
+            digests=piece_digests(view, settings.piece_bytes, threads=settings.threads),
+        )
+
+
+def _fill(view: memoryview, layout: Layout, source: Source) -> None:
+    places = {entry.name: entry for entry in layout.tensors}
+    waiting = set(places)
+    for name, tensor in source.tensors():
+        if name not in waiting or tuple(tensor.shape) != places[name].shape:
+            raise WeightsError(f"{name}: came twice, or in another shape than it was said to have")
+        waiting.remove(name)
+        tensor_at(view, places[name]).copy_(tensor)  # casts, and copies from the device, in one go
+    if waiting:
+        raise WeightsError(f"{min(waiting)}: did not come")

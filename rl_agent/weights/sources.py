@@ -1,0 +1,200 @@
+"""Where a version's tensors come from: a checkpoint folder, or a model in memory, tensor by tensor.
+
+A source says what tensors there are before it gives the first, so that the layout is known and each tensor is
+written to its place as it comes. Memory beyond the snapshot itself is one tensor.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.manifest import TensorEntry, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""What `serving_dtype` turns into one another; 8-bit floats and integers are sent as they are."""
+
+_TORCH_NAME = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "U16": "uint16",
+    "I16": "int16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "U32": "uint32",
+    "I32": "int32",
+    "F32": "float32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+_NAME_OF = {f"torch.{torch_name}": name for name, torch_name in _TORCH_NAME.items()}
+
+
+class Source(Protocol):
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """What will come, each tensor once."""
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Other names of tensors that come once."""
+
+    def tensors(self) -> Iterator[tuple[str, "torch.Tensor"]]: ...
+
+
+@dataclass(frozen=True)
+class StateDict:
+    """A model in memory, on any device. Tensors that share their memory are tied and come once.
+
+    Sharded tensors (DTensor) are gathered one at a time; that is a collective, so every rank of the trainer
+    goes through `tensors()`, also those that write nothing. Ties between sharded tensors are not seen: name
+    them.
+    """
+
+    state: Mapping[str, Any]
+    tied: Mapping[str, str]
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any], tied: Mapping[str, str] | None = None) -> "StateDict":
+        first_with: dict[tuple[Any, ...], str] = {}
+        found = dict(tied or {})
+        for name, tensor in state.items():
+            if name in found or hasattr(tensor, "full_tensor") or tensor.numel() == 0:
+                continue
+            memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+            if first_with.setdefault(memory, name) != name:
+                found[name] = first_with[memory]
+        return cls(state, found)
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        return [
+            TensorSpec(name, dtype_name(tensor), tuple(tensor.shape))
+            for name, tensor in self.state.items()
+            if name not in self.tied
+        ]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return dict(self.tied)
+
+    def tensors(self) -> Iterator[tuple[str, "torch.Tensor"]]:
+        for name, tensor in self.state.items():
+            if name not in self.tied:
+                tensor = tensor.detach()
+                yield name, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The safetensors files of a model folder."""
+
+    files: dict[str, Path]
+    """Tensor name -> file."""
+    specs: list[TensorSpec]
+    aliases: dict[str, str]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Checkpoint":
+        """Raises WeightsError if the folder holds no readable safetensors files."""
+        from safetensors import SafetensorError, safe_open
+
+        files, specs = {}, []
+        try:
+            for path in _files_in(folder):
+                with safe_open(path, framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118 - not a dict
+                        entry = file.get_slice(name)
+                        files[name] = path
+                        specs.append(TensorSpec(name, entry.get_dtype(), tuple(entry.get_shape())))
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            raise WeightsError(f"{folder}: cannot be read: {error}") from error
+        if not files:
+            raise WeightsError(f"{folder}: holds no safetensors file")
+        source = cls(files, specs, {})
+        return replace(source, aliases=source._ties(folder))
+
+    def _ties(self, folder: Path) -> dict[str, str]:
+        """An output layer that the model's configuration ties to the embedding, if its bytes agree."""
+        heads = [spec for spec in self.specs if spec.name.endswith("lm_head.weight")]
+        tables = [spec for spec in self.specs if spec.name.endswith("embed_tokens.weight")]
+        if len(heads) != 1 or len(tables) != 1 or not _is_tied(folder / "config.json"):
+            return {}
+        head, table = heads[0], tables[0]
+        same = (head.dtype, head.shape) == (table.dtype, table.shape)
+        if same and self._read(head.name).equal(self._read(table.name)):
+            self.specs.remove(head)
+            return {head.name: table.name}
+        return {}
+
+    def tensors(self) -> Iterator[tuple[str, "torch.Tensor"]]:
+        for spec in self.specs:
+            yield spec.name, self._read(spec.name)
+
+    def _read(self, name: str) -> "torch.Tensor":
+        from safetensors import safe_open
+
+        with safe_open(self.files[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+
+def dtype_name(tensor: "torch.Tensor") -> str:
+    """Name of a tensor's type in a manifest; raises WeightsError if it has none."""
+    try:
+        return _NAME_OF[str(tensor.dtype)]
+    except KeyError:
+        raise WeightsError(f"cannot send tensors of type {tensor.dtype}") from None
+
+
+def torch_dtype(name: str) -> "torch.dtype":
+    import torch
+
+    dtype: torch.dtype = getattr(torch, _TORCH_NAME[name])
+    return dtype
+
+
+def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
+    """A tensor of a full blob, without a copy; writable if the view is."""
+    import torch
+
+    dtype = torch_dtype(entry.dtype)
+    if entry.size_bytes == 0:
+        return torch.empty(entry.shape, dtype=dtype)
+    part = view[entry.start : entry.start + entry.size_bytes]
+    return torch.frombuffer(part, dtype=torch.uint8).view(dtype).view(entry.shape)
+
+
+def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
+    """The spec of a tensor after the cast to the serving dtype."""
+    is_cast = serving_dtype is not None and spec.dtype in FLOATS
+    return replace(spec, dtype=serving_dtype) if is_cast and serving_dtype else spec
+
+
+def _files_in(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return [folder / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _is_tied(config: Path) -> bool:
+    try:
+        settings = json.loads(config.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return bool(
+        settings.get("tie_word_embeddings", settings.get("text_config", {}).get("tie_word_embeddings"))
+    )

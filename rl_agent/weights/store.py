@@ -1,0 +1,234 @@
+"""Weight versions in a folder, on disk or in shared memory (/dev/shm): written once, whole, never changed.
+
+    version-000007/manifest.json   full.bin   delta.bin (only if it is a delta too)
+    draft-000008-…/                being written or fetched; renamed when it is complete and verified
+
+One process writes to a folder at a time (it holds a lock on `owner.lock`); any number read. Old versions are
+collected when nobody in the writing process holds them; a reader elsewhere that has a file open keeps its
+bytes, as files do. A draft survives its writer: what it holds counts only as far as it matches the digests.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
+
+MANIFEST = "manifest.json"
+FULL = "full"
+DELTA = "delta"
+
+_VERSION = re.compile(r"^version-(\d{6,})$")
+
+
+def version_name(weight_version: int) -> str:
+    return f"version-{weight_version:06d}"
+
+
+def map_file(path: Path, *, writable: bool = False) -> memoryview:
+    """A file's bytes without a copy, empty for an empty file. The mapping lives as long as the view."""
+    with path.open("r+b" if writable else "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        # ACCESS_COPY rather than ACCESS_READ, since torch wants writable memory: writes stay in this process.
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY
+        return memoryview(mmap.mmap(file.fileno(), 0, access=access))
+
+
+class Snapshot:
+    """A published version."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @property
+    def weight_version(self) -> int:
+        return self.manifest.weight_version
+
+    def path(self, blob: str) -> Path:
+        return self.folder / f"{blob}.bin"
+
+    def map(self, blob: str) -> memoryview:
+        return map_file(self.path(blob))
+
+
+class Draft:
+    """A version that is being written; nobody else reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, blob: str) -> Path:
+        return self.folder / f"{blob}.bin"
+
+    def allocate(self, blob: str, size_bytes: int) -> memoryview:
+        """Writable bytes of a blob; what an earlier, interrupted writer left there is kept.
+
+        Raises WeightsError if there is no room: memory that is mapped but not there kills who touches it.
+        """
+        path = self.path(blob)
+        with path.open("ab") as file:
+            try:
+                if size_bytes:
+                    os.posix_fallocate(file.fileno(), 0, size_bytes)
+                os.ftruncate(file.fileno(), size_bytes)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EFBIG):
+                    raise
+                path.unlink(missing_ok=True)
+                raise WeightsError(
+                    f"{self.folder.parent}: no room for {size_bytes} bytes of weights"
+                ) from error
+        return map_file(path, writable=True)
+
+    def write(self, blob: str, content: bytes) -> None:
+        self.path(blob).write_bytes(content)
+
+    def discard(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SnapshotStore:
+    """The versions under one folder. Thread-safe."""
+
+    def __init__(self, root: Path, *, keep_versions: int) -> None:
+        """Raises WeightsError if another process writes to `root`."""
+        self.root = root
+        self._keep = keep_versions
+        self._lock = threading.RLock()
+        self._holders: Counter[int] = Counter()
+        self._snapshots: dict[int, Snapshot] = {}
+        root.mkdir(parents=True, exist_ok=True)
+        self._owner = os.open(root / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._owner)
+            raise WeightsError(
+                f"{root}: another process writes weights there; give each its own folder"
+            ) from error
+        for weight_version in _versions_in(root):
+            self._snapshots[weight_version] = open_snapshot(root, weight_version)
+
+    def close(self) -> None:
+        """Give the folder free for another writer; the versions stay."""
+        os.close(self._owner)
+
+    def __enter__(self) -> "SnapshotStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def versions(self) -> list[int]:
+        """Published versions, oldest first."""
+        with self._lock:
+            return sorted(self._snapshots)
+
+    @property
+    def newest(self) -> Snapshot | None:
+        with self._lock:
+            return self._snapshots[max(self._snapshots)] if self._snapshots else None
+
+    def draft(self, weight_version: int, *, content: str | None = None) -> Draft:
+        """Start a version; with the digest of its content, go on with an interrupted draft of the same.
+
+        All other drafts are dropped: nobody will finish them.
+        """
+        folder = self.root / f"draft-{weight_version:06d}-{content[:16] if content else 'own'}"
+        for other in self.root.glob("draft-*"):
+            if other != folder or content is None:
+                shutil.rmtree(other, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        return Draft(folder)
+
+    def publish(self, draft: Draft, manifest: Manifest) -> Snapshot:
+        """Make a draft, whose bytes the caller has verified, a version that all can see.
+
+        Raises WeightsError if it is not newer than every version here; the draft is then left alone.
+        """
+        with self._lock:
+            newest = self.newest
+            if newest is not None and manifest.weight_version <= newest.weight_version:
+                raise WeightsError(
+                    f"{self.root}: version {manifest.weight_version} is not newer than"
+                    f" {newest.weight_version}"
+                )
+            (draft.folder / MANIFEST).write_bytes(dump_manifest(manifest))
+            for path in (*draft.folder.iterdir(), draft.folder):
+                _sync(path)
+            folder = self.root / version_name(manifest.weight_version)
+            draft.folder.rename(folder)
+            _sync(self.root)
+            snapshot = Snapshot(folder, manifest)
+            self._snapshots[manifest.weight_version] = snapshot
+            self._collect()
+            return snapshot
+
+    @contextmanager
+    def hold(self, weight_version: int) -> Iterator[Snapshot]:
+        """A version that is not collected meanwhile. Raises WeightsError if it is not here (any more)."""
+        with self._lock:
+            snapshot = self._snapshots.get(weight_version)
+            if snapshot is None:
+                raise WeightsError(f"{self.root}: has no version {weight_version}")
+            self._holders[weight_version] += 1
+        try:
+            yield snapshot
+        finally:
+            with self._lock:
+                self._holders[weight_version] -= 1
+                self._collect()
+
+    def _collect(self) -> None:
+        for weight_version in sorted(self._snapshots)[: -self._keep]:
+            if self._holders[weight_version] == 0:
+                snapshot = self._snapshots.pop(weight_version)
+                # Out of sight in one step, so that no reader sees a version that is half there.
+                doomed = self.root / f"draft-{weight_version:06d}-collected"
+                snapshot.folder.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+
+
+def open_snapshot(root: Path, weight_version: int) -> Snapshot:
+    """Read a version of a folder that another process may be writing to.
+
+    Raises WeightsError if it is not there or damaged.
+    """
+    folder = root / version_name(weight_version)
+    try:
+        manifest = parse_manifest((folder / MANIFEST).read_bytes())
+        sizes = {blob: (folder / f"{blob}.bin").stat().st_size for blob in _blobs(manifest)}
+    except OSError as error:
+        raise WeightsError(f"{folder}: is not a weight version: {error.strerror}") from error
+    if manifest.weight_version != weight_version or sizes != _blobs(manifest):
+        raise WeightsError(f"{folder}: its files do not fit its manifest")
+    return Snapshot(folder, manifest)
+
+
+def _blobs(manifest: Manifest) -> dict[str, int]:
+    sizes = {FULL: manifest.full.size_bytes}
+    return sizes | ({DELTA: manifest.delta.blob.size_bytes} if manifest.delta else {})
+
+
+def _versions_in(root: Path) -> Iterator[int]:
+    return (int(match[1]) for entry in root.iterdir() if (match := _VERSION.match(entry.name)))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

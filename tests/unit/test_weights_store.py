@@ -1,0 +1,104 @@
+"""Versions appear whole, stay as they are, and go when nobody holds them."""
+
+import pytest
+import torch
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.sources import StateDict
+from rl_agent.weights.store import FULL, SnapshotStore, open_snapshot
+from tests.unit.weight_versions import open_store, publish_steps, random_state, settings, state_of
+
+
+def test_a_reader_sees_no_version_before_it_is_whole(tmp_path):
+    with open_store(tmp_path) as store:
+        state = random_state()
+
+        class Watching(StateDict):
+            def tensors(self):
+                for item in super().tensors():
+                    assert store.versions == []
+                    with pytest.raises(WeightsError, match="not a weight version"):
+                        open_snapshot(tmp_path, 1)
+                    yield item
+
+        Publisher(store, settings()).publish(1, Watching(state, {}))
+        assert store.versions == [1]
+        assert open_snapshot(tmp_path, 1).manifest == store.newest.manifest
+
+
+def test_a_publish_that_breaks_off_leaves_the_old_version_and_the_next_one_works(tmp_path):
+    with publish_steps(tmp_path, 1) as store:
+        publisher = Publisher(store, settings())
+
+        class Broken(StateDict):
+            def tensors(self):
+                yield from list(super().tensors())[:2]
+                raise RuntimeError("the trainer died")
+
+        with pytest.raises(RuntimeError):
+            publisher.publish(2, Broken(random_state(5), {}))
+        assert store.versions == [1]
+        publisher.publish(2, StateDict.of(random_state(6)))
+        assert store.versions == [1, 2]
+
+
+def test_versions_only_go_up(tmp_path):
+    with publish_steps(tmp_path, 2) as store:
+        for weight_version in (1, 2):
+            with pytest.raises(WeightsError, match="is not newer than 2"):
+                Publisher(store, settings()).publish(weight_version, StateDict.of(random_state()))
+        assert store.versions == [1, 2]
+
+
+def test_a_held_version_stays_until_it_is_given_back(tmp_path):
+    with open_store(tmp_path, keep_versions=1) as store:
+        publisher = Publisher(store, settings())
+        publisher.publish(1, StateDict.of(random_state(1)))
+        with store.hold(1) as held:
+            for weight_version in (2, 3):
+                publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
+            assert store.versions == [1, 3]
+            assert torch.equal(state_of(held)["norm.weight"], random_state(1)["norm.weight"])
+        assert store.versions == [3]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock", "version-000003"]
+        with pytest.raises(WeightsError, match="has no version 1"), store.hold(1):
+            pass
+
+
+def test_a_reader_keeps_its_bytes_when_the_version_is_collected(tmp_path):
+    with open_store(tmp_path, keep_versions=1) as store:
+        publisher = Publisher(store, settings())
+        state = state_of(publisher.publish(1, StateDict.of(random_state(1))))
+        publisher.publish(2, StateDict.of(random_state(2)))
+        assert store.versions == [2]
+        assert torch.equal(state["norm.weight"], random_state(1)["norm.weight"])
+
+
+def test_what_a_reader_writes_to_its_view_changes_no_version(tmp_path):
+    with publish_steps(tmp_path, 1) as store:
+        state_of(store.newest)["norm.weight"].zero_()
+        assert torch.equal(state_of(store.newest)["norm.weight"], random_state()["norm.weight"])
+
+
+def test_a_second_writer_is_refused_and_a_later_one_finds_the_versions(tmp_path):
+    with publish_steps(tmp_path, 2), pytest.raises(WeightsError, match="another process writes"):
+        SnapshotStore(tmp_path, keep_versions=1)
+    with open_store(tmp_path) as store:
+        assert store.versions == [1, 2]
+
+
+def test_weights_that_do_not_fit_are_refused_and_leave_nothing(tmp_path):
+    with open_store(tmp_path) as store:
+        draft = store.draft(1)
+        with pytest.raises(WeightsError, match="no room for"):
+            draft.allocate(FULL, 2**46)
+        assert list(draft.folder.iterdir()) == []
+
+
+def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
+    with publish_steps(tmp_path, 1) as store:
+        path = store.newest.path(FULL)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(WeightsError, match="do not fit its manifest"):
+        open_store(tmp_path)
