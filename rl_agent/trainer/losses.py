@@ -1,0 +1,114 @@
+"""The loss of each response token, as pure functions of flat tensors (one element a token).
+
+With π the policy that is trained, π_prox the proximal policy that clipping is measured against, μ the
+behaviour policy (the engine that sampled, by the logprobs it returned) and π_ref a frozen reference:
+
+    ratio_t   r = π(t) / π_prox(t)
+    clipped   L = −min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)           Schulman et al. 2017 (PPO), eq. 7;
+                                                                        ε_low ≠ ε_high: Yu et al. 2025 (DAPO)
+    dual      L = min(L, −c A) where A < 0                              Ye et al. 2020 (dual-clip PPO)
+    decoupled w = π_prox(t) / μ(t), a constant factor of L              Hilton et al. 2022; Fu et al. 2025
+                                                                        (AReaL)
+      truncate  min(w, c)                                               Yao et al. 2025 (truncated importance
+                                                                        sampling of the engine's mismatch)
+      mask      w if c_low ≤ w ≤ c_high, else 0                         Ling team 2025 (IcePop)
+    KL(π‖π_ref) with d = log π_ref − log π                              Schulman 2020 (Approximating KL)
+      k1  −d        k2  d²/2        k3  exp(d) − 1 − d
+
+A mini-batch's loss is Σ_t u_t (w_t L_t + β KL_t − η H_t) / N, the sum over all response tokens of all its
+episodes, with
+
+    token_mean     u_t = 1          N = number of response tokens       Yu et al. 2025 (DAPO)
+    sequence_mean  u_t = 1 / |o_i|  N = number of episodes              Shao et al. 2024 (GRPO)
+    dr_grpo        u_t = 1          N = number of episodes × a constant length      Liu et al. 2025
+
+`token_weights` gives u and `denominator` gives N; dividing is left to whoever knows the whole mini-batch.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+KlEstimator = Literal["k1", "k2", "k3"]
+Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
+Correction = Literal["none", "truncate", "mask"]
+
+MAX_LOG_RATIO = 20.0
+"""Log ratios are cut here before they are exponentiated: e^20 is beyond any clip and any use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """The interval in which the ratio may move the loss."""
+
+    low: float
+    high: float
+    dual: float | None
+    """Bound c > 1 of the loss of a token with a negative advantage; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """The clipped objective of each token."""
+
+    loss: Tensor
+    ratio: Tensor
+    is_clipped: Tensor
+    """True where the clip took the gradient away."""
+
+
+def clipped_surrogate(logprobs: Tensor, proximal: Tensor, advantages: Tensor, clip: Clip) -> Surrogate:
+    """PPO's objective to minimize; `proximal` and `advantages` are constants."""
+    ratio = torch.exp((logprobs - proximal).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+    plain = -ratio * advantages
+    bounded = -ratio.clamp(1 - clip.low, 1 + clip.high) * advantages
+    loss = torch.maximum(plain, bounded)
+    is_clipped = bounded > plain
+    if clip.dual is not None:
+        ceiling = -clip.dual * advantages
+        is_bounded = (advantages < 0) & (loss > ceiling)
+        loss = torch.where(is_bounded, ceiling, loss)
+        is_clipped = is_clipped | is_bounded
+    return Surrogate(loss, ratio, is_clipped)
+
+
+def behaviour_weights(
+    proximal: Tensor, behaviour: Tensor, correction: Correction, *, low: float, high: float
+) -> Tensor:
+    """Importance weights w from the engine's policy to the proximal one; they carry no gradient."""
+    if correction == "none":
+        return torch.ones_like(proximal)
+    log_weights = (proximal - behaviour).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    weights = torch.exp(log_weights)
+    if correction == "truncate":
+        return weights.clamp(max=high)
+    return torch.where((weights >= low) & (weights <= high), weights, 0.0)
+
+
+def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KlEstimator) -> Tensor:
+    """An estimate of KL(π‖π_ref) for each token that was sampled from π."""
+    difference = reference - logprobs
+    if estimator == "k1":
+        return -difference
+    if estimator == "k2":
+        return difference.square() / 2
+    difference = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.expm1(difference) - difference
+
+
+def token_weights(response_lengths: Tensor, normalization: Normalization) -> Tensor:
+    """u of each token; `response_lengths` holds, for each token, the response tokens of its whole episode."""
+    if normalization == "sequence_mean":
+        return 1.0 / response_lengths
+    return torch.ones_like(response_lengths)
+
+
+def denominator(tokens: int, episodes: int, normalization: Normalization, *, constant_length: int) -> float:
+    """N of a mini-batch with that many response tokens and episodes; never 0."""
+    if normalization == "token_mean":
+        return float(max(tokens, 1))
+    if normalization == "sequence_mean":
+        return float(max(episodes, 1))
+    return float(max(episodes, 1) * constant_length)
