@@ -4,11 +4,10 @@
     python docs/generate_reference.py --check    exit 1 if they are not up to date (a test calls this)
 
 Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
-messages from the places that raise them.
+messages from the places that raise them, with their remedies from `docs/error_remedies.yaml`.
 """
 
 import argparse
-import ast
 import contextlib
 import importlib
 import inspect
@@ -20,8 +19,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 os.environ["COLUMNS"] = "100"
+
+from error_messages import (  # noqa: E402
+    SETTING_UP,
+    TASK_LINES,
+    Remedy,
+    all_messages,
+    key_of,
+    remedies,
+)
 
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import verbs  # noqa: E402
@@ -138,61 +146,58 @@ def commands() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def template(node: ast.expr) -> str:
-    """The text of a message, with `<name>` where it names something at run time."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(template(part) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        names = [
-            n.attr if isinstance(n, ast.Attribute) else n.id
-            for n in ast.walk(node.value)
-            if hasattr(n, "ctx") and isinstance(n, ast.Attribute | ast.Name)
-        ]
-        return f"<{names[0].strip('_').lower()}>" if names else "<value>"
-    if isinstance(node, ast.BinOp):
-        return template(node.left) + template(node.right)
-    return "<message>"
+HEADINGS = {
+    TASK_LINES: "Follows the file and the number of the line, or the name of the task. (exit code 78)",
+    SETTING_UP: "Said by quickstart.sh, test.sh and the scripts of data/. (exit code 1, 2 or 78)",
+}
 
 
-def messages() -> dict[str, list[tuple[str, str]]]:
-    """Error class -> (message, module), for every `raise` of a class of `rl_agent.errors`."""
-    classes = {name for name, _ in inspect.getmembers(error_classes, inspect.isclass)}
-    found: dict[str, list[tuple[str, str]]] = {}
-    for path in sorted((ROOT / "rl_agent").rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or not node.args:
-                continue
-            if node.func.id in classes:
-                found.setdefault(node.func.id, []).append((template(node.args[0]), module))
-    return found
+def outcome(kind: str) -> str:
+    """What a class of errors is, and what becomes of the program."""
+    if kind in HEADINGS:
+        return HEADINGS[kind]
+    error = getattr(error_classes, kind)
+    is_recorded = issubclass(error, error_classes.RolloutError)
+    end = "ends one episode, which is recorded with it" if is_recorded else f"exit code {error.exit_code}"
+    return f"{inspect.getdoc(error)} ({end})"
 
 
 def errors() -> str:
     parts = [
         "# Error messages",
-        "Made by `python docs/generate_reference.py` from the places that raise them; `<name>` stands for "
-        "what a message names at run time. Every message says what is wrong and what would be right. What "
-        "to do when a run failed: [failures](../how-to/when-something-fails.md).",
+        "Made by `python docs/generate_reference.py` from the places that raise them and from "
+        "`docs/error_remedies.yaml`; `<name>` stands for what a message names at run time. What to do when a "
+        "run failed: [failures](../how-to/when-something-fails.md).",
     ]
-    for name, rows in sorted(messages().items()):
-        error = getattr(error_classes, name)
-        is_recorded = issubclass(error, error_classes.RolloutError)
-        outcome = (
-            "ends one episode, which is recorded with it" if is_recorded else f"exit code {error.exit_code}"
-        )
-        lines = ["| message | raised in |", "| --- | --- |"]
-        lines += [f"| {message.replace('|', chr(92) + '|')} | `{module}` |" for message, module in rows]
-        parts += [f"## {name}", f"{inspect.getdoc(error)} ({outcome})", "\n".join(lines)]
+    found: dict[str, dict[str, Remedy]] = {}
+    for message in all_messages():
+        key = key_of(message)
+        if key is not None:
+            found.setdefault(message.kind, {}).setdefault(message.text, remedies()[key])
+    for kind, rows in sorted(found.items()):
+        lines = ["| message | what it means | what to do |", "| --- | --- | --- |"]
+        for text, remedy in rows.items():
+            cells = (text.replace("<", "\\<"), remedy.meaning, remedy.action)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts += [f"## {kind}", outcome(kind), "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def print_unmatched() -> None:
+    """Messages without an entry are found by a test as well; an entry without a message may be removed."""
+    found = {message: key_of(message) for message in all_messages()}
+    for message, key in found.items():
+        if key is None:
+            print(f"docs/error_remedies.yaml lacks: {message.kind}: {message.text}", file=sys.stderr)
+    for key in remedies().keys() - set(found.values()):
+        print(f"docs/error_remedies.yaml has an entry of no message: {key}", file=sys.stderr)
 
 
 PAGES = {"configuration.md": configuration, "commands.md": commands, "errors.md": errors}
 
 
 def main() -> int:
+    """Also tells on stderr which entries of docs/error_remedies.yaml are missing, and which are of no use."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -206,6 +211,7 @@ def main() -> int:
             if not check:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
+    print_unmatched()
     if check and stale:
         print(f"out of date: {', '.join(stale)}; run python docs/generate_reference.py", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 """Waits for a starting server: readiness and liveness together, to a deadline.
 
 starting --answers with the wanted model--> ready
-   |--process ends------------------------> HarnessError with the last lines of its log
+   |--process ends------------------------> EngineDied with the last lines of its log
    |--another program answers-------------> ConfigError
    '--deadline----------------------------> DeadlineError
 """
@@ -11,13 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rl_agent.engine.server import Answer, Probe, last_lines
-from rl_agent.errors import ConfigError, DeadlineError, HarnessError
+from rl_agent.errors import ConfigError, DeadlineError, EngineDied
 
 _POLL_S = 0.25
-
-
-class EngineDied(HarnessError):
-    """The server process ended before it was ready."""
 
 
 def is_running(pid: int) -> bool:

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+from error_messages import Message, all_messages, key_of, remedies  # noqa: E402
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -15,6 +19,22 @@ def test_the_generated_reference_is_up_to_date():
     command = [sys.executable, "docs/generate_reference.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_error_message_says_what_it_means_and_what_to_do():
+    lacking = {f"{message.kind}: {message.text}" for message in all_messages() if key_of(message) is None}
+    assert not lacking, "add entries to docs/error_remedies.yaml"
+
+
+def test_every_remedy_is_a_meaning_and_an_action_in_sentences():
+    for part, remedy in remedies().items():
+        for sentence in (remedy.meaning, remedy.action):
+            assert sentence.rstrip("`)").endswith("."), part
+
+
+def test_a_message_that_is_only_names_belongs_to_no_other_entry():
+    assert key_of(Message("ConfigError", "<what>: <why>", "")) is None
+    assert key_of(Message("ConfigError", "<key>: <problem>", "")) == "ConfigError: <key>: <problem>"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

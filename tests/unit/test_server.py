@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rl_agent.config import Command, Hardware, Plan
-from rl_agent.engine.ready import EngineDied, wait_ready
+from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.server import (
     Answer,
     Probe,
@@ -17,7 +17,7 @@ from rl_agent.engine.server import (
     server_argv,
     server_environment,
 )
-from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.errors import ConfigError, DeadlineError, EngineDied
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.overrides import parse_override
 
