@@ -7,8 +7,14 @@ from rl_agent.config import Plan
 from rl_agent.errors import ConfigError
 
 
-def plan_parser(verb: str, summary: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m rl_agent.cli {verb}", description=summary)
+def plan_parser(verb: str, summary: str, example: str = "") -> argparse.ArgumentParser:
+    """`example` ends the help text, as it is written."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m rl_agent.cli {verb}",
+        description=summary,
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--plan", type=Path, required=True, help="plan.json of a run (the verb `plan` writes it)"
     )

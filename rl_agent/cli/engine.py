@@ -12,10 +12,14 @@ from rl_agent.engine.server import Answer, probe
 from rl_agent.errors import ConfigError
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
+EXAMPLE = """examples:
+  python -m rl_agent.cli engine --plan runs/r1/plan.json check
+  python -m rl_agent.cli engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
+"""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = plan_parser("engine", SUMMARY)
+    parser = plan_parser("engine", SUMMARY, EXAMPLE)
     actions = parser.add_subparsers(dest="action", required=True)
     check = "print what answers: nothing, not-ready, wanted or old-version; a stranger is an error (78)"
     actions.add_parser("check", help=check)

@@ -14,10 +14,13 @@ from rl_agent.plan.environment import shared_environment
 from rl_agent.plan.runs import groups_dir
 
 SUMMARY = "print the variables of a run as NUL-separated words (for run.sh)"
+EXAMPLE = """example:
+  python -m rl_agent.cli environment --plan runs/r1/plan.json | tr '\\0' '\\n'
+"""
 
 
 def main(argv: list[str]) -> int:
-    plan = read_plan(plan_parser("environment", SUMMARY).parse_args(argv).plan)
+    plan = read_plan(plan_parser("environment", SUMMARY, EXAMPLE).parse_args(argv).plan)
     words = shared_environment(plan.config, os.environ).variables | _facts(plan)
     sys.stdout.write("".join(f"{name}={value}\0" for name, value in words.items()))
     return 0

@@ -10,11 +10,20 @@ from rl_agent.engine.gpus import GpuUse, count_gpus, holders, memory_in_use
 from rl_agent.errors import DeadlineError, UsageError
 
 SUMMARY = "count the visible GPUs, or wait until their memory is free"
+EXAMPLE = """examples:
+  python -m rl_agent.cli gpu count
+  python -m rl_agent.cli gpu wait --plan runs/r1/plan.json
+"""
 _POLL_S = 1.0
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m rl_agent.cli gpu", description=SUMMARY)
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_agent.cli gpu",
+        description=SUMMARY,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("action", choices=("count", "wait"))
     parser.add_argument("--plan", type=Path, help="needed by `wait`: its engine.memory_clear_* keys are used")
     options = parser.parse_args(argv)

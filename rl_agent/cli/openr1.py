@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="openr1",
+        prog="python -m rl_agent.cli openr1",
         description=SUMMARY,
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -8,10 +8,13 @@ from rl_agent.update.inputs import read_summary
 from rl_agent.update.prepare import prepare
 
 SUMMARY = "write an iteration's dataset and train.yaml; print its path, or an empty line: nothing to train on"
+EXAMPLE = """example:
+  python -m rl_agent.cli prepare-update --plan runs/r1/plan.json --iteration 3
+"""
 
 
 def main(argv: list[str]) -> int:
-    parser = plan_parser("prepare-update", SUMMARY)
+    parser = plan_parser("prepare-update", SUMMARY, EXAMPLE)
     parser.add_argument("--iteration", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
     options = parser.parse_args(argv)

@@ -11,10 +11,13 @@ from rl_agent.update.publish import publish
 from rl_agent.update.record import metrics_of
 
 SUMMARY = "check an iteration's trained model and switch model.pt to it; print PATH<TAB>WEIGHT_VERSION"
+EXAMPLE = """example:
+  python -m rl_agent.cli publish --plan runs/r1/plan.json --iteration 3
+"""
 
 
 def main(argv: list[str]) -> int:
-    parser = plan_parser("publish", SUMMARY)
+    parser = plan_parser("publish", SUMMARY, EXAMPLE)
     parser.add_argument("--iteration", type=int, required=True)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")

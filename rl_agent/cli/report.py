@@ -7,13 +7,17 @@ from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
 SUMMARY = "reward per iteration as a table and a PNG, and where the time went"
+EXAMPLE = """example:
+  python -m rl_agent.cli report --log-path /home/user/exp1 --png curves.png
+"""
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="report",
+        prog="python -m rl_agent.cli report",
         description=SUMMARY,
-        epilog="example: python -m rl_agent.cli report --log-path /home/user/exp1 --png curves.png",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
     parser.add_argument("--png", type=Path, help="where to draw (default: LOG_PATH/reward.png)")

@@ -9,11 +9,14 @@ from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.engine.server import server_argv, server_environment
 
 SUMMARY = "serve the run's newest model with vLLM (replaces this process)"
+EXAMPLE = """example:
+  python -m rl_agent.cli serve --plan runs/r1/plan.json
+"""
 
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    plan = read_plan(plan_parser("serve", SUMMARY).parse_args(argv).plan)
+    plan = read_plan(plan_parser("serve", SUMMARY, EXAMPLE).parse_args(argv).plan)
     command = server_argv(plan)
     logging.info("%s", shlex.join(command))
     sys.stderr.flush()

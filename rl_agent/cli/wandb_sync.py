@@ -1,20 +1,19 @@
 """`wandb-sync`: record a run's metrics with wandb until told to stop; started by run.sh."""
 
-import argparse
 import logging
 import signal
 import threading
-from pathlib import Path
 
-from rl_agent.config import Plan
+from rl_agent.cli._plan_file import plan_parser, read_plan
 
 SUMMARY = "record metrics.jsonl with wandb until TERM"
+EXAMPLE = """example:
+  python -m rl_agent.cli wandb-sync --plan runs/r1/plan.json
+"""
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="wandb-sync", description=SUMMARY)
-    parser.add_argument("--plan", type=Path, required=True, help="plan.json of the run")
-    arguments = parser.parse_args(argv)
+    arguments = plan_parser("wandb-sync", SUMMARY, EXAMPLE).parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     from rl_agent.monitor.recorder import record_run
@@ -22,5 +21,5 @@ def main(argv: list[str]) -> int:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    record_run(Plan.read(arguments.plan), stopped)
+    record_run(read_plan(arguments.plan), stopped)
     return 0
