@@ -1,0 +1,70 @@
+"""Which version a server holds, told from the folder or the link that it was started on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rl_agent.config import Config
+from rl_agent.engine.model import OLDER, published_version, resolve_model, version_of_root
+from tests.integration.tiny_model import make_plan
+
+SWITCHED_AT = 1_000_000.0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Of a run whose third version is served, since `SWITCHED_AT`."""
+    config = make_plan(tmp_path / "log", tmp_path / "base").config
+    for version in (2, 3):
+        config.paths.version_dir(version).mkdir(parents=True)
+    switch(config, config.paths.version_dir(3))
+    return config
+
+
+def switch(config: Config, target: Path) -> None:
+    link = config.paths.model_link
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    os.utime(link, (SWITCHED_AT, SWITCHED_AT), follow_symlinks=False)
+
+
+@pytest.mark.parametrize("started_at", [None, SWITCHED_AT - 5, SWITCHED_AT + 5])
+def test_a_version_folder_names_its_version_whenever_the_server_started(config, started_at):
+    roots = [str(config.paths.version_dir(version)) for version in (2, 3)]
+    assert [version_of_root(root, config, started_at) for root in roots] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("started_at", "version"), [(SWITCHED_AT - 5, OLDER), (SWITCHED_AT + 5, 3), (None, 3)]
+)
+def test_a_server_on_the_link_is_judged_by_its_start(config, started_at, version):
+    assert version_of_root(str(config.paths.model_link), config, started_at) == version
+
+
+def test_a_server_that_started_on_the_link_is_older_after_a_rollback_to_the_base_model(config):
+    config.paths.model_link.unlink()
+    assert resolve_model(config).weight_version == 0
+    assert version_of_root(str(config.paths.model_link), config, SWITCHED_AT + 5) is None
+    other = config.log_path / "mine"
+    other.symlink_to(config.paths.version_dir(3))
+    assert version_of_root(str(other), config, SWITCHED_AT + 5) == OLDER
+
+
+@pytest.mark.parametrize(("started_at", "version"), [(SWITCHED_AT - 5, OLDER), (SWITCHED_AT + 5, 0)])
+def test_a_users_model_behind_the_link_is_version_zero(config, tmp_path, started_at, version):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    switch(config, outside)
+    assert published_version(config.paths) == 0
+    assert version_of_root(str(outside), config, started_at) == 0
+    assert version_of_root(str(config.paths.model_link), config, started_at) == version
+
+
+def test_the_base_model_is_version_zero_and_others_are_none(config, tmp_path):
+    assert version_of_root(config.model.base_model, config) == 0
+    assert version_of_root("/somewhere/else", config) is None
+    assert version_of_root("some/hub-name", config) is None
+    foreign = tmp_path / "other run" / "checkpoints" / "version-000003"
+    foreign.mkdir(parents=True)
+    assert version_of_root(str(foreign), config) is None
