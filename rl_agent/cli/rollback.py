@@ -6,9 +6,9 @@ from pathlib import Path
 from rl_agent.cli._plan_file import read_plan
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
-from rl_agent.update.versions import rollback
+from rl_agent.update.versions import is_unserved, rollback
 
-SUMMARY = "switch model.pt back to the version that was served before; print its path"
+SUMMARY = "switch model.pt back to the version before; print its path"
 
 EPILOG = """\
 examples
@@ -30,10 +30,18 @@ def main(argv: list[str]) -> int:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--plan", type=Path, help="plan.json of a run")
     where.add_argument("--log-path", type=Path, help="folder of the experiment")
+    parser.add_argument(
+        "--if-unserved",
+        action="store_true",
+        help="only if no engine was ever ready on the present version; print an empty line otherwise",
+    )
     options = parser.parse_args(argv)
     paths = read_plan(options.plan).paths if options.plan else RunPaths(options.log_path.resolve())
     if not paths.log_path.is_dir():
         raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
+    if options.if_unserved and not is_unserved(paths):
+        print()
+        return 0
     folder = rollback(paths)
     print(folder if folder is not None else "the base model")
     return 0

@@ -20,6 +20,7 @@ from rl_agent.errors import PublishError
 from rl_agent.paths import RunPaths
 from rl_agent.update import versions
 from rl_agent.update.checks import check_model
+from rl_agent.update.digest import digest_files
 from rl_agent.update.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.launch import merge_command, training_environment
@@ -31,7 +32,7 @@ _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _ADAPTER = "adapter_config.json"
 _NOT_SERVED = re.compile(
     r"^(optimizer|scheduler|scaler|rng_state.*|training_args)\.(pt|pth|bin)$|^trainer_(state|log)\.json"
-    r"|^(train|all|eval)_results\.json$|^training_.*\.png$|^latest$|^zero_to_fp32\.py$|^README\.md$|^Modelfile$"
+    r"|^(train|all|eval)_results\.json$|^training_.*\.png$|^latest$|^zero_to_(fp32|torch)\.py$|^README\.md$|^Modelfile$"
     r"|^adapter_"
 )
 """Files of a checkpoint that an engine does not need; pickles among them are never put where one looks."""
@@ -102,6 +103,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
         if entry.is_file() and not _NOT_SERVED.match(entry.name):
             link_file(entry, growing / entry.name)
     link_tree(checkpoint, growing / versions.TRAINER)
+    served_files = [entry for entry in growing.iterdir() if entry.is_file()]
     record = versions.Published(
         weight_version=version,
         previous=served.name if served is not None else None,
@@ -111,6 +113,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
         samples=summary.samples,
         update_steps=summary.steps_before - summary.first_step + _global_step(checkpoint),
         created_at=now,
+        files=digest_files(sorted(served_files)),
     )
     versions.write_record(growing, record)
     sync_tree(growing)

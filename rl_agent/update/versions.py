@@ -3,6 +3,7 @@
     checkpoints/version-000007/            what the engine serves (hard links into the training's checkpoint)
     checkpoints/version-000007/trainer/    the checkpoint itself: the optimizer's state, or LoRA's adapter
     checkpoints/version-000007/published.json
+    checkpoints/version-000007/served.json      an engine was ready on it
     model.pt -> checkpoints/version-000007
 
 A version number is used once. `published.json` names the model that was served before, so that `rollback`
@@ -14,16 +15,18 @@ Without one the base model is version 0, and a rollback to it removes the link.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
+from rl_agent.update.digest import FileDigest
 from rl_agent.update.files import link_tree, remove, replace_link, swap, sync, sync_tree, write_whole
 
 RECORD = "published.json"
+SERVED = "served.json"
 TRAINER = "trainer"
 _VERSION = re.compile(r"^version-(\d{6})(\.tmp)?$")
 
@@ -43,6 +46,8 @@ class Published:
     """Optimizer steps behind these weights, earlier iterations included where the optimizer was continued."""
     created_at: float
     """Seconds since the epoch."""
+    files: dict[str, FileDigest] = field(default_factory=dict)
+    """What an engine reads of this version; empty for one that was published before digests were."""
 
 
 _RECORD = TypeAdapter(Published)
@@ -135,6 +140,19 @@ def rollback(paths: RunPaths) -> Path | None:
         )
     switch(paths, previous)
     return previous
+
+
+def mark_served(paths: RunPaths, now: float) -> None:
+    """Remember that an engine was ready on the served version; `now` is in seconds since the epoch."""
+    folder = served_folder(paths)
+    if folder is not None and not (folder / SERVED).exists():
+        write_whole(folder / SERVED, json.dumps({"time": now}) + "\n")
+
+
+def is_unserved(paths: RunPaths) -> bool:
+    """Whether no engine was ever ready on the published version that `model.pt` names."""
+    folder = served_folder(paths)
+    return folder is not None and read_record(folder) is not None and not (folder / SERVED).exists()
 
 
 def history(paths: RunPaths) -> Iterator[Path]:

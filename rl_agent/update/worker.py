@@ -11,15 +11,25 @@ log while the training runs:
 afresh; an update that is repeated writes the same numbers again.
 """
 
+import ctypes
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rl_agent.monitor import metrics
 
 STEP = "update_step"
+LAUNCHED = "TORCHELASTIC_RUN_ID"
+"""Set by torchrun for the processes it starts."""
+
+_PR_SET_PDEATHSIG = 1
 _RECORDED = ("loss", "learning_rate", "grad_norm", "eval_loss")
 
 
@@ -65,11 +75,35 @@ def callback(recorder: StepRecorder) -> Any:
     return RecordSteps()
 
 
+def die_with_launcher(environ: Mapping[str, str]) -> None:
+    """Let the kernel end this process when torchrun dies, which starts it in a session of its own.
+
+    Otherwise it would train on after its launcher was killed, and so would all the other nodes.
+    """
+    if LAUNCHED not in environ:
+        return
+    launcher = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher:  # it died before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def join_peers(settings: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+    """Give the processes of a CPU training their deadline; Trainer passes it on for GPUs only."""
+    if not settings.get("use_cpu") or int(environ.get("WORLD_SIZE", "1")) < 2:
+        return
+    import torch
+
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=settings["ddp_timeout"]))
+
+
 def main(argv: list[str]) -> None:
-    yaml, metrics_file, iteration = argv
+    train_file, metrics_file, iteration = argv
+    die_with_launcher(os.environ)
+    join_peers(yaml.safe_load(Path(train_file).read_bytes()), os.environ)
     from llamafactory.train.tuner import run_exp
 
-    sys.argv = [sys.argv[0], yaml]  # where LLaMA-Factory looks
+    sys.argv = [sys.argv[0], train_file]  # where LLaMA-Factory looks
     run_exp(callbacks=[callback(StepRecorder(Path(metrics_file), int(iteration)))])
 
 
