@@ -3,6 +3,7 @@
 Gives what `codec.find_changes` gives, bit for bit. Only the changes leave the device.
 """
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def encode(base: "torch.Tensor", new: "torch.Tensor", width: int) -> bytes:
-    """`codec.encode` of two flat uint8 tensors on one device."""
-    changes = find_changes(base, new, width)
+def encode(
+    base: "torch.Tensor", new: "torch.Tensor", width: int, *, device: AbstractContextManager[object]
+) -> bytes:
+    """`codec.encode` of two flat uint8 tensors on one device; `device` is held while the device works."""
+    with device:
+        changes = find_changes(base, new, width)
     values = new.numel() // width
     if changes is None:
         return HEADER.pack(SAME, 0, 0, values, 0, 0)

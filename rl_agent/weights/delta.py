@@ -9,6 +9,7 @@ sides know them from the manifest. Blocks are coded apart, on threads.
 """
 
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
@@ -18,10 +19,12 @@ import numpy as np
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights import codec, codec_torch
-from rl_agent.weights.manifest import Manifest, TensorEntry, width_runs
+from rl_agent.weights.dtypes import WIDTH_OF
 
 if TYPE_CHECKING:
     import torch
+
+    from rl_agent.weights.manifest import Manifest, TensorEntry
 
 DELTA_FORMAT = 1
 _MAGIC = b"RLWD"
@@ -31,10 +34,10 @@ Block = tuple[int, int, int]
 """Start, end and width of the values."""
 
 
-def blocks_of(tensors: Iterable[TensorEntry], size_bytes: int, block_bytes: int) -> list[Block]:
+def blocks_of(tensors: Iterable["TensorEntry"], size_bytes: int, block_bytes: int) -> list[Block]:
     return [
         (start, min(start + block_bytes, run_end), width)
-        for run_start, run_end, width in width_runs(tensors, size_bytes)
+        for run_start, run_end, width in _width_runs(tensors, size_bytes)
         for start in range(run_start, run_end, block_bytes)
     ]
 
@@ -42,7 +45,7 @@ def blocks_of(tensors: Iterable[TensorEntry], size_bytes: int, block_bytes: int)
 def encode_delta(
     base: memoryview,
     new: memoryview,
-    tensors: Iterable[TensorEntry],
+    tensors: Iterable["TensorEntry"],
     *,
     block_bytes: int,
     threads: int,
@@ -60,7 +63,7 @@ def encode_delta(
 def encode_delta_on_device(
     base: "torch.Tensor",
     new: "torch.Tensor",
-    tensors: Iterable[TensorEntry],
+    tensors: Iterable["TensorEntry"],
     *,
     block_bytes: int,
     threads: int,
@@ -70,16 +73,17 @@ def encode_delta_on_device(
 
     The device finds the changes of one block while threads compress those of the ones before.
     """
+    device = threading.Lock()  # one block at a time: what finding takes in device memory stays bounded
 
     def encode(block: Block) -> bytes:
         start, end, width = block
-        return codec_torch.encode(base[start:end], new[start:end], width)
+        return codec_torch.encode(base[start:end], new[start:end], width, device=device)
 
     return _assemble(encode, blocks_of(tensors, new.numel(), block_bytes), block_bytes, threads, limit_bytes)
 
 
 def decode_delta(
-    blob: memoryview, base: memoryview, target: memoryview, tensors: Iterable[TensorEntry], *, threads: int
+    blob: memoryview, base: memoryview, target: memoryview, tensors: Iterable["TensorEntry"], *, threads: int
 ) -> None:
     """Write the full blob that `blob` and `base` stand for to `target`. The result is still to be verified.
 
@@ -108,10 +112,22 @@ def decode_delta(
             pass
 
 
-def is_delta_of(manifest: Manifest, base: Manifest) -> bool:
+def is_delta_of(manifest: "Manifest", base: "Manifest") -> bool:
     """Whether `manifest`'s delta leads from `base`; by content, so that a version number cannot deceive."""
     delta = manifest.delta
     return delta is not None and delta.base_digest == base.digest
+
+
+def _width_runs(tensors: Iterable["TensorEntry"], size_bytes: int) -> list[Block]:
+    """The stretches of a full blob that hold values of one width, without gaps."""
+    runs: list[Block] = []
+    for tensor in tensors:
+        width = WIDTH_OF[tensor.dtype]
+        if not runs or runs[-1][2] != width:
+            if runs:
+                runs[-1] = (runs[-1][0], tensor.start, runs[-1][2])
+            runs.append((tensor.start, size_bytes, width))
+    return [run for run in runs if run[0] < run[1]]
 
 
 def _assemble(

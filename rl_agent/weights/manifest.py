@@ -17,17 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import digest, piece_ranges
+from rl_agent.weights.dtypes import WIDTH_OF
 
 ALIGNMENT = 64
 MAX_PIECES = 2**20
-
-WIDTH_OF = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
-    **dict.fromkeys(("U32", "I32", "F32"), 4),
-    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
-}
-"""Bytes of a value, by the names that safetensors uses."""
 
 Size = Annotated[int, Field(ge=0, lt=2**48)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -201,15 +194,3 @@ def _check_places(manifest: Manifest) -> None:
 def same_layout(one: Manifest, other: Manifest) -> bool:
     """Whether a delta from one to the other is possible."""
     return one.tensors == other.tensors and one.full.size_bytes == other.full.size_bytes
-
-
-def width_runs(tensors: Iterable[TensorEntry], size_bytes: int) -> list[tuple[int, int, int]]:
-    """(start, end, width) of the stretches of a full blob that hold values of one width, without gaps."""
-    runs: list[tuple[int, int, int]] = []
-    for tensor in tensors:
-        width = WIDTH_OF[tensor.dtype]
-        if not runs or runs[-1][2] != width:
-            if runs:
-                runs[-1] = (runs[-1][0], tensor.start, runs[-1][2])
-            runs.append((tensor.start, size_bytes, width))
-    return [run for run in runs if run[0] < run[1]]

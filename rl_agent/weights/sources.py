@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.dtypes import dtype_name, torch_dtype
 from rl_agent.weights.manifest import TensorEntry, TensorSpec
 
 if TYPE_CHECKING:
@@ -18,29 +19,6 @@ if TYPE_CHECKING:
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """What `serving_dtype` turns into one another; 8-bit floats and integers are sent as they are."""
-
-_TORCH_NAME = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "U16": "uint16",
-    "I16": "int16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "U32": "uint32",
-    "I32": "int32",
-    "F32": "float32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F64": "float64",
-    "C64": "complex64",
-}
-_NAME_OF = {f"torch.{torch_name}": name for name, torch_name in _TORCH_NAME.items()}
 
 
 class Source(Protocol):
@@ -149,21 +127,6 @@ class Checkpoint:
 
         with safe_open(self.files[name], framework="pt") as file:
             return file.get_tensor(name)
-
-
-def dtype_name(tensor: "torch.Tensor") -> str:
-    """Name of a tensor's type in a manifest; raises WeightsError if it has none."""
-    try:
-        return _NAME_OF[str(tensor.dtype)]
-    except KeyError:
-        raise WeightsError(f"cannot send tensors of type {tensor.dtype}") from None
-
-
-def torch_dtype(name: str) -> "torch.dtype":
-    import torch
-
-    dtype: torch.dtype = getattr(torch, _TORCH_NAME[name])
-    return dtype
 
 
 def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":

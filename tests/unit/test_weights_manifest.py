@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import digest
 from rl_agent.weights.delta import blocks_of
+from rl_agent.weights.dtypes import WIDTH_OF
 from rl_agent.weights.manifest import (
     ALIGNMENT,
-    WIDTH_OF,
     Blob,
     Manifest,
     TensorSpec,
