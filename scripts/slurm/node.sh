@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# One node's part of a Slurm job: run.sh, with the rank that Slurm's numbering gives this node.
+#
+# Slurm sends TERM to every process of a node at once. Of run.sh's own, one may end before run.sh has seen its
+# TERM, and run.sh then ends with that one's status; here it becomes 143, so that the job knows it was drained.
+# Usage: node.sh <run.sh's arguments, but for --worker…>
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+SLURM_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/slurm/slurm_utils.sh
+source "$SLURM_DIR/slurm_utils.sh"
+
+main() {
+  local words=("$@") status=0
+  has_flag --join "$@" || words+=(--worker "$SLURM_NODEID")
+  trap 'NUM_SIGNALS=$((NUM_SIGNALS + 1))' TERM
+  bash "$SLURM_DIR/../run.sh" "${words[@]}" &
+  wait_to_the_end $! || status=$?
+  if ((status != 0 && NUM_SIGNALS)); then status=$STATUS_OF_TERM; fi
+  exit "$status"
+}
+
+main "$@"
