@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +37,11 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.monitor import metrics
+from rl_agent.rollout.alone import AloneMember
 from rl_agent.rollout.conversation import Conversation, Policy
 from rl_agent.rollout.limit import EngineGate
-from rl_agent.rollout.run import Assignment, run_rollout, sample_of
+from rl_agent.rollout.run import run_rollout
+from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.types import EpisodeSpec, Observation
 from tests.rollout_setup import make_plan, simulated_engine, write_tasks
 
@@ -108,7 +110,7 @@ Lockstep = Callable[[Iterator[LockstepEpisode], int], Awaitable[None]]
 async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
     config = plan.config
     registry = EnvironmentRegistry(config.env_config)
-    specs: Sequence[EpisodeSpec] = sample_of(Assignment(plan, "train", 1, resume=False), registry)
+    specs = sample_of(Assignment(plan, "train", 1, resume=False), registry).specs
     settings = ClientSettings(config.rollout.request_timeout_s, config.rollout.request_retries)
     chat = ChatTokenizer.load(config.model.base_model, {})
     sampling = Sampling(1.0, 1.0, -1, 0.0, MAX_NEW_TOKENS, 0)
@@ -123,7 +125,7 @@ async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
 
 
 def measure_collector(name: str, plan: Plan) -> Row:
-    uvloop.run(run_rollout(Assignment(plan, "train", 1, resume=False)))
+    uvloop.run(run_rollout(Assignment(plan, "train", 1, resume=False), AloneMember(plan)))
     record = next(metrics.read(plan.paths.metrics))
     trajectories = round(record["train/episodes"] * record["train/completed_share"])
     return Row(name, trajectories, record["train/rollout_s"], record["train/engine_idle_share"])

@@ -27,7 +27,10 @@ from rl_agent.config import Plan
 from rl_agent.engine import wire
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout import run as rollout_run
-from rl_agent.rollout.run import Assignment, Rollout, run_rollout
+from rl_agent.rollout.alone import AloneMember
+from rl_agent.rollout.rank_rollout import RankRollout
+from rl_agent.rollout.run import run_rollout
+from rl_agent.rollout.sample import Assignment
 from tests.rollout_setup import make_plan, simulated_engine, write_tasks
 
 SERVER_SIZE = 64
@@ -42,15 +45,15 @@ class Measured:
     """Resident memory when that share of the episodes was recorded."""
 
 
-class WatchedRollout(Rollout):
+class WatchedRollout(RankRollout):
     """The real rollout; also reads this process's memory as it goes."""
 
     rss_mib: dict[float, float]
 
-    async def run(self, specs):
+    async def collect(self, source):
         WatchedRollout.rss_mib = {}
         watch, process = self.collector._on_recorded, psutil.Process()
-        marks = {max(1, round(mark * len(specs))): mark for mark in MARKS}
+        marks = {max(1, round(mark * self.collector.submitted)): mark for mark in MARKS}
 
         def on_recorded(trajectory):
             watch(trajectory)
@@ -58,13 +61,14 @@ class WatchedRollout(Rollout):
                 WatchedRollout.rss_mib[marks[self.collector.done]] = process.memory_info().rss / 2**20
 
         self.collector._on_recorded = on_recorded
-        await super().run(specs)
+        await super().collect(source)
 
 
 def measure_collector(plan: Plan) -> Measured:
-    rollout_run.Rollout = WatchedRollout
+    rollout_run.RankRollout = WatchedRollout
     began, cpu = time.perf_counter(), time.process_time()
-    run_until_signalled(run_rollout(Assignment(plan, "train", 1, resume=False)), threads=SERVER_SIZE)
+    rollout = run_rollout(Assignment(plan, "train", 1, resume=False), AloneMember(plan))
+    run_until_signalled(rollout, threads=SERVER_SIZE)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     return Measured(seconds, cpu_s, WatchedRollout.rss_mib)
 

@@ -21,8 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.store import ShardHeader, ShardWriter
-from rl_agent.types import EpisodeKey, Generation, Observation, Status, Step, Task, Trajectory
+from rl_agent.rollout.manifest import Part, read_parts
+from rl_agent.rollout.metrics import RolloutMetrics
+from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.shard import TRAJECTORY, ShardHeader
+from rl_agent.rollout.store import ShardWriter
+from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Observation, Status, Step, Task, Trajectory
 
 EVERY = 100
 """Episodes between two rewrites of the finer baseline."""
@@ -72,8 +76,8 @@ def header() -> ShardHeader:
 
 async def append_all(folder: Path, episodes: Sequence[Trajectory], concurrency: int) -> Cost:
     """Time from the first append until the last one is durable."""
-    paths = RunPaths(folder)
-    async with ShardWriter.create(paths, header()) as writer:
+    growing = RunPaths(folder).checkpoint_shard("train", 1)
+    async with ShardWriter.create(growing, header()) as writer:
         start = time.perf_counter()
 
         async def worker(first: int) -> None:
@@ -84,13 +88,20 @@ async def append_all(folder: Path, episodes: Sequence[Trajectory], concurrency: 
             for first in range(min(concurrency, len(episodes))):
                 group.create_task(worker(first))
         seconds = time.perf_counter() - start
-    return Cost(seconds, paths.checkpoint_shard("train", 1).stat().st_size)
+    return Cost(seconds, growing.stat().st_size)
 
 
-async def resume(folder: Path) -> tuple[float, int]:
+async def resume(folder: Path, episodes: Sequence[Trajectory]) -> tuple[float, int]:
+    """Time until it is known what is recorded and what it adds up to, and the file can be appended to."""
+    paths = RunPaths(folder)
+    ledger = Ledger(Sample([EpisodeSpec(one.key, one.task, max_steps=1, seed=0) for one in episodes]))
+    metrics = RolloutMetrics("train", success_reward=1.0)
     start = time.perf_counter()
-    async with ShardWriter.resume(RunPaths(folder), "train", 1) as writer:
-        return time.perf_counter() - start, len(writer.completed)
+    for found in read_parts([Part(paths.shard("train", 1))], TRAJECTORY):
+        ledger.record(found.key)
+        metrics.add(found)
+    async with ShardWriter.resume(paths.checkpoint_shard("train", 1)):
+        return time.perf_counter() - start, len(episodes) - len(ledger.missing())
 
 
 def rewrite_all(folder: Path, episodes: Sequence[Trajectory], every: int) -> Cost:
@@ -115,7 +126,7 @@ def measure(size: int, options: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp(prefix="store-", dir=options.folder))
     try:
         appended = asyncio.run(append_all(folder, episodes, options.concurrency))
-        resume_s, found = asyncio.run(resume(folder))
+        resume_s, found = asyncio.run(resume(folder, episodes))
         assert found == size, "the resume lost episodes"
         is_affordable = size <= options.max_rewritten
         rewritten = [rewrite_all(folder, episodes, n) for n in (size // 4, EVERY)] if is_affordable else []

@@ -143,3 +143,9 @@ class RunPaths:
 def growing_name(shard: Path) -> Path:
     """The name of a trajectory file while it grows."""
     return shard.with_name(shard.name + ".checkpoint")
+
+
+def rank_of(shard: Path) -> int:
+    """The rank that a trajectory file's name says; 0 for a run of one node."""
+    match = _SHARD.match(shard.name)
+    return int(match["rank"] or 0) if match else 0

@@ -7,9 +7,12 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
+
+if TYPE_CHECKING:
+    from rl_agent.rollout.run import Member
 
 SUMMARY = "collect the trajectories of one iteration (train or test)"
 EXAMPLE = """examples:
@@ -18,8 +21,11 @@ EXAMPLE = """examples:
 """
 
 
-def main(argv: list[str]) -> int:
-    """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk."""
+def main(argv: list[str], member: "Member | None" = None) -> int:
+    """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk.
+
+    Without a `member` it is the only node. May be called again and again in one process.
+    """
     parser = plan_parser("rollout", SUMMARY)
     parser.epilog = EXAMPLE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -29,13 +35,16 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
 
     from rl_agent.monitor.progress import StderrHandler
-    from rl_agent.rollout.run import Assignment, run_rollout
+    from rl_agent.rollout.alone import AloneMember
+    from rl_agent.rollout.run import run_rollout
+    from rl_agent.rollout.sample import Assignment
 
     form = "%(asctime)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=[StderrHandler()])
     assignment = Assignment(read_plan(options.plan), options.split, options.iteration, options.resume)
     account, signal_number = run_until_signalled(
-        run_rollout(assignment), threads=assignment.config.env_config.server_size
+        run_rollout(assignment, member or AloneMember(assignment.plan)),
+        threads=assignment.config.env_config.server_size,
     )
     if account is None:
         logging.info("rollout interrupted; what ended is on disk, --resume goes on")

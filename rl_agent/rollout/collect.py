@@ -1,7 +1,8 @@
-"""Runs the episodes of an iteration, without a barrier anywhere.
+"""Runs this rank's episodes of an iteration, without a barrier anywhere.
 
-    spec ─► place (an environment may live) ─► episode ─► place given back ─► judge ─► durable ─► counted
-              │ at most `server_size`                        │ at most MAX_FINISHING in this half
+    chunk ─► place (an environment may live) ─► episode ─► place given back ─► judge ─► durable ─► counted
+      │                     │ at most `server_size`                │ at most MAX_FINISHING in this half
+      └ claimed when a place is free and nothing claimed waits for one
 
 As one episode leaves its place the next starts, whatever its siblings do; while an environment works, its
 episode holds no place at the engine. Nothing is counted before it is on the disk, and what is on the disk
@@ -10,14 +11,14 @@ is not kept in memory. Every episode ends in exactly one way:
     submitted = completed + failed + timed_out + abandoned
 
 unless the rollout itself is broken off (cancelled, engine gone, disk full): then what was not recorded is
-still to do, and a resume does it.
+still to do, and a resume, or another rank, does it.
 """
 
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -37,9 +38,35 @@ Judge = Callable[[Trajectory], Awaitable[Verdict]]
 
 
 class Writer(Protocol):
-    """What the collector needs of `rollout.store.ShardWriter`."""
+    """What the collector needs of `rollout.rank_shard.RankShard`."""
 
     async def append(self, trajectory: Trajectory) -> None: ...
+
+
+class Chunk(Protocol):
+    """Some episodes of the sample that one rank runs."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def indices(self) -> Sequence[int]: ...
+
+
+class ChunkSource(Protocol):
+    """Where a rank's episodes come from: what the collector needs of `cluster.work.Work`."""
+
+    @property
+    def held(self) -> Sequence[Chunk]:
+        """What this rank claimed before and has not reported."""
+
+    async def next_chunk(self) -> Chunk | None:
+        """Claim a chunk; None if nothing is left to claim now."""
+
+    async def more_or_closed(self) -> bool:
+        """Wait: True once there is more to claim, False once the iteration is complete."""
+
+    def report(self, chunk_id: int) -> None:
+        """All episodes of a claimed chunk are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,67 +77,105 @@ class CollectSettings:
 
 
 class Collector:
-    """Collects one sample; used once. Its counts and `running` may be read at any time."""
+    """Collects what one rank claims; used once. Its counts and `running` may be read at any time."""
 
     def __init__(
         self,
         settings: CollectSettings,
         *,
+        left: Callable[[Sequence[int]], list[EpisodeSpec]],
         start_episode: Callable[[EpisodeSpec], Episode],
         writer: Writer,
         judge: Judge | None = None,
         on_recorded: Callable[[Trajectory], None] = lambda trajectory: None,
+        whole: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.submitted = 0
         self.ended: Counter[Status] = Counter()
         """Recorded episodes, those of before a resume included."""
+        self.recorded_here = 0
+        """Of the episodes that this collector claimed."""
         self.running: dict[EpisodeKey, Episode] = {}
         self.finishing = 0
         """Episodes that wait for the judge or the disk."""
         self._settings = settings
+        self._left = left
+        """Of some indices the episodes that are not recorded yet."""
         self._start_episode = start_episode
         self._writer = writer
         self._judge = judge
         self._on_recorded = on_recorded
+        self._whole = whole
+        """Episodes of the iteration while this rank is the only one, else None."""
         self._clock = clock
         self._places = asyncio.Semaphore(settings.server_size)
         self._unrecorded = asyncio.Semaphore(settings.server_size + MAX_FINISHING)
+        self._waiting: deque[tuple[EpisodeSpec, Chunk]] = deque()
+        """Claimed, and not started yet."""
+        self._unrecorded_of: dict[int, int] = {}
+        """Episodes of each claimed chunk that are not recorded yet."""
+        self._claimed = 0
+        self._is_exhausted = False
         self._deadline: float | None = None
         self._is_stopping = False
         self._alarm: asyncio.TimerHandle | None = None
 
-    async def collect(self, specs: Iterable[EpisodeSpec], *, recorded: Counter[Status], total: int) -> None:
-        """Run `specs`; `recorded` counts the episodes of `total` that a resume found done.
+    async def collect(self, source: ChunkSource) -> None:
+        """Run what `source` gives, except what is recorded already, until there will be no more.
 
         Raises RetryLater if the engine is gone, StoreError if the disk takes no more.
         """
-        self.submitted = total
-        self.ended += recorded
         self._check_stop_rule()
         try:
+            for chunk in source.held:
+                self._take(chunk, source)
             async with asyncio.TaskGroup() as jobs:
-                for spec in specs:
+                while True:
                     await self._places.acquire()
                     await self._unrecorded.acquire()
-                    jobs.create_task(self._run(spec), name=str(spec.key))
+                    if not self._waiting and not await self._claim(source):
+                        break
+                    spec, chunk = self._waiting.popleft()
+                    jobs.create_task(self._run(spec, chunk, source), name=str(spec.key))
         except BaseExceptionGroup as group:
             raise deliberate(group) from None
         finally:
-            if self._alarm is not None:
-                self._alarm.cancel()
+            self._cancel_alarm()
 
     @property
     def done(self) -> int:
         return self.ended.total()
 
-    def summary(self) -> str:
-        """The account of a rollout in one line; states the difference where one is left."""
-        parts = " ".join(f"{status}={self.ended[status]}" for status in Status)
-        missing = self.submitted - self.done
-        return f"submitted={self.submitted} {parts}" + (f" unrecorded={missing}" if missing else "")
+    @property
+    def submitted(self) -> int:
+        """Episodes that are this rank's so far: the whole iteration's while it is the only one."""
+        whole = self._whole()
+        return self.done - self.recorded_here + self._claimed if whole is None else whole
 
-    async def _run(self, spec: EpisodeSpec) -> None:
+    async def _claim(self, source: ChunkSource) -> bool:
+        """Wait until something claimed waits for a place; False if there will be no more."""
+        while not self._waiting:
+            chunk = await source.next_chunk()
+            if chunk is None:
+                self._is_exhausted = True
+                self._check_stop_rule()
+                if not await source.more_or_closed():
+                    return False
+                continue
+            self._take(chunk, source)
+        return True
+
+    def _take(self, chunk: Chunk, source: ChunkSource) -> None:
+        left = self._left(chunk.indices)
+        if not left:
+            source.report(chunk.id)
+            return
+        self._unrecorded_of[chunk.id] = len(left)
+        self._waiting.extend((spec, chunk) for spec in left)
+        self._claimed += len(left)
+        self._go_on()
+
+    async def _run(self, spec: EpisodeSpec, chunk: Chunk, source: ChunkSource) -> None:
         try:
             trajectory = await self._play(spec)
             self.finishing += 1
@@ -122,8 +187,13 @@ class Collector:
                 self.finishing -= 1
         finally:
             self._unrecorded.release()
+        self.recorded_here += 1
         self.ended[trajectory.status] += 1
         self._on_recorded(trajectory)
+        self._unrecorded_of[chunk.id] -= 1
+        if not self._unrecorded_of[chunk.id]:
+            del self._unrecorded_of[chunk.id]
+            source.report(chunk.id)
         self._check_stop_rule()
 
     async def _play(self, spec: EpisodeSpec) -> Trajectory:
@@ -151,14 +221,34 @@ class Collector:
             return replace(trajectory, reward=verdict.reward, reward_detail=verdict.detail)
         return replace(trajectory, status=Status.FAILED, reward=None, failure=failure)
 
+    # --- when the rest is given up ---
     def _check_stop_rule(self) -> None:
+        """The only rank judges the whole iteration; one of several what it claimed, once there is no more."""
+        whole = self._whole()
+        if whole is not None:
+            done, total = self.done, whole
+        elif self._is_exhausted:
+            done, total = self.recorded_here, self._claimed
+        else:
+            return
         now = self._clock()
-        rule, total = self._settings.stop_rule, self.submitted
-        deadline = rule.deadline(done=self.done, total=total, now=now, deadline=self._deadline)
-        if deadline is not None and self._deadline is None and self.done < total:
+        deadline = self._settings.stop_rule.deadline(done=done, total=total, now=now, deadline=self._deadline)
+        if deadline is not None and self._deadline is None and done < total:
             self._deadline = deadline
-            log.info("%d of %d episodes ended; the rest has %.0f s", self.done, total, deadline - now)
+            log.info("%d of %d episodes ended; the rest has %.0f s", done, total, deadline - now)
             self._alarm = asyncio.get_running_loop().call_later(deadline - now, self._abandon_rest)
+
+    def _go_on(self) -> None:
+        """There is more to run after all: one of several ranks gives nothing up while it has work."""
+        self._is_exhausted = False
+        if self._whole() is None:
+            self._cancel_alarm()
+            self._deadline = None
+            self._is_stopping = False
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _abandon_rest(self) -> None:
         # Episodes that have ended and wait for their verdict are not touched: they have a deadline already.
@@ -166,3 +256,10 @@ class Collector:
         log.info("grace period over: %d running episodes are abandoned", len(self.running))
         for episode in list(self.running.values()):
             episode.abandon()
+
+
+def account(submitted: int, ended: Counter[Status]) -> str:
+    """The account of a rollout in one line; states the difference where one is left."""
+    parts = " ".join(f"{status}={ended[status]}" for status in Status)
+    missing = submitted - ended.total()
+    return f"submitted={submitted} {parts}" + (f" unrecorded={missing}" if missing else "")

@@ -3,12 +3,14 @@
 Rates name their denominator: `success_rate`, `reward_mean` and `truncated_share` are over the episodes that
 completed, since an outage is not a failure of the model; `completed_share`, `failed_share`,
 `timed_out_share` and `abandoned_share` are over all. Every name is prefixed with the split, and those of a
-difficulty with `split/difficulty`.
+difficulty with `split/difficulty`. What the judge cost is summed over the recorded verdicts, whichever node
+asked for them.
 """
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl_agent.types import Split, Status, Trajectory
 
@@ -88,6 +90,7 @@ class RolloutMetrics:
         self._queue = Durations()
         self._request = Durations()
         self._environment = Durations()
+        self._judge: dict[str, float] = {}
 
     def add(self, trajectory: Trajectory) -> None:
         is_success = trajectory.reward is not None and trajectory.reward >= self._success_reward
@@ -100,6 +103,13 @@ class RolloutMetrics:
             self._queue.add(step.generation.queue_s)
             self._request.add(step.generation.duration_s)
             self._environment.add(step.env_s)
+        if "judge_model" in trajectory.reward_detail:
+            self._add_verdict(trajectory.reward_detail)
+
+    def _add_verdict(self, detail: dict[str, Any]) -> None:
+        spent = {"verdicts": 1, "cached": detail["is_cached"]}
+        spent |= {name: detail[name] for name in ("prompt_tokens", "completion_tokens", "cost_usd")}
+        self._judge = {name: self._judge.get(name, 0) + value for name, value in spent.items()}
 
     def numbers(self) -> Numbers:
         """Flat and prefixed: `train/success_rate`, `train/easy/reward_mean`, `train/failures/EngineError`."""
@@ -108,6 +118,7 @@ class RolloutMetrics:
         for difficulty, tally in sorted(self._of_difficulty.items()):
             numbers |= {f"{split}/{difficulty}/{name}": value for name, value in tally.numbers().items()}
         numbers |= {f"{split}/failures/{kind}": count for kind, count in sorted(self._failures.items())}
+        numbers |= {f"{split}/judge_{name}": value for name, value in self._judge.items()}
         durations = {"queue": self._queue, "request": self._request, "environment": self._environment}
         for name, histogram in durations.items():
             numbers[f"{split}/{name}_s_p50"] = histogram.percentile(0.50)

@@ -15,7 +15,7 @@ import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import StoreError
-from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Status, Trajectory
+from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +32,24 @@ class ShardHeader:
     """Digest of the sampled episode keys; a resume must sample the same."""
     created_at: float
     """Seconds since the epoch."""
+    attempt: int = 1
+    """Which start of the run began the file."""
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a resume needs to know of an episode that is on the disk; a subset of `Trajectory`."""
+    """Which episode a line holds; a subset of `Trajectory`, read in a tenth of the time."""
 
     key: EpisodeKey
-    status: Status
-    reward: float | None
-    truncated: bool
 
 
 _T = TypeVar("_T")
 TRAJECTORY = TypeAdapter(Trajectory)
 _HEADER = TypeAdapter(ShardHeader)
 _RECORDED = TypeAdapter(Recorded)
+
+_BLOCK_BYTES = 1 << 16
 
 
 def read_shard(path: Path) -> tuple[ShardHeader, Iterator[Trajectory]]:
@@ -88,7 +89,21 @@ def to_line(trajectory: Trajectory) -> bytes:
 
 
 def start_shard(growing: Path, header: ShardHeader) -> None:
-    """Write the header, so that the file is never seen with half of it."""
+    """Begin a file that nobody else has begun. Raises FileExistsError, StoreError if it cannot be written.
+
+    The name is taken first, which one of many nodes can do, and the header put under it whole; so a file
+    without a header was begun by a node that died at that instant, and holds nothing.
+    """
+    try:
+        growing.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{growing.parent}: cannot be made: {error.strerror}") from error
+    try:
+        os.close(os.open(growing, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{growing}: cannot be written: {error.strerror}") from error
     write_whole(growing, _HEADER.dump_json(header) + b"\n")
 
 
@@ -106,25 +121,41 @@ def write_whole(path: Path, content: bytes) -> None:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def recover(growing: Path) -> tuple[ShardHeader, dict[EpisodeKey, Recorded]]:
-    """Header and episodes of an unfinished shard, after a torn last line was cut off on the disk.
+def whole_bytes(path: Path) -> int:
+    """Where the last whole line ends."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+    return 0
 
-    Reads the fields of `Recorded` only: a tenth of the time of validating whole trajectories.
+
+def cut_torn_line(growing: Path) -> None:
+    """Cut off the disk what follows the last newline."""
+    size_bytes = whole_bytes(growing)
+    if size_bytes < growing.stat().st_size:
+        os.truncate(growing, size_bytes)
+
+
+def read_undamaged(path: Path) -> tuple[list[EpisodeKey], int]:
+    """The episodes before the first line that is torn or damaged, and where that line begins.
+
+    For the file of a node that died: what follows such a line is not relied on.
     """
-    header = read_header(growing)
-    completed: dict[EpisodeKey, Recorded] = {}
-    whole_bytes = 0
-    for number, line in _whole_lines(growing):
-        whole_bytes += len(line)
-        if number == 1:
-            continue
-        recorded = _parse(_RECORDED, growing, number, line)
-        if recorded.key in completed:
-            raise StoreError(f"{growing}:{number}: episode {recorded.key} is recorded twice")
-        completed[recorded.key] = recorded
-    if whole_bytes < growing.stat().st_size:
-        os.truncate(growing, whole_bytes)
-    return header, completed
+    keys, size_bytes = [], 0
+    for number, line in _whole_lines(path):
+        if number > 1:
+            try:
+                keys.append(_parse(_RECORDED, path, number, line).key)
+            except StoreError:
+                break
+        size_bytes += len(line)
+    return keys, size_bytes
 
 
 def _whole_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:

@@ -1,8 +1,8 @@
-"""Trajectories on disk: append-only shards that survive any crash.
+"""One node's trajectory file on disk: append-only, and it survives any crash.
 
 A line is written once and never rewritten, so an episode costs the same whether it is the first or the
-hundred-thousandth. While a shard grows its name ends in `.checkpoint`; `ShardWriter.complete` drops the
-suffix by a rename. `rollout.shard` has the format and the readers.
+hundred-thousandth. While a file grows its name ends in `.checkpoint`. `rollout.shard` has the format and the
+readers, `rollout.manifest` what makes several files one iteration.
 
 What holds:
 - `append` returns once the line is on the disk (fsync). Lines that wait together share one fsync.
@@ -10,10 +10,9 @@ What holds:
   back to its last acknowledged line. The writer then takes nothing more: after a failed fsync the kernel
   may have dropped what it held, so a second try could not be trusted.
 - An append that is cancelled while it waits is written all the same: the episode is finished.
-- One writer a shard, by a lock file that the kernel frees when its holder dies, however it dies. On a shared
-  file system this holds as far as its locks reach; it does not fence a holder that is merely asleep.
+- One writer a file: its name is taken by whoever creates it, and only that one opens it again.
 
-    create/resume ──► open ── append* ──► complete (renamed)
+    create/resume ──► open ── append* ──► close
                         └── failed: every append raises StoreError; the acknowledged lines are kept
 """
 
@@ -21,44 +20,24 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from filelock import FileLock, Timeout
-
-from rl_agent.errors import ConfigError, StoreError
-from rl_agent.paths import RunPaths
-from rl_agent.rollout.shard import (
-    Recorded,
-    ShardHeader,
-    read_header,
-    read_shard,
-    recover,
-    start_shard,
-    sync_folder,
-    to_line,
-)
-from rl_agent.types import EpisodeKey, Split, Trajectory
-
-__all__ = ["Recorded", "ShardHeader", "ShardWriter", "read_header", "read_shard"]
+from rl_agent.errors import StoreError
+from rl_agent.rollout.shard import ShardHeader, cut_torn_line, start_shard, to_line
+from rl_agent.types import Trajectory
 
 CLOSE_TIMEOUT_S = 30.0
 """Longest wait for the writer thread's last fsync."""
 
 
 class ShardWriter:
-    """The one writer of a growing shard; made by `create` or `resume`, used as a context manager."""
+    """The one writer of a growing file; made by `create` or `resume`, used as a context manager."""
 
-    def __init__(self, growing: Path, finished: Path, header: ShardHeader, *, fsync: bool) -> None:
-        self.header = header
-        self.completed: dict[EpisodeKey, Recorded] = {}
-        """Episodes that are on the disk."""
+    def __init__(self, growing: Path, *, fsync: bool) -> None:
         self._growing = growing
-        self._finished = finished
-        self._pending: set[EpisodeKey] = set()
         self._refusal: str | None = None
         """Why no more episodes are taken; None while they are."""
         self._disk = _WriterThread(growing, self._settle, fsync=fsync)
@@ -66,72 +45,35 @@ class ShardWriter:
     @classmethod
     @asynccontextmanager
     async def create(
-        cls, paths: RunPaths, header: ShardHeader, *, fsync: bool = True
+        cls, growing: Path, header: ShardHeader, *, fsync: bool = True
     ) -> AsyncIterator["ShardWriter"]:
-        """Start the shard of `header`; one that was left unfinished is set aside, never overwritten.
-
-        Raises StoreError if the iteration is finished already or another process writes it.
-        """
-        growing = paths.checkpoint_shard(header.split, header.iteration)
-        finished = paths.shard(header.split, header.iteration)
-        growing.parent.mkdir(parents=True, exist_ok=True)
-        with _sole_writer(growing):
-            if finished.exists():
-                raise StoreError(f"{finished}: is complete already and is not collected again")
-            _set_aside(growing, header.created_at)
-            start_shard(growing, header)
-            async with cls(growing, finished, header, fsync=fsync)._running() as writer:
-                yield writer
+        """Begin a file. Raises FileExistsError if there is one, StoreError if it cannot be written."""
+        await asyncio.to_thread(start_shard, growing, header)
+        async with cls(growing, fsync=fsync)._running() as writer:
+            yield writer
 
     @classmethod
     @asynccontextmanager
-    async def resume(
-        cls, paths: RunPaths, split: Split, iteration: int, *, fsync: bool = True
-    ) -> AsyncIterator["ShardWriter"]:
-        """Go on with an unfinished shard; `completed` holds what it has.
-
-        Raises ConfigError if there is none, StoreError if a line is broken or another process writes it.
-        """
-        growing = paths.checkpoint_shard(split, iteration)
-        if not growing.exists():
-            raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
-        with _sole_writer(growing):
-            header, completed = await asyncio.to_thread(recover, growing)
-            writer = cls(growing, paths.shard(split, iteration), header, fsync=fsync)
-            writer.completed = completed
-            async with writer._running():
-                yield writer
+    async def resume(cls, growing: Path, *, fsync: bool = True) -> AsyncIterator["ShardWriter"]:
+        """Go on with a file that this node began; a torn last line is cut off first."""
+        await asyncio.to_thread(cut_torn_line, growing)
+        async with cls(growing, fsync=fsync)._running() as writer:
+            yield writer
 
     async def append(self, trajectory: Trajectory) -> None:
-        """Record an episode; returns once it is durable.
-
-        Raises StoreError if its key was recorded before, or if it could not be written.
-        """
-        key = trajectory.key
+        """Record an episode; returns once it is durable. Raises StoreError if it could not be written."""
         if self._refusal is not None:
             raise StoreError(self._refusal)
-        if key in self.completed or key in self._pending:
-            raise StoreError(f"{self._growing}: episode {key} was recorded before")
-        recorded = Recorded(key, trajectory.status, trajectory.reward, trajectory.truncated)
-        entry = _Entry(to_line(trajectory), recorded, asyncio.get_running_loop().create_future())
-        self._pending.add(key)
+        entry = _Entry(to_line(trajectory), asyncio.get_running_loop().create_future())
         self._disk.put(entry)
         await entry.durable
 
-    async def complete(self) -> Path:
-        """Wait for what is in flight and drop the `.checkpoint` suffix. Returns the new name.
-
-        Raises StoreError if an append had failed; the shard then keeps its suffix.
-        """
+    async def close(self) -> None:
+        """Wait for what is in flight. Raises StoreError if an append had failed."""
         await self._stop()
         if self._refusal is not None:
             raise StoreError(self._refusal)
-        if self._finished.exists():
-            raise StoreError(f"{self._finished}: appeared while {self._growing} was being written")
-        self._refusal = f"{self._finished}: is complete and takes no more episodes"
-        self._growing.rename(self._finished)
-        sync_folder(self._finished.parent)
-        return self._finished
+        self._refusal = f"{self._growing}: is closed"
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator["ShardWriter"]:
@@ -150,9 +92,6 @@ class ShardWriter:
         """Wake the appends of a batch; runs on the event loop."""
         self._refusal = self._refusal or failure
         for entry in batch:
-            self._pending.discard(entry.recorded.key)
-            if failure is None:
-                self.completed[entry.recorded.key] = entry.recorded
             if entry.durable.done():  # its append was cancelled
                 continue
             if failure is None:
@@ -165,7 +104,6 @@ class _Entry(NamedTuple):
     """A line on its way to the disk. At most one a caller, so the callers bound the queue."""
 
     line: bytes
-    recorded: Recorded
     durable: "asyncio.Future[None]"
 
 
@@ -241,29 +179,3 @@ class _WriterThread:
         except OSError as error:
             return f"nor could it be cut back to byte {self._acknowledged_bytes}: {error.strerror}"
         return "the episodes recorded before are intact"
-
-
-@contextmanager
-def _sole_writer(growing: Path) -> Iterator[None]:
-    """Hold the shard's lock. Raises StoreError if another process has it."""
-    lock_file = growing.with_name(growing.name + ".lock")
-    lock = FileLock(lock_file, timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise StoreError(f"{growing}: another process is writing it") from error
-    try:
-        yield
-    finally:
-        if not growing.exists():  # complete: nobody needs the lock again
-            lock_file.unlink(missing_ok=True)
-        lock.release()
-
-
-def _set_aside(growing: Path, now: float) -> None:
-    if growing.exists():
-        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        aside = growing.with_name(f"{growing.name}.aside-{stamp}")
-        if aside.exists():
-            raise StoreError(f"{aside}: exists; {growing.name} was not overwritten")
-        growing.rename(aside)

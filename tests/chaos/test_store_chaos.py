@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
-from rl_agent.rollout.store import ShardWriter, read_shard
+from rl_agent.rollout.shard import read_shard
 
 pytestmark = pytest.mark.chaos
 
@@ -20,17 +20,20 @@ EPISODES = 2_000
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from rl_agent.paths import RunPaths
+from rl_agent.rollout.shard import read_shard
 from rl_agent.rollout.store import ShardWriter
 from tests.unit.trajectories import make_header, make_trajectory
 
-paths, count = RunPaths(Path(sys.argv[1])), int(sys.argv[2])
+growing, count = Path(sys.argv[1]), int(sys.argv[2])
 
 async def main():
-    is_resumed = paths.checkpoint_shard("train", 1).exists()
-    opened = ShardWriter.resume(paths, "train", 1) if is_resumed else ShardWriter.create(paths, make_header())
+    is_resumed = growing.exists() and growing.stat().st_size
+    if not is_resumed:
+        growing.unlink(missing_ok=True)  # killed between taking the name and writing the header
+    recorded = {episode.seed for episode in read_shard(growing)[1]} if is_resumed else set()
+    opened = ShardWriter.resume(growing) if is_resumed else ShardWriter.create(growing, make_header())
     async with opened as writer:
-        left = [i for i in range(count) if f"task-{i}" not in {key.task_id for key in writer.completed}]
+        left = [index for index in range(count) if index not in recorded]
         async def run(mine):
             for i in mine:
                 await writer.append(make_trajectory(i))
@@ -39,14 +42,14 @@ async def main():
         async with asyncio.TaskGroup() as group:
             for first in range(64):
                 group.create_task(run(left[first::64]))
-        await writer.complete()
+        await writer.close()
 
 asyncio.run(main())
 """
 
 
-def start_writer(log_path: Path) -> subprocess.Popen:
-    argv = [sys.executable, "-c", WRITER, str(log_path), str(EPISODES)]
+def start_writer(growing: Path) -> subprocess.Popen:
+    argv = [sys.executable, "-c", WRITER, str(growing), str(EPISODES)]
     return subprocess.Popen(argv, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -58,11 +61,12 @@ def rng(request) -> random.Random:
 
 
 def test_a_writer_killed_again_and_again_loses_and_repeats_nothing(tmp_path, rng):
+    growing = RunPaths(tmp_path).checkpoint_shard("train", 1)
     acknowledged: list[int] = []
     kills = 0
     for _ in range(30):
         survives = rng.randrange(100, 400) if kills < 6 else EPISODES + 1
-        with start_writer(tmp_path) as writer:
+        with start_writer(growing) as writer:
             for line in writer.stdout:
                 acknowledged.append(int(line))
                 survives -= 1
@@ -71,7 +75,7 @@ def test_a_writer_killed_again_and_again_loses_and_repeats_nothing(tmp_path, rng
                     kills += 1  # the pipe is still read to its end: what was acknowledged before the kill
         if writer.returncode == 0:
             break
-    _, trajectories = read_shard(RunPaths(tmp_path).shard("train", 1))
+    _, trajectories = read_shard(growing)
     recorded = [int(trajectory.key.task_id.removeprefix("task-")) for trajectory in trajectories]
 
     assert kills >= 4
@@ -84,12 +88,11 @@ LIMITED_WRITER = """
 import asyncio, resource, sys
 from pathlib import Path
 from rl_agent.errors import StoreError
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.store import ShardWriter
 from tests.unit.trajectories import make_header, make_trajectory
 
 async def main():
-    async with ShardWriter.create(RunPaths(Path(sys.argv[1])), make_header()) as writer:
+    async with ShardWriter.create(Path(sys.argv[1]), make_header()) as writer:
         async def run(i):
             try:
                 await writer.append(make_trajectory(i))
@@ -110,27 +113,25 @@ asyncio.run(main())
 
 def fill(log_path: Path, *limit: str) -> tuple[int, str]:
     """Write until there is no room; returns how many episodes were acknowledged, and what was said."""
-    argv = [sys.executable, "-c", LIMITED_WRITER, str(log_path), *limit]
+    growing = RunPaths(log_path).checkpoint_shard("train", 1)
+    argv = [sys.executable, "-c", LIMITED_WRITER, str(growing), *limit]
     done = subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     count, said = done.stdout.splitlines()
     return int(count), said
 
 
-async def holds_exactly(log_path: Path, count: int) -> None:
-    paths = RunPaths(log_path)
-    shard = paths.checkpoint_shard("train", 1)
+def holds_exactly(log_path: Path, count: int) -> None:
+    shard = RunPaths(log_path).checkpoint_shard("train", 1)
     assert shard.read_bytes().endswith(b"\n")
     assert len(list(read_shard(shard)[1])) == count
-    async with ShardWriter.resume(paths, "train", 1) as writer:
-        assert len(writer.completed) == count
 
 
 async def test_a_file_size_limit_is_said_and_leaves_what_was_acknowledged(tmp_path):
     count, said = fill(tmp_path, "100000")
     assert 40 <= count < 400
     assert "File too large; the episodes recorded before are intact" in said
-    await holds_exactly(tmp_path, count)
+    holds_exactly(tmp_path, count)
 
 
 @pytest.fixture
@@ -151,4 +152,4 @@ async def test_a_full_disk_is_said_and_leaves_what_was_acknowledged(small_disk):
     count, said = await asyncio.to_thread(fill, small_disk)
     assert 40 <= count < 400
     assert "No space left on device; the episodes recorded before are intact" in said
-    await holds_exactly(small_disk, count)
+    holds_exactly(small_disk, count)

@@ -1,12 +1,13 @@
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 
 from rl_agent.errors import JudgeOutage, RetryLater, StoreError
 from rl_agent.reward.verdict import Verdict
-from rl_agent.rollout.collect import Collector, CollectSettings
+from rl_agent.rollout.collect import Collector, CollectSettings, account
 from rl_agent.rollout.episode import Episode
 from rl_agent.rollout.stop_rule import StopRule
 from rl_agent.types import Status
@@ -32,15 +33,67 @@ class FakeWriter:
         return Counter(trajectory.status for trajectory in self.trajectories)
 
 
+@dataclass(frozen=True)
+class FakeChunk:
+    id: int
+    indices: range
+
+
+class FakeSource:
+    """Chunks of `size` episodes for one rank; `later` are published once nothing is left to claim."""
+
+    def __init__(self, count, *, size=3, later=(), held=()):
+        firsts = range(0, count, size)
+        self.free = [FakeChunk(first, range(first, min(first + size, count))) for first in firsts]
+        self.later = list(later)
+        self.held = list(held)
+        self.claimed = list(held)
+        self.reported = []
+        self.closed = asyncio.Event()
+
+    async def next_chunk(self):
+        await asyncio.sleep(0)
+        if not self.free:
+            return None
+        self.claimed.append(self.free.pop(0))
+        return self.claimed[-1]
+
+    async def more_or_closed(self):
+        if self.later:
+            self.free.append(self.later.pop(0))
+            return True
+        if len(self.reported) < len(self.claimed):
+            await self.closed.wait()
+        return False
+
+    def report(self, chunk_id):
+        self.reported.append(chunk_id)
+        if len(self.reported) == len(self.claimed) and not self.free and not self.later:
+            self.closed.set()
+
+
+def all_left(indices):
+    return [make_spec(index) for index in indices]
+
+
 def make_collector(create, writer, *, server_size=4, stop_rule=PATIENT, engine=None, setup=None, **changes):
     setup = setup or make_setup(create, engine)
     settings = CollectSettings(server_size, stop_rule, judge_timeout_s=0.05)
-    return Collector(settings, start_episode=lambda spec: Episode(spec, setup), writer=writer, **changes)
+    changes = {"left": all_left, "start_episode": lambda spec: Episode(spec, setup), **changes}
+    return Collector(settings, writer=writer, **changes)
 
 
-async def collect(collector, count):
+async def collect(collector, source):
+    """`source` may be a number of episodes, which this rank runs alone."""
+    if isinstance(source, int):
+        collector._whole = lambda count=source: count
+        source = FakeSource(source, size=max(1, source))
     async with asyncio.timeout(10):
-        await collector.collect(map(make_spec, range(count)), recorded=Counter(), total=count)
+        await collector.collect(source)
+
+
+def summary(collector):
+    return account(collector.submitted, collector.ended)
 
 
 async def test_every_episode_is_recorded_once():
@@ -49,7 +102,7 @@ async def test_every_episode_is_recorded_once():
     await collect(collector, 50)
 
     assert len({trajectory.key for trajectory in writer.trajectories}) == 50
-    assert collector.summary() == "submitted=50 completed=50 failed=0 timed_out=0 abandoned=0"
+    assert summary(collector) == "submitted=50 completed=50 failed=0 timed_out=0 abandoned=0"
     assert (collector.running, collector.finishing) == ({}, 0)
 
 
@@ -64,7 +117,7 @@ async def test_a_broken_environment_stops_no_other_episode():
     collector = make_collector(create, writer)
     await collect(collector, 50)
 
-    assert collector.summary() == "submitted=50 completed=17 failed=33 timed_out=0 abandoned=0"
+    assert summary(collector) == "submitted=50 completed=17 failed=33 timed_out=0 abandoned=0"
     assert writer.statuses() == {Status.COMPLETED: 17, Status.FAILED: 33}
 
 
@@ -98,7 +151,7 @@ async def test_a_hung_episode_holds_up_one_place_only():
     await collect(collector, 40)
 
     assert writer.trajectories[-1].status is Status.ABANDONED
-    assert collector.summary() == "submitted=40 completed=39 failed=0 timed_out=0 abandoned=1"
+    assert summary(collector) == "submitted=40 completed=39 failed=0 timed_out=0 abandoned=1"
 
 
 async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
@@ -112,18 +165,18 @@ async def test_after_the_grace_period_the_rest_is_recorded_as_abandoned():
     )
     await collect(collector, 20)
 
-    assert collector.summary() == "submitted=20 completed=10 failed=0 timed_out=0 abandoned=10"
+    assert summary(collector) == "submitted=20 completed=10 failed=0 timed_out=0 abandoned=10"
     lengths = Counter(len(t.steps) for t in writer.trajectories if t.status is Status.ABANDONED)
     assert lengths == {1: 4, 0: 6}  # what ran had finished a step, the rest was never begun
 
 
 async def test_episodes_done_before_a_resume_count_for_the_stop_rule_and_the_account():
     stuck = FakeEnvironment(hangs=["reset"])
-    collector = make_collector(stuck, FakeWriter(), stop_rule=StopRule(0.9, 0.0))
-    async with asyncio.timeout(5):
-        await collector.collect([make_spec()], recorded=Counter({Status.FAILED: 9}), total=10)
+    collector = make_collector(stuck, FakeWriter(), stop_rule=StopRule(0.9, 0.0), whole=lambda: 10)
+    collector.ended[Status.FAILED] = 9
+    await collect(collector, FakeSource(1))
 
-    assert collector.summary() == "submitted=10 completed=0 failed=9 timed_out=0 abandoned=1"
+    assert summary(collector) == "submitted=10 completed=0 failed=9 timed_out=0 abandoned=1"
 
 
 async def test_a_dead_engine_ends_the_rollout_with_one_error_and_records_no_failures():
@@ -138,7 +191,7 @@ async def test_a_dead_engine_ends_the_rollout_with_one_error_and_records_no_fail
         await collect(collector, 20)
 
     assert writer.trajectories == []
-    assert collector.summary().endswith("unrecorded=20")
+    assert summary(collector).endswith("unrecorded=20")
 
 
 async def test_a_full_disk_ends_the_rollout():
@@ -254,5 +307,101 @@ async def test_an_empty_sample_is_collected_at_once(caplog):
     collector = make_collector(FakeEnvironment(), FakeWriter())
     await collect(collector, 0)
 
-    assert collector.summary() == "submitted=0 completed=0 failed=0 timed_out=0 abandoned=0"
+    assert summary(collector) == "submitted=0 completed=0 failed=0 timed_out=0 abandoned=0"
     assert caplog.text == ""
+
+
+async def test_a_chunk_is_claimed_only_when_a_place_is_free_and_nothing_claimed_waits():
+    class Counted(FakeEnvironment):
+        async def reset(self, task, seed):
+            claimed = sum(len(chunk.indices) for chunk in source.claimed)
+            ahead.append(claimed - len(writer.trajectories))
+            return await super().reset(task, seed)
+
+    ahead, writer, source = [], FakeWriter(), FakeSource(40, size=3)
+    await collect(make_collector(lambda kind: Counted(), writer, server_size=4), source)
+
+    assert max(ahead) <= 2 * 4 + 2  # the places, as many that end, and what is left of the last chunk
+    assert len(writer.trajectories) == 40
+
+
+async def test_a_chunk_is_reported_once_and_only_when_all_of_it_is_recorded():
+    class Checking(FakeSource):
+        def report(self, chunk_id):
+            wanted = {make_spec(index).key for index in range(chunk_id, chunk_id + 3)}
+            assert wanted <= {trajectory.key for trajectory in writer.trajectories}
+            super().report(chunk_id)
+
+    writer, source = FakeWriter(), Checking(12)
+    await collect(make_collector(lambda kind: FakeEnvironment(), writer), source)
+    assert sorted(source.reported) == [0, 3, 6, 9]
+
+
+async def test_what_is_recorded_already_is_not_run_and_its_chunk_is_reported():
+    def left(indices):
+        return [make_spec(index) for index in indices if index not in (0, 1, 2, 4)]
+
+    writer, source = FakeWriter(), FakeSource(6)
+    await collect(make_collector(lambda kind: FakeEnvironment(), writer, left=left), source)
+    assert sorted(trajectory.seed for trajectory in writer.trajectories) == [103, 105]
+    assert sorted(source.reported) == [0, 3]
+
+
+async def test_chunks_that_the_rank_still_holds_are_run_too():
+    writer = FakeWriter()
+    source = FakeSource(0, held=[FakeChunk(7, range(2))], later=[FakeChunk(8, range(2, 4))])
+    await collect(make_collector(lambda kind: FakeEnvironment(), writer), source)
+    assert source.reported == [7, 8]
+    assert len(writer.trajectories) == 4
+
+
+async def test_one_of_several_ranks_gives_up_only_what_it_claimed_once_nothing_is_left_to_claim():
+    made = iter(range(1000))
+    writer = FakeWriter()
+    collector = make_collector(
+        lambda kind: FakeEnvironment(hangs=["reset"] if next(made) == 0 else []),
+        writer,
+        server_size=2,
+        stop_rule=StopRule(0.5, 0.0),
+    )
+    await collect(collector, FakeSource(20, size=1))
+
+    assert writer.statuses() == {Status.COMPLETED: 19, Status.ABANDONED: 1}
+    assert writer.trajectories[-1].status is Status.ABANDONED
+
+
+async def test_the_only_rank_gives_up_also_what_it_has_not_claimed():
+    made = iter(range(1000))
+    writer = FakeWriter()
+    collector = make_collector(
+        lambda kind: FakeEnvironment(hangs=["reset"] if next(made) >= 10 else []),
+        writer,
+        stop_rule=StopRule(0.5, 0.0),
+        whole=lambda: 20,
+    )
+    await collect(collector, FakeSource(20, size=1))
+    assert writer.statuses() == {Status.COMPLETED: 10, Status.ABANDONED: 10}
+
+
+async def test_work_that_comes_in_the_grace_period_ends_it():
+    class Waiting(FakeEnvironment):
+        async def step(self, action):
+            await released.wait()
+            return await super().step(action)
+
+    class Republishing(FakeSource):
+        async def more_or_closed(self):
+            if self.later:
+                await begun.wait()
+                asyncio.get_running_loop().call_later(0.1, released.set)
+            return await super().more_or_closed()
+
+    begun, released, made, writer = asyncio.Event(), asyncio.Event(), iter(range(1000)), FakeWriter()
+    collector = make_collector(
+        lambda kind: FakeEnvironment() if next(made) == 0 else Waiting(),
+        writer,
+        stop_rule=StopRule(0.5, 0.05),
+        on_recorded=lambda trajectory: begun.set(),
+    )
+    await collect(collector, Republishing(2, later=[FakeChunk(2, range(2, 10))]))
+    assert writer.statuses() == {Status.COMPLETED: 10}

@@ -1,0 +1,174 @@
+"""The master's side of a rollout: what is on the disk already, what is given out, and when it is over.
+
+    earlier files counted ─► what is missing published ─► every chunk complete ─► other ranks' files counted
+                                                    phase closed ◄─ manifest ◄─ numbers ◄───────┘
+
+Nothing that a rank claims to have done is believed before its file was read.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rl_agent.errors import ConfigError, StoreError, deliberate
+from rl_agent.monitor import metrics as metrics_file
+from rl_agent.paths import rank_of
+from rl_agent.rollout import takeover
+from rl_agent.rollout.collect import ChunkSource, account
+from rl_agent.rollout.manifest import ManifestEntry, Part, read_parts
+from rl_agent.rollout.rank_rollout import RankRollout
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.sample import Assignment, Ledger, Sample
+from rl_agent.rollout.shard import TRAJECTORY, ShardHeader, whole_bytes
+
+
+class ShardPart(Protocol):
+    """A rank's file, as `cluster.work` tells of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def cut_bytes(self) -> int | None: ...
+
+
+class Work(ChunkSource, Protocol):
+    """The chunks of a phase, as the master needs them of `cluster.work.Work`."""
+
+    on_lost: Callable[[str], tuple[int, set[int]]]
+    """What the file of a rank that is gone holds: the bytes that count, and the episodes in them."""
+
+    @property
+    def shard(self) -> str | None:
+        """The file that this rank has begun."""
+
+    @property
+    def is_published(self) -> bool: ...
+    async def publish(self, groups: list[list[int]], *, digest: str, weight_version: int) -> None: ...
+    async def all_complete(self) -> Sequence[ShardPart]: ...
+    def close(self) -> None: ...
+
+
+class Lead:
+    """Used once."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        sample: Sample,
+        ledger: Ledger,
+        header: ShardHeader,
+        *,
+        work: Work,
+        rollout: RankRollout,
+        shard: RankShard,
+    ) -> None:
+        self._assignment = assignment
+        self._paths = assignment.config.paths
+        self._sample = sample
+        self._ledger = ledger
+        self._header = header
+        self._work = work
+        self._rollout = rollout
+        self._shard = shard
+        self._place = (self._paths, header.split, header.iteration)
+
+    async def run(self) -> str:
+        """Raises like `run.run_rollout`."""
+        work, rollout = self._work, self._rollout
+        work.on_lost = self._survey_lost
+        earlier = await asyncio.to_thread(self._take_over)
+        await self._go_on_with_own(earlier)
+        if not work.is_published:
+            groups = self._sample.groups(self._ledger.missing())
+            version = self._header.weight_version
+            await work.publish(groups, digest=self._header.sample_digest, weight_version=version)
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                collecting = jobs.create_task(rollout.collect(work), name="collect")
+                others = await self._all_recorded()
+                collecting.cancel()  # all that is left of it is the wait for more chunks
+        except BaseExceptionGroup as group:
+            raise deliberate(group) from None
+        await self._shard.close()
+        # First the numbers: after a kill in between, the phase ends again instead of losing them.
+        metrics_file.append(self._paths.metrics, rollout.record())
+        entries = {entry.file: entry for entry in (*earlier, *self._own(), *others)}
+        takeover.finish(*self._place, list(entries.values()))
+        work.close()
+        return account(len(self._sample), rollout.collector.ended)
+
+    def _take_over(self) -> list[ManifestEntry]:
+        """Count what earlier files hold, once those that do not count are set aside."""
+        assignment, work, header = self._assignment, self._work, self._header
+        begun = takeover.begun_by(*self._place, assignment.plan.run_id)
+        if work.is_published:  # other ranks are writing: their files are counted at the end
+            begun = {
+                shard: found
+                for shard, found in begun.items()
+                if found.attempt < header.attempt or shard.name == work.shard
+            }
+        else:
+            if assignment.resume and not begun:
+                growing = self._paths.checkpoint_shard(header.split, header.iteration)
+                raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
+            begun = begun if assignment.resume else {}
+            takeover.set_aside(*self._place, keep=begun, now=header.created_at)
+        takeover.check_same_sample(begun.values(), header)
+        # A node of an earlier start may not be gone after all and write on: what is there now counts.
+        return [self._count(Part(shard, whole_bytes(Part(shard).path)), rank_of(shard)) for shard in begun]
+
+    async def _go_on_with_own(self, earlier: list[ManifestEntry]) -> None:
+        """Append to the file that this node began, or that the only node of the run began before."""
+        sole = self._paths.shard(self._header.split, self._header.iteration)
+        name = self._work.shard or (sole.name if self._shard.is_sole else None)
+        for entry in earlier:
+            shard = sole.with_name(entry.file)
+            if entry.file == name and not shard.exists():
+                earlier.remove(entry)
+                await self._shard.resume(shard, episodes=entry.episodes)
+                return
+
+    async def _all_recorded(self) -> list[ManifestEntry]:
+        """Wait until every episode is on the disk; returns the other ranks' files.
+
+        Raises StoreError if one is not, though the rank that ran it said so.
+        """
+        parts = await self._work.all_complete()
+        entries = await asyncio.to_thread(self._count_others, parts)
+        missing = self._ledger.missing()
+        if missing:
+            first, folder = self._sample.specs[missing[0]].key, self._paths.trajectory_dir(self._header.split)
+            raise StoreError(
+                f"{folder}: holds no file with {len(missing)} episodes that were run, {first} the first;"
+                " --resume runs them again"
+            )
+        return entries
+
+    def _count_others(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
+        own = self._shard.shard.name if self._shard.shard is not None else None
+        folder = self._paths.trajectory_dir(self._header.split)
+        return [
+            self._count(Part(folder / part.name, part.cut_bytes), part.rank)
+            for part in parts
+            if part.name != own and part.cut_bytes != 0
+        ]
+
+    def _count(self, part: Part, rank: int) -> ManifestEntry:
+        episodes = self._rollout.count(read_parts([part], TRAJECTORY))
+        return ManifestEntry(file=part.shard.name, rank=rank, bytes=part.size_bytes, episodes=episodes)
+
+    def _own(self) -> list[ManifestEntry]:
+        shard = self._shard.shard
+        if shard is None:
+            return []
+        return [
+            ManifestEntry(file=shard.name, rank=rank_of(shard), bytes=None, episodes=self._shard.episodes)
+        ]
+
+    def _survey_lost(self, name: str) -> tuple[int, set[int]]:
+        shard: Path = self._paths.trajectory_dir(self._header.split) / name
+        keys, size_bytes = takeover.read_lost(shard)
+        return size_bytes, {self._sample.index(key) for key in keys}

@@ -1,0 +1,195 @@
+"""One rank's part of a rollout: the collector, with what watches it and what it adds up to."""
+
+import asyncio
+import heapq
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.config import Config
+from rl_agent.engine.client import EngineClient
+from rl_agent.engine.wire import Sampling
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import deliberate
+from rl_agent.monitor import progress
+from rl_agent.reward.judge import ModelJudge
+from rl_agent.rollout.collect import ChunkSource, Collector, CollectSettings
+from rl_agent.rollout.conversation import Policy
+from rl_agent.rollout.episode import Episode, EpisodeSetup
+from rl_agent.rollout.limit import EngineGate, LimitRule, follow_pressure
+from rl_agent.rollout.metrics import RolloutMetrics
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.sample import Assignment, Ledger, Sample
+from rl_agent.rollout.stop_rule import StopRule
+from rl_agent.types import Split, Status, Trajectory
+
+CHECK_INTERVAL_S = 1.0
+"""Seconds between two looks at whether this member is still one."""
+
+
+class Membership(Protocol):
+    """What a running rollout needs of `cluster.member.Member`."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def is_alone(self) -> bool:
+        """No other member is alive: whatever is not claimed yet is this rank's."""
+
+    def set_doing(self, text: str) -> None: ...
+    def check(self) -> None:
+        """Raises RetryLater if this member was declared dead, lost its master, or the run has ended."""
+
+
+class RankRollout:
+    """Used once. Everything recorded goes through `count`, so that the numbers are of the whole iteration."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        member: Membership,
+        sample: Sample,
+        ledger: Ledger,
+        *,
+        engine: EngineClient,
+        chat: ChatTokenizer,
+        registry: EnvironmentRegistry,
+        shard: RankShard,
+        judge: ModelJudge | None,
+    ) -> None:
+        config, rollout = assignment.config, assignment.config.rollout
+        self._assignment = assignment
+        self._member = member
+        self._ledger = ledger
+        self._engine = engine
+        self._started = time.monotonic()
+        self._limit_rule = LimitRule(rollout.min_vllm_sessions, rollout.max_vllm_sessions)
+        self._gate = EngineGate(rollout.max_vllm_sessions)
+        self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
+        self._tokens_before = 0
+        policy = Policy(
+            engine=engine,
+            gate=self._gate,
+            chat=chat,
+            sampling=_sampling(config, assignment.split),
+            system_prompt=config.policy_config.system_prompt,
+            chat_template_kwargs=config.model.chat_template_kwargs,
+        )
+        setup = EpisodeSetup(
+            split=assignment.split,
+            iteration=assignment.iteration,
+            model=engine.served.root,
+            policy=policy,
+            create_environment=registry.create,
+            step_timeout_s=rollout.step_timeout_s,
+            episode_timeout_s=rollout.episode_timeout_s,
+            images=config.paths.images,
+            rank=member.rank,
+        )
+        self.collector = Collector(
+            CollectSettings(
+                server_size=config.env_config.server_size,
+                stop_rule=StopRule(rollout.completion_threshold, rollout.completion_grace_period),
+                judge_timeout_s=rollout.judge_timeout_s,
+            ),
+            left=ledger.left,
+            start_episode=lambda spec: Episode(spec, setup),
+            writer=shard,
+            judge=judge,
+            on_recorded=self._metrics.add,
+            whole=lambda: len(sample) if member.is_alone else None,
+        )
+
+    def count(self, recorded: Iterable[Trajectory]) -> int:
+        """Take over what files hold; an episode that was counted before is not counted again.
+
+        Returns how many there were. Raises StoreError for an episode of another sample.
+        """
+        number = 0
+        for trajectory in recorded:
+            number += 1
+            if self._ledger.record(trajectory.key):
+                self.collector.ended[trajectory.status] += 1
+                self._metrics.add(trajectory)
+        return number
+
+    async def collect(self, source: ChunkSource) -> None:
+        """Run what `source` gives. Raises like `Collector.collect`, and what `Membership.check` raises."""
+        self._tokens_before = self._metrics.total.response_tokens
+        try:
+            async with progress.shown(self.snapshot), asyncio.TaskGroup() as jobs:
+                watchers = [
+                    jobs.create_task(self._follow_pressure(), name="follow engine pressure"),
+                    jobs.create_task(self._check_member(), name="check membership"),
+                ]
+                try:
+                    await self.collector.collect(source)
+                finally:
+                    for watcher in watchers:
+                        watcher.cancel()
+        except BaseExceptionGroup as group:
+            raise deliberate(group) from None
+
+    async def _follow_pressure(self) -> None:
+        await follow_pressure(self._gate, self._limit_rule, self._engine.pressure)
+
+    async def _check_member(self) -> None:
+        assignment = self._assignment
+        while True:
+            self._member.check()
+            done, submitted = self.collector.done, self.collector.submitted
+            where = f"{assignment.split} iteration {assignment.iteration}"
+            self._member.set_doing(
+                f"{where}: {done} of {submitted} episodes, {self._gate.in_use} at the engine"
+            )
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    def record(self) -> dict[str, float | int | str]:
+        """The iteration's line of `metrics.jsonl`; engine and rollout seconds are those of this rank."""
+        split, elapsed_s = self._assignment.split, time.monotonic() - self._started
+        tokens = self._metrics.total.response_tokens - self._tokens_before
+        numbers = self._metrics.numbers() | {
+            f"{split}/engine_tokens_per_s": tokens / elapsed_s,
+            f"{split}/engine_idle_share": self._gate.idle_s() / elapsed_s,
+            f"{split}/rollout_s": elapsed_s,
+        }
+        place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}
+        return {**place, **numbers}
+
+    def snapshot(self) -> progress.Snapshot:
+        collector, total = self.collector, self._metrics.total
+        completed = collector.ended[Status.COMPLETED]
+        slowest = heapq.nlargest(progress.SLOWEST, collector.running.values(), key=Episode.elapsed_s)
+        return progress.Snapshot(
+            split=self._assignment.split,
+            iteration=self._assignment.iteration,
+            submitted=collector.submitted,
+            done=collector.done,
+            running=len(collector.running),
+            finishing=collector.finishing,
+            at_engine=self._gate.in_use,
+            engine_limit=self._gate.limit,
+            queued=self._gate.queued,
+            not_completed=collector.done - completed,
+            reward_mean=total.reward_sum / completed if completed else None,
+            response_tokens=total.response_tokens - self._tokens_before,
+            done_here=collector.recorded_here,
+            elapsed_s=time.monotonic() - self._started,
+            slowest=tuple(
+                progress.Slow(str(episode.spec.key), len(episode.steps), episode.elapsed_s())
+                for episode in slowest
+            ),
+        )
+
+
+def _sampling(config: Config, split: Split) -> Sampling:
+    policy = config.policy_config
+    return Sampling(
+        temperature=policy.temperature_of(split),
+        top_p=policy.top_p,
+        top_k=policy.top_k,
+        min_p=policy.min_p,
+        max_tokens=policy.max_new_tokens,
+        seed=config.seed,
+    )

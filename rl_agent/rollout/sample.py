@@ -1,0 +1,101 @@
+"""What a rollout has to do: its assignment, the sampled episodes, and which of them are recorded."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rl_agent.config import Config, Plan
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import StoreError
+from rl_agent.tasks.load import load_tasks
+from rl_agent.tasks.sample import sample_episodes
+from rl_agent.types import EpisodeKey, EpisodeSpec, Phase, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the command line asked for."""
+
+    plan: Plan
+    split: Split
+    iteration: int
+    resume: bool
+
+    @property
+    def config(self) -> Config:
+        return self.plan.config
+
+    @property
+    def phase(self) -> Phase:
+        return "rollout" if self.split == "train" else "evaluate"
+
+
+class Sample:
+    """The episodes of an iteration in the order to start them, known by their index everywhere."""
+
+    def __init__(self, specs: Sequence[EpisodeSpec]) -> None:
+        self.specs = specs
+        self._index_of = {spec.key: index for index, spec in enumerate(specs)}
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the sample: equal where two nodes, or a resume, run the very same episodes."""
+        digest = hashlib.blake2b(digest_size=16)
+        for spec in self.specs:
+            digest.update(f"{spec.key} {spec.seed} {spec.max_steps} {spec.task.prompt}\n".encode())
+        return digest.hexdigest()
+
+    def index(self, key: EpisodeKey) -> int:
+        """Raises StoreError for an episode of another sample."""
+        try:
+            return self._index_of[key]
+        except KeyError:
+            raise StoreError(f"episode {key} is not of this iteration's sample") from None
+
+    def groups(self, indices: Iterable[int]) -> list[list[int]]:
+        """`indices`, ascending, by task; the attempts of one group stay together."""
+        groups: dict[tuple[str, int], list[int]] = {}
+        for index in indices:
+            key = self.specs[index].key
+            groups.setdefault((key.task_id, key.group), []).append(index)
+        return list(groups.values())
+
+
+class Ledger:
+    """Which episodes of a sample are on the disk: one byte each, however many are recorded."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+        self._is_recorded = bytearray(len(sample))
+
+    def holds(self, key: EpisodeKey) -> bool:
+        """Raises StoreError for an episode of another sample."""
+        return bool(self._is_recorded[self._sample.index(key)])
+
+    def record(self, key: EpisodeKey) -> bool:
+        """False if it was recorded before. Raises like `holds`."""
+        index = self._sample.index(key)
+        is_new = not self._is_recorded[index]
+        self._is_recorded[index] = True
+        return is_new
+
+    def left(self, indices: Iterable[int]) -> list[EpisodeSpec]:
+        """Of these episodes those that are not recorded."""
+        return [self._sample.specs[index] for index in indices if not self._is_recorded[index]]
+
+    def missing(self) -> list[int]:
+        return [index for index, is_recorded in enumerate(self._is_recorded) if not is_recorded]
+
+
+def sample_of(assignment: Assignment, registry: EnvironmentRegistry) -> Sample:
+    """The sample of this iteration. Raises ConfigError if a task or its environment is unusable."""
+    config = assignment.config
+    path = config.env_config.tasks_file(assignment.split, config.data_path)
+    tasks = load_tasks(path, config.env_config)
+    registry.check(task.env for task in tasks)
+    split, iteration = assignment.split, assignment.iteration
+    return Sample(sample_episodes(tasks, split=split, iteration=iteration, config=config))
