@@ -1,0 +1,46 @@
+"""Which sequences go together into a micro-batch, and which rank computes it: pure functions of lengths."""
+
+from collections.abc import Sequence
+
+
+def plan_micro_batches(
+    lengths: Sequence[int], *, token_budget: int, ranks: int, attention_crossover: int
+) -> list[list[list[int]]]:
+    """For each rank its micro-batches, each a list of indices into `lengths`.
+
+    What holds: every index is in exactly one micro-batch; a micro-batch has at most `token_budget` tokens,
+    or one sequence that is longer than that; all ranks have the same number of micro-batches (collectives
+    need that), some of which are empty where there are fewer sequences than places. Micro-batches that run
+    at the same time on different ranks cost about the same, and so do all ranks in total. A token of a
+    sequence of length L costs 1 + L / attention_crossover.
+    """
+    costs = [length * (1 + length / attention_crossover) for length in lengths]
+    places = ranks * max(1, -(-sum(lengths) // (token_budget * ranks)))
+    while (bins := _fill(lengths, costs, places, token_budget)) is None:
+        places += ranks
+    by_cost = sorted(bins, key=lambda indices: sum(costs[i] for i in indices), reverse=True)
+    plan: list[list[list[int]]] = [[] for _ in range(ranks)]
+    for start in range(0, places, ranks):
+        row = by_cost[start : start + ranks]
+        # Every second row is dealt backwards, so that no rank always gets the costliest.
+        for rank, indices in enumerate(row if start // ranks % 2 == 0 else reversed(row)):
+            plan[rank].append(indices)
+    return plan
+
+
+def _fill(
+    lengths: Sequence[int], costs: Sequence[float], places: int, token_budget: int
+) -> list[list[int]] | None:
+    """Longest first, each into the cheapest bin that has room; None if one finds no room."""
+    bins: list[list[int]] = [[] for _ in range(places)]
+    tokens = [0] * places
+    loads = [0.0] * places
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
+        with_room = (p for p in range(places) if not bins[p] or tokens[p] + lengths[index] <= token_budget)
+        place = min(with_room, key=lambda p: loads[p], default=None)
+        if place is None:
+            return None
+        bins[place].append(index)
+        tokens[place] += lengths[index]
+        loads[place] += costs[index]
+    return bins

@@ -1,0 +1,98 @@
+"""Episodes as a trainer sees them: token sequences, which tokens the policy chose, and one reward.
+
+A trajectory becomes one segment as long as its context only grew; where the whole context was sent again
+(`context_reset`), a new segment begins. Every token the engine sampled is a response token of exactly one
+segment and carries the engine's logprob; everything else is context and is never trained on.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.admission import Versions
+from rl_agent.types import Status, Step, Trajectory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """One token sequence; the three arrays have its length, and its first token is context."""
+
+    token_ids: NDArray[np.int32]
+    is_response: NDArray[np.bool_]
+    behaviour: NDArray[np.float32]
+    """The engine's logprob of each response token; 0 elsewhere."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One finished episode."""
+
+    key: str
+    segments: tuple[Segment, ...]
+    reward: float
+    versions: Versions
+
+    @property
+    def response_tokens(self) -> int:
+        return sum(int(segment.is_response.sum()) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The episodes of one group that have a reward; the others cannot be compared with them."""
+
+    key: str
+    samples: tuple[Sample, ...]
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(len(segment) for sample in self.samples for segment in sample.segments)
+
+
+def make_group(trajectories: Iterable[Trajectory]) -> Group:
+    """The group of these siblings, in the order of their attempts. Raises ConfigError for images."""
+    siblings = sorted(trajectories, key=lambda trajectory: trajectory.key.attempt)
+    finished = [t for t in siblings if t.status is Status.COMPLETED and t.reward is not None]
+    first = siblings[0]
+    key = f"{first.iteration}/{first.key.task_id}:{first.key.group}"
+    return Group(key, tuple(_sample(trajectory) for trajectory in finished))
+
+
+def _sample(trajectory: Trajectory) -> Sample:
+    assert trajectory.reward is not None
+    versions = Versions(trajectory.weight_version_min, trajectory.weight_version_max)
+    return Sample(str(trajectory.key), tuple(_segments(trajectory)), trajectory.reward, versions)
+
+
+def _segments(trajectory: Trajectory) -> Iterator[Segment]:
+    steps: list[Step] = []
+    for step in trajectory.steps:
+        if step.observation.images:
+            raise ConfigError(f"{trajectory.key}: has images, and this trainer reads text alone")
+        if step.context_reset and steps:
+            yield _segment(steps)
+            steps = []
+        steps.append(step)
+    if steps:
+        yield _segment(steps)
+
+
+def _segment(steps: list[Step]) -> Segment:
+    token_ids: list[int] = []
+    is_response: list[bool] = []
+    behaviour: list[float] = []
+    for step in steps:
+        response = step.generation
+        token_ids += [*step.prompt_token_ids, *response.token_ids]
+        is_response += [False] * len(step.prompt_token_ids) + [True] * len(response.token_ids)
+        behaviour += [0.0] * len(step.prompt_token_ids) + list(response.logprobs)
+    is_response[0] = False  # nothing comes before the first token, so it has no probability to train
+    return Segment(
+        np.array(token_ids, np.int32), np.array(is_response, np.bool_), np.array(behaviour, np.float32)
+    )
