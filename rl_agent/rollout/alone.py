@@ -28,16 +28,14 @@ class AloneWork:
     def __init__(self, chunk_tasks: int) -> None:
         self.shard: str | None = None
         self.is_published = False
+        self.sample_digest: str | None = None
+        self.weight_version: int | None = None
         self.on_lost: Callable[[str], tuple[int, set[int]]] = lambda name: (0, set())
         self._chunk_tasks = chunk_tasks
         self._free: deque[AloneChunk] = deque()
         self._held: dict[int, AloneChunk] = {}
         self._changed = asyncio.Event()
         self._is_closed = False
-
-    @property
-    def held(self) -> list[AloneChunk]:
-        return list(self._held.values())
 
     async def publish(self, groups: list[list[int]], *, digest: str, weight_version: int) -> None:
         for first in range(0, len(groups), self._chunk_tasks):

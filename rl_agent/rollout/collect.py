@@ -55,12 +55,8 @@ class Chunk(Protocol):
 class ChunkSource(Protocol):
     """Where a rank's episodes come from: what the collector needs of `cluster.work.Work`."""
 
-    @property
-    def held(self) -> Sequence[Chunk]:
-        """What this rank claimed before and has not reported."""
-
     async def next_chunk(self) -> Chunk | None:
-        """Claim a chunk; None if nothing is left to claim now."""
+        """Claim a chunk, first what this rank has claimed before; None if nothing is left to claim now."""
 
     async def more_or_closed(self) -> bool:
         """Wait: True once there is more to claim, False once the iteration is complete."""
@@ -127,8 +123,6 @@ class Collector:
         """
         self._check_stop_rule()
         try:
-            for chunk in source.held:
-                self._take(chunk, source)
             async with asyncio.TaskGroup() as jobs:
                 while True:
                     await self._places.acquire()
@@ -223,14 +217,14 @@ class Collector:
 
     # --- when the rest is given up ---
     def _check_stop_rule(self) -> None:
-        """The only rank judges the whole iteration; one of several what it claimed, once there is no more."""
+        """Every rank judges what it claimed, once there is no more; the only one also the whole iteration."""
+        if self._is_exhausted:
+            self._apply_stop_rule(self.recorded_here, self._claimed)
         whole = self._whole()
         if whole is not None:
-            done, total = self.done, whole
-        elif self._is_exhausted:
-            done, total = self.recorded_here, self._claimed
-        else:
-            return
+            self._apply_stop_rule(self.done, whole)
+
+    def _apply_stop_rule(self, done: int, total: int) -> None:
         now = self._clock()
         deadline = self._settings.stop_rule.deadline(done=done, total=total, now=now, deadline=self._deadline)
         if deadline is not None and self._deadline is None and done < total:

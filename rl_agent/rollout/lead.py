@@ -111,7 +111,7 @@ class Lead:
                 if found.attempt < header.attempt or shard.name == work.shard
             }
         else:
-            if assignment.resume and not begun:
+            if assignment.resume_must_exist and not begun:
                 growing = self._paths.checkpoint_shard(header.split, header.iteration)
                 raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
             begun = begun if assignment.resume else {}
@@ -140,7 +140,7 @@ class Lead:
         entries = await asyncio.to_thread(self._count_others, parts)
         missing = self._ledger.missing()
         if missing:
-            first, folder = self._sample.specs[missing[0]].key, self._paths.trajectory_dir(self._header.split)
+            first, folder = self._sample.specs[missing[0]].key, self._shard.folder
             raise StoreError(
                 f"{folder}: holds no file with {len(missing)} episodes that were run, {first} the first;"
                 " --resume runs them again"
@@ -149,9 +149,8 @@ class Lead:
 
     def _count_others(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
         own = self._shard.shard.name if self._shard.shard is not None else None
-        folder = self._paths.trajectory_dir(self._header.split)
         return [
-            self._count(Part(folder / part.name, part.cut_bytes), part.rank)
+            self._count(Part(self._shard.folder / part.name, part.cut_bytes), part.rank)
             for part in parts
             if part.name != own and part.cut_bytes != 0
         ]
@@ -169,6 +168,6 @@ class Lead:
         ]
 
     def _survey_lost(self, name: str) -> tuple[int, set[int]]:
-        shard: Path = self._paths.trajectory_dir(self._header.split) / name
+        shard: Path = self._shard.folder / name
         keys, size_bytes = takeover.read_lost(shard)
         return size_bytes, {self._sample.index(key) for key in keys}

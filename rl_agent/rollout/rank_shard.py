@@ -58,6 +58,10 @@ class RankShard:
     ) -> None:
         await self._stack.aclose()
 
+    @property
+    def folder(self) -> Path:
+        return self._paths.trajectory_dir(self._header.split)
+
     async def resume(self, shard: Path, *, episodes: int) -> None:
         """Go on with a file that this node began and that holds so many episodes, all in the ledger."""
         resumed = ShardWriter.resume(growing_name(shard), fsync=self._fsync)

@@ -33,6 +33,12 @@ from rl_agent.types import Phase
 class Work(lead.Work, Protocol):
     """The chunks of a phase, as a rollout needs them of `cluster.work.Work`."""
 
+    @property
+    def sample_digest(self) -> str | None:
+        """Of the sample that the chunks are of; known once there is more to claim."""
+
+    @property
+    def weight_version(self) -> int | None: ...
     def set_shard(self, name: str) -> None: ...
 
 
@@ -102,18 +108,35 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
         if member.is_master:
             master = lead.Lead(assignment, sample, ledger, header, work=work, rollout=rollout, shard=shard)
             return await master.run()
-        return await _follow(assignment, work, rollout, shard)
+        return await _follow(header, work, rollout, shard)
 
 
-async def _follow(assignment: Assignment, work: Work, rollout: RankRollout, shard: RankShard) -> str:
+async def _follow(header: ShardHeader, work: Work, rollout: RankRollout, shard: RankShard) -> str:
     """What every rank but the master does."""
+    if await work.more_or_closed():
+        _check_agreement(header, work)
     if work.shard is not None:  # the engine was lost on the way
-        begun = assignment.config.paths.trajectory_dir(assignment.split) / work.shard
+        begun = shard.folder / work.shard
         episodes = rollout.count(read_parts([Part(begun)], TRAJECTORY))
         await shard.resume(begun, episodes=episodes)
     await rollout.collect(work)
     await shard.close()
     return account(rollout.collector.submitted, rollout.collector.ended)
+
+
+def _check_agreement(header: ShardHeader, work: Work) -> None:
+    """Raises ConfigError if the master gives out another sample, or wants another model."""
+    where = f"{header.split} iteration {header.iteration}"
+    if work.sample_digest != header.sample_digest:
+        raise ConfigError(
+            f"{where}: this node samples other episodes than the master; give both the same task files, seed,"
+            " sizes and step limits"
+        )
+    if work.weight_version != header.weight_version:
+        raise ConfigError(
+            f"{where}: the master wants weight version {work.weight_version}, this node would serve"
+            f" {header.weight_version}; both must see the same {header.model}"
+        )
 
 
 def _engine_client(config: Config) -> EngineClient:

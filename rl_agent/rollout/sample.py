@@ -21,6 +21,9 @@ class Assignment:
     split: Split
     iteration: int
     resume: bool
+    """Go on with what this run has begun of the iteration."""
+    resume_must_exist: bool = True
+    """Nothing to go on with is an error."""
 
     @property
     def config(self) -> Config:

@@ -42,12 +42,11 @@ class FakeChunk:
 class FakeSource:
     """Chunks of `size` episodes for one rank; `later` are published once nothing is left to claim."""
 
-    def __init__(self, count, *, size=3, later=(), held=()):
+    def __init__(self, count, *, size=3, later=()):
         firsts = range(0, count, size)
         self.free = [FakeChunk(first, range(first, min(first + size, count))) for first in firsts]
         self.later = list(later)
-        self.held = list(held)
-        self.claimed = list(held)
+        self.claimed = []
         self.reported = []
         self.closed = asyncio.Event()
 
@@ -347,14 +346,6 @@ async def test_what_is_recorded_already_is_not_run_and_its_chunk_is_reported():
     assert sorted(source.reported) == [0, 3]
 
 
-async def test_chunks_that_the_rank_still_holds_are_run_too():
-    writer = FakeWriter()
-    source = FakeSource(0, held=[FakeChunk(7, range(2))], later=[FakeChunk(8, range(2, 4))])
-    await collect(make_collector(lambda kind: FakeEnvironment(), writer), source)
-    assert source.reported == [7, 8]
-    assert len(writer.trajectories) == 4
-
-
 async def test_one_of_several_ranks_gives_up_only_what_it_claimed_once_nothing_is_left_to_claim():
     made = iter(range(1000))
     writer = FakeWriter()
@@ -381,6 +372,18 @@ async def test_the_only_rank_gives_up_also_what_it_has_not_claimed():
     )
     await collect(collector, FakeSource(20, size=1))
     assert writer.statuses() == {Status.COMPLETED: 10, Status.ABANDONED: 10}
+
+
+async def test_a_rank_whose_companions_are_gone_gives_up_too():
+    made, stuck = iter(range(1000)), FakeEnvironment(hangs=["reset"])
+    collector = make_collector(
+        lambda kind: FakeEnvironment() if next(made) else stuck,
+        FakeWriter(),
+        stop_rule=StopRule(0.9, 0.0),
+        whole=lambda: 1000,  # most of them recorded by others
+    )
+    await collect(collector, FakeSource(20))
+    assert collector.ended == {Status.COMPLETED: 19, Status.ABANDONED: 1}
 
 
 async def test_work_that_comes_in_the_grace_period_ends_it():
