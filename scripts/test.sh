@@ -16,7 +16,7 @@ lint() {
   .venv/bin/ruff check .
   .venv/bin/ruff format --check .
   .venv/bin/mypy
-  .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh .ci/run
+  .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh scripts/slurm/* .ci/run
 }
 
 main() {
@@ -28,6 +28,7 @@ main() {
   extra=$(detect_extra)
   check_machine "$extra"
   ensure_system_packages
+  [[ $what != integration && $what != all ]] || ensure_slurm
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
   [[ $what != lint && $what != all ]] || lint

@@ -6,6 +6,7 @@ readonly UV_VERSION=0.13.8
 readonly NEEDED_DISK_GIB=8
 readonly NEEDED_MEMORY_GIB=6
 readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles at run time
+readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 
 # Print a line for a person on stderr.
 # Usage: say <words…>
@@ -56,20 +57,35 @@ check_machine() {
   ((free_gib >= needed_gib)) || refuse "$needed_gib GiB of disk are needed under $PROJECT_ROOT, $free_gib are free"
 }
 
+# Install Debian packages, as root or by sudo without a password.
+# Usage: install_packages <packages…>
+install_packages() {
+  local as_root=()
+  say "setup: installing $*"
+  ((EUID == 0)) || as_root=(sudo -n)
+  { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q --no-install-recommends "$@"; } >&2
+}
+
 # Install the Debian packages that are missing.
 # Usage: ensure_system_packages
 ensure_system_packages() {
-  local package missing=() as_root=()
+  local package missing=()
   command -v apt-get >/dev/null || return 0
   for package in "${DEBIAN_PACKAGES[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   ((${#missing[@]})) || return 0
-  say "setup: installing ${missing[*]}"
-  ((EUID == 0)) || as_root=(sudo -n)
-  if ! { "${as_root[@]}" apt-get update -q && "${as_root[@]}" apt-get install -y -q "${missing[@]}"; } >&2; then
+  install_packages "${missing[@]}" ||
     refuse "could not install ${missing[*]}; as root: apt-get install ${missing[*]}"
-  fi
+}
+
+# Install Slurm's daemons for the tests that start them, unless there are some; without, those tests are skipped.
+# Usage: ensure_slurm
+ensure_slurm() {
+  if PATH=$PATH:/usr/sbin:/sbin type -P munged slurmctld slurmd sbatch >/dev/null; then return 0; fi
+  command -v apt-get >/dev/null || return 0
+  install_packages "${SLURM_PACKAGES[@]}" ||
+    say "setup: could not install ${SLURM_PACKAGES[*]}: the tests with a real Slurm will be skipped"
 }
 
 # Print the file whose presence says that the environment is whole and made from these requirements.

@@ -1,8 +1,8 @@
 """A real Slurm on this machine: Debian's daemons over a configuration in a temporary folder.
 
 Nothing of an installed Slurm is used but its programs: the daemons listen on free ports of the loopback, keep
-their state in the folder, run as the caller and authenticate by their own munge. A job's processes are found in
-/proc, which takes neither root nor cgroups.
+their state in the folder, run as the caller, and authenticate by their own munge. They find a job's processes
+in /proc, which takes neither root nor cgroups.
 """
 
 import getpass
