@@ -1,6 +1,5 @@
 """Tells which model a run serves, verifies it on this node, or remembers that it was served."""
 
-import argparse
 import time
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
@@ -22,9 +21,7 @@ examples
 
 
 def main(argv: list[str]) -> int:
-    parser = plan_parser("model", SUMMARY)
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = plan_parser("model", SUMMARY, EXAMPLES)
     parser.add_argument("action", nargs="?", choices=("verify", "served"))
     parser.add_argument(
         "--wait-s", type=float, default=0.0, help="a shared file system may show files late (default 0)"

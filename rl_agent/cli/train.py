@@ -1,6 +1,5 @@
 """Becomes LLaMA-Factory: the caller owns its process group, its log and its deadline."""
 
-import argparse
 import os
 import sys
 
@@ -22,9 +21,7 @@ With several nodes, prepare-update is told their number too, and each node calls
 
 
 def main(argv: list[str]) -> int:
-    parser = plan_parser("train", SUMMARY)
-    parser.epilog = EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = plan_parser("train", SUMMARY, EXAMPLES)
     parser.add_argument("--iteration", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
     parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")

@@ -2,66 +2,22 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.config import Plan
-from rl_agent.paths import PROJECT_ROOT
+from rl_agent.monitor import metrics
 from rl_agent.types import EpisodeKey, Observation
 from rl_agent.update.export import Dialogue, Spoken, Turn, example
 from tests.integration.tiny_model import make_plan, make_tiny_model
-from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
+from tests.integration.training import assert_serves, collect, optimizer_steps, tensors_of, update
 
 pytestmark = pytest.mark.timeout(300)
 
 
-async def collect(plan: Plan, iteration: int, count: int) -> None:
-    """A finished shard of right answers, as the engine would write them."""
-    episodes = []
-    for index in range(count):
-        step = make_step(f"{index % 30 + 7}<|im_end|>", observation=f"What is {index % 30} + 7?")
-        episodes.append(make_trajectory(index, iteration=iteration, steps=(step,)))
-    write_shard(plan.paths.shard("train", iteration), make_header(iteration), *episodes)
-
-
-def run_verb(verb: str, plan: Plan, iteration: int) -> str:
-    path = plan.paths.log_path / "plan.json"
-    plan.write(path)
-    argv = [sys.executable, "-m", "rl_agent.cli", verb, "--plan", str(path), "--iteration", str(iteration)]
-    done = subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.strip()
-
-
-def update(plan: Plan, iteration: int) -> tuple[Path, list[dict]]:
-    """Run the three verbs; returns the served folder and the log lines of the steps."""
-    run_verb("prepare-update", plan, iteration)
-    run_verb("train", plan, iteration)
-    path, version = run_verb("publish", plan, iteration).split("\t")
-    assert version == str(iteration)
-    log = (plan.paths.training_dir(iteration) / "trainer_log.jsonl").read_text().splitlines()
-    return Path(path), [line for line in map(json.loads, log) if "loss" in line]
-
-
-def optimizer_steps(folder: Path) -> set[int]:
-    import torch
-
-    state = torch.load(folder / "trainer" / "optimizer.pt", weights_only=True)
-    return {int(entry["step"]) for entry in state["state"].values()}
-
-
-def tensors_of(folder: Path) -> dict:
-    from safetensors.numpy import load_file
-
-    return load_file(folder / "model.safetensors")
-
-
-async def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(tmp_path):
+def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(tmp_path):
     base = make_tiny_model(tmp_path / "base model")
     log_path = tmp_path / "log path ü"
     settings = [
@@ -72,13 +28,13 @@ async def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(
         "trainer.val_split_ratio=0.1",
     ]
     first_plan = make_plan(log_path, base, "trainer.learning_rate=0.001", *settings)
-    await collect(first_plan, 1, 60)
+    collect(first_plan, 1, 60)
     first, first_log = update(first_plan, 1)
     # 60 examples, 6 of them held out: 7 batches of 8, 4 optimizer steps an epoch, 2 epochs.
     assert [line["current_steps"] for line in first_log] == list(range(1, 9))
 
     second_plan = make_plan(log_path, base, "trainer.learning_rate=0.0005", *settings)
-    await collect(second_plan, 2, 25)
+    collect(second_plan, 2, 25)
     second, second_log = update(second_plan, 2)
     # 85 examples, 8 held out: 10 batches, 5 steps an epoch, 2 epochs, after the 8 of before.
     assert [line["current_steps"] for line in second_log] == list(range(9, 19))
@@ -94,9 +50,14 @@ async def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(
 
     assert_serves(second, base)
     assert_steps_match_the_learning_rate(first, second, steps=10, learning_rate=0.0005)
-    numbers = [json.loads(line) for line in second_plan.paths.metrics.read_text().splitlines()]
+    records = list(metrics.read(second_plan.paths.metrics))
+    numbers = [record for record in records if "update/loss" in record]
     assert [n["update/total_steps"] for n in numbers] == [8, 18]
     assert all(math.isfinite(n["update/eval_loss"]) for n in numbers)
+    steps = [record for record in records if "update_step/loss" in record]
+    assert [step["update_step"] for step in steps] == list(range(1, 19))
+    assert [step["update_step/loss"] for step in steps] == pytest.approx(losses)
+    assert all(step["update_step/grad_norm"] > 0 for step in steps)
 
 
 def assert_steps_match_the_learning_rate(old: Path, new: Path, *, steps: int, learning_rate: float) -> None:
@@ -106,26 +67,7 @@ def assert_steps_match_the_learning_rate(old: Path, new: Path, *, steps: int, le
     assert 0.3 * steps * learning_rate < farthest < 1.6 * steps * learning_rate
 
 
-def assert_serves(folder: Path, base: Path) -> None:
-    """transformers loads it; its tokenizer and chat template are the base model's."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    messages = [{"role": "user", "content": "What is 3 + 7?"}]
-    old, new = AutoTokenizer.from_pretrained(base), AutoTokenizer.from_pretrained(folder)
-    assert old.apply_chat_template(messages) == new.apply_chat_template(messages)
-    assert old.get_vocab() == new.get_vocab()
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    with torch.no_grad():
-        logits = model(**new("What is", return_tensors="pt", return_token_type_ids=False)).logits
-    assert bool(torch.isfinite(logits).all())
-    assert not list(folder.glob("*.pt")) and not list(folder.glob("*.bin"))
-    start, end = tensors_of(base), tensors_of(folder)
-    assert start.keys() == end.keys()
-    assert any((start[name] != end[name]).any() for name in start)
-
-
-async def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
+def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
     base = make_tiny_model(tmp_path / "base")
     plan = make_plan(
         tmp_path / "log",
@@ -135,9 +77,9 @@ async def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
         "trainer.warmup_steps=0",
         "trainer.num_train_epochs=4",
     )
-    await collect(plan, 1, 60)
+    collect(plan, 1, 60)
     first, first_log = update(plan, 1)
-    await collect(plan, 2, 30)
+    collect(plan, 2, 30)
     second, second_log = update(plan, 2)
 
     assert second_log[0]["current_steps"] == first_log[-1]["current_steps"] + 1
@@ -147,6 +89,29 @@ async def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
     assert_serves(second, base)
     adapter = json.loads((second / "trainer" / "adapter_config.json").read_bytes())
     assert adapter["base_model_name_or_path"] == str(base)
+
+
+def test_a_decaying_schedule_runs_anew_in_each_update_with_the_old_moments(tmp_path):
+    base = make_tiny_model(tmp_path / "base")
+    plan = make_plan(
+        tmp_path / "log",
+        base,
+        "trainer.lr_scheduler_type=cosine",
+        "trainer.learning_rate=0.001",
+        "trainer.warmup_steps=0",
+        "trainer.max_steps=4",
+    )
+    collect(plan, 1, 60)
+    _, first_log = update(plan, 1)
+    second, second_log = update(plan, 2)
+
+    rates = [[line["lr"] for line in log] for log in (first_log, second_log)]
+    assert rates[0] == pytest.approx([0.001, 0.00085355, 0.0005, 0.00014645], rel=1e-4)
+    assert rates[1] == rates[0]
+    assert optimizer_steps(second) == {8}
+    assert second_log[-1]["loss"] < first_log[-1]["loss"]
+    steps = [line["update_step"] for line in metrics.read(plan.paths.metrics) if "update_step" in line]
+    assert steps == list(range(1, 9))
 
 
 def test_what_is_trained_on_is_what_the_engine_saw(tmp_path):
