@@ -1,0 +1,261 @@
+"""The folder that nodes share: JSON records that are written whole, and names that one node alone gets.
+
+A record is replaced by rename under its own name and read by opening that name. On NFS that is what
+revalidates (close-to-open): `stat` and directory listings may show what was there up to a minute ago. So a
+listing is only good for discovering names; being late there costs time, never correctness.
+
+`LaggingFolder` shows all of that, reproducibly, on a local disk. `MemoryFolder` is for one process alone.
+"""
+
+import errno
+import json
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rl_agent.errors import StoreError, UsageError
+
+Record = dict[str, Any]
+Stamp = tuple[int, ...]
+"""Differs between two versions of a file."""
+
+LAG_VARIABLE = "RL_AGENT_FOLDER_LAG"
+"""`<seconds>:<seed>`: fault injection, see `LaggingFolder`."""
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+
+
+class Folder(Protocol):
+    """Every method raises StoreError where the file system fails; names are relative, with slashes."""
+
+    def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
+        """Replace a record; readers see the old one or the new one. Durable: also after a power cut."""
+
+    def read(self, name: str) -> Record | None:
+        """None where there is nothing, or nothing that can be read as a record."""
+
+    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+        """The version now, and its record if that version is not the one `seen`."""
+
+    def create_exclusive(self, name: str, record: Record) -> bool:
+        """Create a record, whole; False if the name is taken. Of all nodes that try, one gets True."""
+
+    def names(self, folder: str) -> list[str]:
+        """What a folder holds, sorted; may be late. Nothing where it is not there."""
+
+
+def write_whole(path: Path, record: Record, *, is_durable: bool = True) -> None:
+    """Write `record` so that a reader sees all of it or nothing. Makes the folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+class SharedFolder:
+    """A folder on a file system that all nodes see."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._has_links = True
+
+    def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
+        path = self.root / name
+        try:
+            self._check_root(path)
+            write_whole(path, record, is_durable=is_durable)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def read(self, name: str) -> Record | None:
+        return self.look(name, None)[1]
+
+    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+        for is_last in (False, True):
+            try:
+                return self._look(name, seen)
+            except OSError as error:
+                if error.errno in _ABSENT:
+                    return None, None
+                if error.errno != errno.ESTALE or is_last:  # stale: the name has another file by now
+                    raise StoreError(f"{self.root / name}: cannot be read: {error.strerror}") from error
+        raise AssertionError
+
+    def _look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+        with (self.root / name).open("rb", buffering=0) as file:
+            stat = os.fstat(file.fileno())
+            stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            return stamp, None if stamp == seen else _parse(file.readall())
+
+    def create_exclusive(self, name: str, record: Record) -> bool:
+        """By link, so that the record is there whole or not at all; without links by O_EXCL."""
+        path = self.root / name
+        try:
+            self._check_root(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if self._has_links:
+                try:
+                    return _link_new(path, record)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    self._has_links = False
+            return _open_new(path, record)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
+
+    def names(self, folder: str) -> list[str]:
+        path = self.root / folder
+        try:
+            return sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return []
+            raise StoreError(f"{path}: cannot be listed: {error.strerror}") from error
+
+    def _check_root(self, path: Path) -> None:
+        """A log path that was removed is not made again by the way."""
+        if not path.parent.is_dir() and not self.root.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"the folder {self.root} is gone")
+
+
+def _parse(content: bytes) -> Record | None:
+    try:
+        record = json.loads(content)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _link_new(path: Path, record: Record) -> bool:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        _open_new(temporary, record)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return temporary.stat().st_nlink > 1  # NFS may lose the answer to a link that it made
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _open_new(path: Path, record: Record) -> bool:
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(json.dumps(record).encode() + b"\n")
+    return True
+
+
+class MemoryFolder:
+    """The same within one process, and nothing is left of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, tuple[Stamp, str]] = {}
+        self._version = 0
+
+    def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
+        with self._lock:
+            self._version += 1
+            self._files[name] = ((self._version,), json.dumps(record))
+
+    def read(self, name: str) -> Record | None:
+        return self.look(name, None)[1]
+
+    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+        stamp, text = self._files.get(name, (None, "null"))
+        return stamp, None if stamp == seen else json.loads(text)
+
+    def create_exclusive(self, name: str, record: Record) -> bool:
+        with self._lock:
+            if name in self._files:
+                return False
+            self._version += 1
+            self._files[name] = ((self._version,), json.dumps(record))
+            return True
+
+    def names(self, folder: str) -> list[str]:
+        start = folder + "/"
+        with self._lock:
+            below = [name[len(start) :] for name in self._files if name.startswith(start)]
+        return sorted({name.partition("/")[0] for name in below})
+
+
+class LaggingFolder:
+    """Shows the writes of others late and out of order, as NFS with attribute caching does, and worse.
+
+    What a reader has seen of a name (its content, its absence, a listing) it sees again for a random time, up
+    to `lag_s`; names age apart from each other. Own writes show at once; `create_exclusive` asks the server.
+    """
+
+    def __init__(
+        self, server: Folder, *, lag_s: float, seed: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._server = server
+        self._lag_s = lag_s
+        self._random = random.Random(seed)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: dict[str, tuple[float, Stamp | None, Record | None]] = {}
+        self._listings: dict[str, tuple[float, list[str]]] = {}
+
+    def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
+        self._server.write_whole(name, record, is_durable=is_durable)
+        self._records.pop(name, None)
+
+    def read(self, name: str) -> Record | None:
+        return self.look(name, None)[1]
+
+    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+        with self._lock:
+            found = self._records.get(name)
+            if found is None or found[0] <= self._clock():
+                found = self._records[name] = (self._until(), *self._server.look(name, None))
+        _, stamp, record = found
+        return stamp, None if stamp == seen else record
+
+    def create_exclusive(self, name: str, record: Record) -> bool:
+        is_mine = self._server.create_exclusive(name, record)
+        if is_mine:
+            self._records.pop(name, None)
+        return is_mine
+
+    def names(self, folder: str) -> list[str]:
+        with self._lock:
+            found = self._listings.get(folder)
+            if found is None or found[0] <= self._clock():
+                found = self._listings[folder] = (self._until(), self._server.names(folder))
+        return found[1]
+
+    def _until(self) -> float:
+        return self._clock() + self._random.uniform(0.0, self._lag_s)
+
+
+def open_folder(root: Path, environ: Mapping[str, str]) -> Folder:
+    """The shared folder, lagging if RL_AGENT_FOLDER_LAG says so. Raises UsageError if that is malformed."""
+    text = environ.get(LAG_VARIABLE)
+    if not text:
+        return SharedFolder(root)
+    lag, _, seed = text.partition(":")
+    try:
+        return LaggingFolder(SharedFolder(root), lag_s=float(lag), seed=int(seed))
+    except ValueError as error:
+        raise UsageError(f"{LAG_VARIABLE}={text}: expected SECONDS:SEED, such as 5:1") from error
