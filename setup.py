@@ -19,6 +19,7 @@ COMMON = [
     "numpy",
     "openai",
     "pandas",
+    "prometheus-client",
     "psutil",
     "pyarrow",
     "pydantic>=2.10",

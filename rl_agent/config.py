@@ -221,6 +221,42 @@ class ClusterConfig(Section):
         return lease_s
 
 
+class PoolConfig(Section):
+    """Settings of the manager of a rollout pool; not part of a run's configuration."""
+
+    host: str
+    port: Annotated[int, Field(ge=0, le=65535)]
+    token_file: Path | None
+    token_env_var: str
+    tls_certificate: Path | None
+    tls_key: Path | None
+    allowed_sender_ips: tuple[str, ...]
+    allowed_engine_networks: tuple[str, ...]
+    journal: Path | None
+    model: str | None
+    weight_version: Annotated[int, Field(ge=0)]
+    lease_s: Seconds
+    heartbeat_s: Seconds
+    probe_interval_s: Seconds
+    start_timeout_s: Seconds
+    stall_timeout_s: Seconds
+    request_timeout_s: Seconds
+    poison_engines: Positive
+    poison_progress_tokens: Positive
+    max_fruitless: Positive
+    policy: Literal["least_work", "least_loaded", "round_robin"]
+    affinity_slack: Annotated[float, Field(ge=0)]
+    rebalance_interval_s: Seconds
+    rebalance_gain_s: Annotated[float, Field(ge=0)]
+    default_capacity: Positive
+    max_engines: Positive
+    max_open_requests: Positive
+    max_calls_per_s: Seconds
+    max_body_mib: Positive
+    max_sessions: Positive
+    on_demand_price_per_hour: Annotated[float, Field(ge=0)]
+
+
 class WandbConfig(Section):
     project: str
     entity: str | None

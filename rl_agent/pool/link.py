@@ -7,7 +7,7 @@ makes every engine abort the request. Nothing here waits for a stalled stream: t
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -140,7 +140,7 @@ class EngineLink:
         request_id: str,
         *,
         token_by_token: bool = False,
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """The response as it is made; ends after the chunk that finishes it. Raises StreamError, Refused."""
         if self._adapter is None or self.info is None:
             raise StreamError("the engine was not probed")

@@ -1,0 +1,226 @@
+"""The manager's own HTTP: engines register and beat, runs submit and collect, people look."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import aiohttp
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+from yarl import URL
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool import events
+from rl_agent.pool.batches import Batches, TooMany
+from rl_agent.pool.guard import check_address, problem
+from rl_agent.pool.link import EngineLink, HttpTransport
+from rl_agent.pool.records import EngineOffer, Load
+from rl_agent.pool.report import metrics_text, status_of
+from rl_agent.pool.results import Run
+from rl_agent.pool.service import Pool
+from rl_agent.pool.settings import networks_of
+from rl_agent.pool.wire import (
+    BatchAnswer,
+    BatchRequest,
+    BeatAnswer,
+    BeatRequest,
+    DrainRequest,
+    LeaveRequest,
+    ModelRequest,
+    RegisterAnswer,
+    RegisterRequest,
+    Sample,
+)
+
+T = TypeVar("T", bound=BaseModel)
+LONGEST_WAIT_S = 3600.0
+
+
+class PoolApi:
+    """The handlers; `session` reaches engines that have an address."""
+
+    def __init__(self, config: PoolConfig, batches: Batches, session: aiohttp.ClientSession) -> None:
+        self._config = config
+        self._batches = batches
+        self._session = session
+        self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
+
+    @property
+    def _pool(self) -> Pool:
+        return self._batches.pool
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/health", self.health),
+            web.get("/status", self.status),
+            web.get("/metrics", self.metrics),
+            web.post("/engines", self.register),
+            web.post("/engines/{engine}/beat", self.beat),
+            web.post("/engines/{engine}/drain", self.drain),
+            web.post("/engines/{engine}/leave", self.leave),
+            web.post("/model", self.model),
+            web.post("/runs/{run}/requests", self.submit),
+            web.get("/runs/{run}/samples", self.samples),
+            web.delete("/runs/{run}", self.drop),
+        ]
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def status(self, request: web.Request) -> web.Response:
+        return web.json_response(status_of(self._batches, self._config))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=metrics_text(self._batches), content_type="text/plain")
+
+    async def register(self, request: web.Request) -> web.Response:
+        asked = await read(request, RegisterRequest)
+        if len(self._pool.state.engines) >= self._config.max_engines:
+            raise problem(503, f"the pool has {self._config.max_engines} engines, as many as it takes")
+        if asked.url is None:
+            raise problem(422, "url is missing: the address at which the manager reaches the engine")
+        url = self._checked_url(asked.url, request.remote)
+        offer = EngineOffer(
+            engine_id=secrets.token_hex(16),
+            name=url if not asked.has_worker else asked.name,
+            capacity=asked.capacity or self._config.default_capacity,
+            price_per_hour=asked.price_per_hour,
+        )
+        link = EngineLink(HttpTransport(self._session, url, asked.api_key))
+        self._pool.register(offer, link, has_worker=asked.has_worker)
+        config = self._config
+        answer = RegisterAnswer(
+            engine_id=offer.engine_id, lease_s=config.lease_s, heartbeat_s=config.heartbeat_s
+        )
+        return web.json_response(answer.model_dump(), status=201)
+
+    def _checked_url(self, text: str, peer: str | None) -> str:
+        try:
+            url = URL(text)
+            port = url.port
+        except ValueError:
+            raise problem(422, f"{text!r} is no URL") from None
+        if url.scheme not in ("http", "https") or not url.host or not port or url.user:
+            raise problem(422, f"url={text!r}: expected http://ADDRESS:PORT")
+        check_address(url.host, peer, self._engine_networks)
+        return str(url.origin())
+
+    async def beat(self, request: web.Request) -> web.Response:
+        asked = await read(request, BeatRequest)
+        engine = self._engine(request)
+        load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
+        self._pool.tell(events.Beat(engine, load))
+        state = self._pool.state
+        found = state.engines[engine]
+        answer = BeatAnswer(
+            state=found.state.value,
+            reason=found.reason,
+            model=state.model,
+            weight_version=state.weight_version,
+        )
+        return web.json_response(answer.model_dump())
+
+    async def drain(self, request: web.Request) -> web.Response:
+        asked = await read(request, DrainRequest)
+        deadline_s = asked.deadline_s
+        if "deadline_s" in request.query:
+            try:
+                deadline_s = DrainRequest(deadline_s=float(request.query["deadline_s"])).deadline_s
+            except ValueError:
+                raise problem(422, "deadline_s: expected seconds, at most 86400") from None
+        until = self._pool.clock() + deadline_s
+        self._pool.tell(events.DrainAsked(self._engine(request), until, asked.reason))
+        return web.json_response({"deadline_s": deadline_s})
+
+    async def leave(self, request: web.Request) -> web.Response:
+        asked = await read(request, LeaveRequest)
+        self._pool.tell(events.EngineEnded(self._engine(request), asked.reason, asked.is_crash))
+        return web.json_response({})
+
+    async def model(self, request: web.Request) -> web.Response:
+        asked = await read(request, ModelRequest)
+        if asked.weight_version < self._pool.state.weight_version:
+            raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
+        self._pool.tell(events.ModelWanted(asked.model, asked.weight_version))
+        return web.json_response({"weight_version": self._pool.state.weight_version})
+
+    async def submit(self, request: web.Request) -> web.Response:
+        asked = await read(request, BatchRequest)
+        try:
+            accepted, known = await self._batches.submit(_run_name(request), asked)
+        except TooMany:
+            limit = self._config.max_open_requests
+            raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
+        return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
+
+    async def samples(self, request: web.Request) -> web.StreamResponse:
+        """`?after=CURSOR&min=N&wait_s=S`: at least N lines of JSON, fewer if nothing more is to come."""
+        name = _run_name(request)
+        run = self._batches.runs.get(name)
+        if run is None:
+            raise problem(404, f"there is no run {name!r}")
+        after = _number(request, "after", 0)
+        at_least = _number(request, "min", 1)
+        wait_s = min(LONGEST_WAIT_S, _number(request, "wait_s", 30))
+        if after > run.next_cursor - 1:
+            raise problem(409, f"after={after}: the newest sample is {run.next_cursor - 1}")
+        if after < run.acknowledged:
+            raise problem(409, f"after={after}: samples up to {run.acknowledged} were acknowledged before")
+        await self._batches.acknowledge(name, after)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        async for sample in _stream(run, at_least, wait_s):
+            await response.write(sample.model_dump_json().encode() + b"\n")
+        await response.write_eof()
+        return response
+
+    async def drop(self, request: web.Request) -> web.Response:
+        await self._batches.drop(_run_name(request))
+        return web.json_response({})
+
+    def _engine(self, request: web.Request) -> str:
+        name = request.match_info["engine"]
+        found = self._pool.find_engine(name)
+        if found is None:
+            raise problem(404, f"there is no engine {name[:200]!r}; register it")
+        return found.engine_id
+
+
+async def _stream(run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:
+    """Wait until `at_least` samples are there, or all are that will come, or the time is over; then those."""
+    try:
+        async with asyncio.timeout(wait_s):
+            while len(run.samples) < at_least and not run.is_finished:
+                run.changed.clear()
+                await run.changed.wait()
+    except TimeoutError:
+        if len(run.samples) < at_least:
+            return
+    for sample in list(run.samples):
+        yield sample
+
+
+async def read(request: web.Request, model: type[T]) -> T:
+    """The body as `model`. Raises web.HTTPException."""
+    payload = await request.read()
+    try:
+        return model.model_validate_json(payload or b"{}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise problem(422, f"{where}: {first['msg']}") from None
+
+
+def _run_name(request: web.Request) -> str:
+    name = request.match_info["run"]
+    if not 0 < len(name) <= 200 or not name.isprintable():
+        raise problem(422, "a run's name has 1 to 200 printable characters")
+    return name
+
+
+def _number(request: web.Request, key: str, default: int) -> int:
+    text = request.query.get(key, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise problem(422, f"{key}={text[:100]!r}: expected a whole number")
+    return int(text)

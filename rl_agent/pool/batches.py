@@ -1,0 +1,145 @@
+"""Runs on top of the pool: batches in, samples out, and a journal so that a restart loses neither."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rl_agent.config import PoolConfig
+from rl_agent.errors import StoreError
+from rl_agent.pool import events
+from rl_agent.pool.journal import Journal, read_journal, rewrite_journal
+from rl_agent.pool.records import Order, Request
+from rl_agent.pool.results import (
+    Run,
+    Submission,
+    apply_record,
+    ended_record,
+    records_of,
+    sample_of,
+    submitted_record,
+)
+from rl_agent.pool.service import Pool
+from rl_agent.pool.text import text_of
+from rl_agent.pool.wire import BatchRequest
+
+log = logging.getLogger(__name__)
+
+SEPARATOR = "\n"
+"""Between run and id in the pool's own request ids; no name holds it."""
+
+
+class TooMany(Exception):
+    """The pool holds as many open requests as it may."""
+
+
+class Batches:
+    """All runs. `pool` must be set before anything is submitted."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self._config = config
+        self._path: Path | None = config.journal
+        self.runs: dict[str, Run] = {}
+        self._serials: dict[str, int] = {}
+        """How often a run of that name was dropped: what an earlier one still has in the pool is not ours."""
+        self._journal = Journal(self._path) if self._path else None
+        self._ended: asyncio.Queue[Request] = asyncio.Queue()
+        self.pool: Pool = Pool(config, on_ended=self._ended.put_nowait)
+
+    def restore(self) -> None:
+        """Take up the journal: what waited or ran is submitted again. Raises StoreError."""
+        if self._path is None:
+            return
+        for number, record in enumerate(read_journal(self._path), start=1):
+            try:
+                apply_record(self.runs, record)
+            except (KeyError, ValueError, TypeError) as error:
+                raise StoreError(f"{self._path}: record {number} cannot be applied: {error!r}") from error
+        rewrite_journal(self._path, records_of(self.runs))
+        for run in self.runs.values():
+            for submission in run.open.values():
+                self._hand_over(run.name, submission)
+        open_count = sum(len(run.open) for run in self.runs.values())
+        log.info("journal %s: %d runs, %d requests go on", self._path, len(self.runs), open_count)
+
+    async def run_jobs(self) -> None:
+        """Record what ends, until cancelled."""
+        async with asyncio.TaskGroup() as jobs:
+            if self._journal is not None:
+                jobs.create_task(self._journal.run(), name="write the journal")
+            jobs.create_task(self._record_ends(), name="record results")
+
+    async def submit(self, name: str, batch: BatchRequest) -> tuple[int, int]:
+        """(accepted, known before); accepted ones are durable. Raises TooMany."""
+        run = self.runs.setdefault(name, Run(name))
+        new = {item.id: item for item in batch.requests if item.id not in run.ids}
+        if self.pool.open_requests() + len(new) > self._config.max_open_requests:
+            raise TooMany
+        deadline = time.time() + (batch.deadline_s or self._config.request_timeout_s)
+        submissions = [Submission(item, batch.holds_groups, deadline) for item in new.values()]
+        for submission in submissions:
+            run.submit(submission)  # before the first await, or a second call could accept them again
+        await self._commit(submitted_record(name, submission) for submission in submissions)
+        for submission in submissions:
+            if submission.item.id in run.open:
+                self._hand_over(name, submission)
+        return len(new), len(batch.requests) - len(new)
+
+    async def acknowledge(self, name: str, cursor: int) -> None:
+        run = self.runs[name]
+        if cursor > run.acknowledged:
+            run.acknowledge(cursor)
+            await self._commit([{"kind": "acknowledged", "run": name, "cursor": cursor}])
+
+    async def drop(self, name: str) -> None:
+        """End a run: what is open is cancelled, what ended is forgotten."""
+        run = self.runs.pop(name, None)
+        if run is None:
+            return
+        await self._commit([{"kind": "dropped", "run": name}])
+        for request_id in list(run.open):
+            self.pool.cancel(self._pool_id(name, request_id))
+        self._serials[name] = self._serials.get(name, 0) + 1
+        run.open.clear()
+        run.changed.set()
+
+    def _hand_over(self, name: str, submission: Submission) -> None:
+        item = submission.item
+        left_s = max(0.0, submission.deadline - time.time())
+        self.pool.submit(
+            Order(
+                request_id=self._pool_id(name, item.id),
+                run=name,
+                prompt_token_ids=item.prompt_token_ids,
+                max_tokens=item.max_tokens,
+                params=item.sampling,
+                deadline=self.pool.clock() + left_s,
+                group=item.group,
+            )
+        )
+
+    async def _record_ends(self) -> None:
+        while True:
+            ended = [await self._ended.get()]
+            while not self._ended.empty():
+                ended.append(self._ended.get_nowait())
+            found = []
+            for request in ended:
+                name, request_id, serial = request.request_id.split(SEPARATOR)
+                is_ours = int(serial) == self._serials.get(name, 0) and name in self.runs
+                if is_ours and request_id in self.runs[name].open:
+                    found.append((name, sample_of(request, request_id, await text_of(request, self.pool))))
+            await self._commit(ended_record(name, sample) for name, sample in found)
+            for name, sample in found:
+                if name in self.runs and sample.id in self.runs[name].open:
+                    self.runs[name].end(sample)
+            self.pool.tell(events.Forgotten(tuple(request.request_id for request in ended)))
+
+    async def _commit(self, records: Iterable[dict[str, Any]]) -> None:
+        if self._journal is not None:
+            await self._journal.commit(records)
+
+    def _pool_id(self, name: str, request_id: str) -> str:
+        return SEPARATOR.join((name, request_id, str(self._serials.get(name, 0))))

@@ -1,0 +1,137 @@
+"""Who may talk to the manager, and how much: network, token, rate. Every route but /health is behind it."""
+
+import hmac
+import ipaddress
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from aiohttp import web
+
+from rl_agent.config import PoolConfig
+from rl_agent.errors import ConfigError
+from rl_agent.pool.settings import Network, networks_of, read_tokens, tokens_of
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+TOKEN_RECHECK_S = 2.0
+
+
+class TokenCheck:
+    """The valid tokens; the file is read again when it changes, so that tokens rotate without a restart."""
+
+    def __init__(self, config: PoolConfig, environ: Mapping[str, str]) -> None:
+        self._file: Path | None = config.token_file
+        self._tokens = tokens_of(config, environ)
+        self._stamp = self._file.stat().st_mtime_ns if self._file else 0
+        self._next_look = 0.0
+
+    def is_valid(self, header: str) -> bool:
+        """Compares in constant time, against every token whatever the first ones said."""
+        self._look_again()
+        if not self._tokens:
+            return True
+        kind, _, given = header.partition(" ")
+        offered = given.strip().encode() if kind.lower() == "bearer" else b""
+        found = [hmac.compare_digest(offered, token.encode()) for token in self._tokens]
+        return any(found)
+
+    def _look_again(self) -> None:
+        now = time.monotonic()
+        if self._file is None or now < self._next_look:
+            return
+        self._next_look = now + TOKEN_RECHECK_S
+        try:
+            stamp = self._file.stat().st_mtime_ns
+            if stamp != self._stamp and (tokens := read_tokens(self._file)):
+                self._tokens, self._stamp = tokens, stamp
+        except (OSError, ConfigError):
+            return  # half-way through a rotation: the old tokens hold
+
+
+class Bucket:
+    """At most `rate` calls a second, with a second's worth saved up."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._level = max(1.0, rate)
+        self._at = clock()
+
+    def take(self) -> bool:
+        now = self._clock()
+        self._level = min(max(1.0, self._rate), self._level + (now - self._at) * self._rate)
+        self._at = now
+        if self._level < 1.0:
+            return False
+        self._level -= 1.0
+        return True
+
+
+def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """The middleware."""
+    networks = networks_of("allowed_sender_ips", config.allowed_sender_ips)
+    tokens, bucket = TokenCheck(config, environ), Bucket(config.max_calls_per_s)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == "/health" and request.method in ("GET", "HEAD"):
+            return await handler(request)
+        if not is_inside(request.remote, networks):
+            raise problem(403, "this address is not in allowed_sender_ips")
+        if not tokens.is_valid(request.headers.get("Authorization", "")):
+            raise problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+        if not bucket.take():
+            raise problem(429, "too many calls a second; try again")
+        return await handler(request)
+
+    return check
+
+
+def is_inside(address: str | None, networks: tuple[Network, ...]) -> bool:
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks if network.version == found.version)
+
+
+def problem(status: int, words: str) -> web.HTTPException:
+    """An error in the form that OpenAI clients know."""
+    text = json.dumps({"error": {"message": words, "code": status}})
+    made = {
+        400: web.HTTPBadRequest,
+        401: web.HTTPUnauthorized,
+        403: web.HTTPForbidden,
+        404: web.HTTPNotFound,
+        409: web.HTTPConflict,
+        422: web.HTTPUnprocessableEntity,
+        429: web.HTTPTooManyRequests,
+        501: web.HTTPNotImplemented,
+        502: web.HTTPBadGateway,
+        503: web.HTTPServiceUnavailable,
+        504: web.HTTPGatewayTimeout,
+    }[status]
+    return made(text=text, content_type="application/json")
+
+
+def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) -> None:
+    """An engine's address must be its registrant's own, or in a network that the manager's owner allowed.
+
+    Raises web.HTTPException. Names are not resolved: what they mean can change after the check.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise problem(422, f"{host!r}: an engine's address is an IP address, not a name") from None
+    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
+        raise problem(403, f"{host} is no address of an engine")
+    own = (peer or "").partition("%")[0].removeprefix("::ffff:")
+    is_own = host == own or (address.is_loopback and is_inside(own, _LOOPBACK))
+    if not is_own and not is_inside(host, networks):
+        raise problem(403, f"{host} is not your address ({own}), nor in allowed_engine_networks")
+
+
+_LOOPBACK = networks_of("loopback", ("127.0.0.0/8", "::1/128"))

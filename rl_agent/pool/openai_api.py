@@ -1,0 +1,315 @@
+"""The OpenAI API in front of the pool: any client or agent framework, pointed here, uses all engines.
+
+`/v1/completions` takes text or token ids and answers as vLLM does, with token ids and logprobs on demand.
+`/v1/chat/completions` lets an engine render the messages to tokens, samples them like any other request (so
+they move like any other), and lets an engine turn the response into a message, tool calls included.
+
+With the header `X-Session-Id` every exchange is recorded: prompt and response tokens, logprobs, versions;
+`GET /sessions/{id}` gives them, so an agent that knows nothing of training leaves a trajectory.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from pydantic_core import from_json, to_json
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.continuation import can_continue, stop_strings
+from rl_agent.pool.guard import problem
+from rl_agent.pool.link import EngineLink
+from rl_agent.pool.openai_wire import Asked, chunk_body, completion_body, read_asked
+from rl_agent.pool.records import Order, Request
+from rl_agent.pool.results import spans_of
+from rl_agent.pool.service import Pool, Watch
+from rl_agent.pool.text import text_of
+
+_OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s")
+MAX_EXCHANGES = 4096
+"""Of one session."""
+
+
+class OpenAiApi:
+    def __init__(self, config: PoolConfig, pool: Pool) -> None:
+        self._config = config
+        self._pool = pool
+        self._sessions: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self.models),
+            web.post("/v1/completions", self.completions),
+            web.post("/v1/chat/completions", self.chat),
+            web.get("/sessions/{session}", self.session),
+            web.delete("/sessions/{session}", self.forget_session),
+        ]
+
+    async def models(self, request: web.Request) -> web.Response:
+        state = self._pool.state
+        limits = [engine.max_model_len for engine in state.engines.values() if engine.max_model_len]
+        if not state.model or not limits:
+            raise problem(503, "no engine has joined yet, so no model is known")
+        card = {"id": state.model, "root": state.model, "object": "model", "owned_by": "pool"}
+        card_with_limit: dict[str, Any] = card | {"max_model_len": min(limits)}
+        return web.json_response({"object": "list", "data": [card_with_limit]})
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        asked = read_asked(await _json(request), is_chat=False)
+        prompt = asked.prompt_token_ids or await self._tokenize({"prompt": asked.prompt_text}, asked)
+        async with self._requests(request, asked, prompt) as followed:
+            if asked.stream:
+                return await self._stream(request, asked, followed, prompt)
+            ended = [await _end_of(one, watch) for one, watch in followed]
+            texts = [await text_of(one, self._pool) for one in ended]
+            self._record(request, asked, ended, prompt, texts)
+            body = completion_body(asked, self._pool.state.model, ended, texts, prompt)
+            return web.Response(body=body, content_type="application/json")
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body = await _json(request)
+        asked = read_asked(body, is_chat=True)
+        rendered = await self._ask_engine("/v1/chat/completions/render", _alone(body), asked)
+        if rendered.get("features") or rendered.get("content_parts"):
+            raise problem(501, "the pool takes no images; send such a request to an engine")
+        prompt = tuple(int(token) for token in rendered["token_ids"])
+        async with self._requests(request, asked, prompt) as followed:
+            ended = [await _end_of(one, watch) for one, watch in followed]
+        answer = await self._message(body, asked, ended, prompt)
+        self._record(request, asked, ended, prompt, [c["message"] for c in answer["choices"]])
+        if asked.stream:
+            return await _stream_message(request, answer)
+        return web.json_response(answer)
+
+    async def session(self, request: web.Request) -> web.Response:
+        name = request.match_info["session"]
+        if name not in self._sessions:
+            raise problem(404, f"there is no session {name[:200]!r}")
+        return web.Response(
+            body=to_json({"exchanges": self._sessions[name]}), content_type="application/json"
+        )
+
+    async def forget_session(self, request: web.Request) -> web.Response:
+        self._sessions.pop(request.match_info["session"], None)
+        return web.json_response({})
+
+    # Requests -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _requests(
+        self, request: web.Request, asked: Asked, prompt: tuple[int, ...]
+    ) -> AsyncIterator[list[tuple[Request, Watch]]]:
+        """The pool's requests for one call, `n` of them; whoever leaves early cancels what is open."""
+        if self._pool.open_requests() + asked.n > self._config.max_open_requests:
+            raise problem(429, "the pool has as many open requests as it takes")
+        call = f"api-{secrets.token_hex(8)}"
+        run = request.headers.get("X-Run", "api")[:200]
+        deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
+        followed = []
+        try:
+            for index in range(asked.n):
+                params = dict(asked.params)
+                if index and isinstance(params.get("seed"), int):
+                    params["seed"] += index
+                order = Order(f"{call}-{index}", run, prompt, asked.wanted_tokens, params, deadline, call)
+                watch = self._pool.watches[order.request_id] = Watch()
+                self._pool.submit(order)
+                followed.append((self._pool.state.requests[order.request_id], watch))
+            yield followed
+        finally:
+            self._pool.release([one.request_id for one, _ in followed])
+
+    async def _stream(
+        self,
+        request: web.Request,
+        asked: Asked,
+        followed: list[tuple[Request, Watch]],
+        prompt: tuple[int, ...],
+    ) -> web.StreamResponse:
+        one, watch = followed[0]
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        sent_tokens, sent_text = 0, 0
+        holds = max(map(len, stop_strings(asked.params)), default=1) - 1
+        while True:
+            watch.changed.clear()
+            is_over = not one.is_open
+            # What is begun afresh after a move must not have been shown before.
+            if is_over or can_continue(asked.params):
+                text = await text_of(one, self._pool) if is_over else "".join(one.texts)
+                end = len(text) if is_over else max(sent_text, len(text) - holds)
+                made = len(one.token_ids)
+                if is_over or made > sent_tokens:
+                    piece = (sent_tokens, made, text[sent_text:end])
+                    await response.write(chunk_body(asked, self._pool.state.model, one, piece, prompt))
+                    sent_tokens, sent_text = made, max(sent_text, end)
+            if is_over:
+                break
+            await watch.changed.wait()
+        self._record(request, asked, [one], prompt, ["".join(one.texts)])
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    # What engines do better ---------------------------------------------------------------------------------
+
+    async def _tokenize(self, body: dict[str, Any], asked: Asked) -> tuple[int, ...]:
+        return tuple((await self._ask_engine("/tokenize", body, asked))["tokens"])
+
+    async def _message(
+        self, body: dict[str, Any], asked: Asked, ended: list[Request], prompt: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """The chat completion: an engine parses each response (reasoning, tool calls)."""
+        choices = []
+        answer: dict[str, Any] = {}
+        for index, one in enumerate(ended):
+            raise_failure(one)
+            choice = {"index": 0, "token_ids": list(one.token_ids), "finish_reason": one.finish_reason}
+            generated = {"choices": [choice], "model": self._pool.state.model}
+            chat = _alone(body)
+            ask = {"generate_response": generated, "prompt_tokens": len(prompt), "chat_request": chat}
+            answer = await self._ask_engine("/v1/chat/completions/derender", ask, asked)
+            parsed = answer["choices"][0] | {"index": index, "token_ids": list(one.token_ids)}
+            parsed["logprobs"] = _chat_logprobs(one) if asked.wants_logprobs else None
+            parsed["weight_versions"] = [span.model_dump() for span in spans_of(one)]
+            choices.append(parsed)
+        made = sum(len(one.token_ids) for one in ended)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": made, "total_tokens": len(prompt) + made}
+        answer |= {"id": f"chatcmpl-{secrets.token_hex(8)}", "model": self._pool.state.model, "usage": usage}
+        if asked.wants_token_ids:
+            answer["prompt_token_ids"] = list(prompt)
+        return answer | {"created": int(time.time()), "object": "chat.completion", "choices": choices}
+
+    async def _ask_engine(self, path: str, body: dict[str, Any], asked: Asked) -> dict[str, Any]:
+        """Any engine's answer; waits for one to be there, and asks another if one fails."""
+        limit_s = asked.timeout_s or self._config.request_timeout_s
+        words = "no engine in the pool"
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    link = self._pool.ready_link()
+                    if link is not None and link.info is not None:
+                        try:
+                            return await _ask(link, path, body | {"model": link.info.served_name})
+                        except StreamError as error:
+                            words = str(error)
+                    await asyncio.sleep(self._config.heartbeat_s / 2)
+        except TimeoutError:
+            raise problem(504, f"{path}: {words} within {limit_s:g} s") from None
+
+    def _record(
+        self,
+        request: web.Request,
+        asked: Asked,
+        ended: list[Request],
+        prompt: tuple[int, ...],
+        said: list[Any],
+    ) -> None:
+        name = request.headers.get("X-Session-Id")
+        if not name or len(name) > 200:
+            return
+        exchanges = self._sessions.setdefault(name, [])
+        self._sessions.move_to_end(name)
+        while len(self._sessions) > self._config.max_sessions:
+            self._sessions.popitem(last=False)
+        for one, response in zip(ended, said, strict=True):
+            if one.failure or len(exchanges) >= MAX_EXCHANGES:
+                continue
+            exchanges.append(
+                {
+                    "messages": asked.messages,
+                    "prompt_token_ids": prompt,
+                    "response": response,
+                    "token_ids": list(one.token_ids),
+                    "logprobs": list(one.logprobs),
+                    "finish_reason": one.finish_reason,
+                    "weight_versions": [span.model_dump() for span in spans_of(one)],
+                    "sampling": asked.params,
+                    "time": time.time(),
+                }
+            )
+
+
+async def _json(request: web.Request) -> dict[str, Any]:
+    try:
+        body = from_json(await request.read())
+    except ValueError as error:
+        raise problem(400, f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise problem(400, "the body is no JSON object")
+    return body
+
+
+async def _end_of(request: Request, watch: Watch) -> Request:
+    while request.is_open:
+        watch.changed.clear()
+        await watch.changed.wait()
+    raise_failure(request)
+    return request
+
+
+def raise_failure(request: Request) -> None:
+    """Raises web.HTTPException if the request failed: 400 its own fault, 504 too late, else 502."""
+    if not request.failure:
+        return
+    if request.failure.startswith(("refused", "its prompt")):
+        raise problem(400, request.failure)
+    raise problem(504 if request.failure.startswith("its deadline") else 502, request.failure)
+
+
+async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    status, payload = await link.post(path, to_json(body))
+    if status == 404:
+        raise problem(501, f"the engines of this pool have no {path}; chat and text prompts need it")
+    if 400 <= status < 500 and status != 429:
+        words = " ".join(payload[:400].decode("utf-8", "replace").split())
+        raise problem(400, f"refused by the engine: {words}")
+    if status != 200:
+        raise StreamError(f"{path} answered HTTP {status}")
+    try:
+        answer = json.loads(payload)
+    except ValueError as error:
+        raise StreamError(f"{path}: {error}") from error
+    if not isinstance(answer, dict):
+        raise StreamError(f"{path} gave no JSON object")
+    return answer
+
+
+def _alone(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in _OF_THE_CALL}
+
+
+def _chat_logprobs(request: Request) -> dict[str, Any]:
+    content: list[dict[str, Any]] = [
+        {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for token, logprob in zip(request.token_ids, request.logprobs, strict=True)
+    ]
+    return {"content": content}
+
+
+async def _stream_message(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
+    """A chat completion as a stream of two events for each choice: the message, then its finish."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    base = {key: answer[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    for choice in answer["choices"]:
+        message = {key: value for key, value in choice["message"].items() if value is not None}
+        calls = message.get("tool_calls") or []
+        message["tool_calls"] = [call | {"index": index} for index, call in enumerate(calls)]
+        if not calls:
+            del message["tool_calls"]
+        first = {"index": choice["index"], "delta": message, "finish_reason": None}
+        first |= {key: choice[key] for key in ("logprobs", "token_ids")}
+        last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+        for part in (first, last):
+            await response.write(b"data: " + to_json(base | {"choices": [part]}) + b"\n\n")
+    await response.write(b"data: " + to_json(base | {"choices": [], "usage": answer["usage"]}) + b"\n\n")
+    await response.write(b"data: [DONE]\n\n")
+    await response.write_eof()
+    return response

@@ -1,0 +1,129 @@
+"""What people and Prometheus see of a pool."""
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool.batches import Batches
+from rl_agent.pool.records import Engine, EngineState
+
+
+def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
+    """Everything in one JSON object; no prompts and no responses."""
+    pool = batches.pool
+    state, now, account = pool.state, pool.clock(), pool.state.account
+    engines = [_engine_status(engine, now) for engine in state.engines.values()]
+    spent = sum(engine["cost"] for engine in engines) + sum(_cost(e, e.lease_until) for e in state.departed)
+    hours = sum(_hours(e, now) for e in state.engines.values())
+    hours += sum(_hours(e, e.lease_until) for e in state.departed)
+    return {
+        "model": state.model,
+        "weight_version": state.weight_version,
+        "requests": {
+            "submitted": account.submitted,
+            "open": pool.open_requests(),
+            "running": sum(len(engine.running) for engine in state.engines.values()),
+            "completed": account.completed,
+            "failed": account.failed,
+            "moves": account.moves,
+        },
+        "tokens": account.tokens,
+        "engine_deaths": account.engine_deaths,
+        "engines": engines,
+        "runs": [
+            {
+                "name": run.name,
+                "submitted": len(run.ids),
+                "open": len(run.open),
+                "ended": run.next_cursor - 1,
+                "acknowledged": run.acknowledged,
+            }
+            for run in batches.runs.values()
+        ],
+        "cost": {
+            "spent": spent,
+            "on_demand": hours * config.on_demand_price_per_hour,
+            "per_completed_request": spent / account.completed if account.completed else None,
+            "per_million_tokens": 1e6 * spent / account.tokens if account.tokens else None,
+        },
+    }
+
+
+def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
+    idle_s = engine.idle_s + (now - engine.idle_since if engine.idle_since is not None else 0.0)
+    return {
+        "id": engine.engine_id[:8],
+        "name": engine.offer.name,
+        "state": engine.state.value,
+        "reason": engine.reason,
+        "is_doubted": engine.is_doubted,
+        "model": engine.model,
+        "weight_version": engine.weight_version,
+        "running": len(engine.running),
+        "capacity": engine.offer.capacity,
+        "tokens_per_s": engine.tokens_per_s,
+        "useful_tokens": engine.useful_tokens,
+        "recomputed_tokens": engine.recomputed_tokens,
+        "prefilled_again_tokens": engine.prefilled_tokens,
+        "idle_s": idle_s,
+        "up_s": now - engine.registered_at,
+        "lease_left_s": engine.lease_until - now,
+        "kv_use": engine.load.kv_use if engine.load else None,
+        "price_per_hour": engine.offer.price_per_hour,
+        "cost": _cost(engine, now),
+    }
+
+
+def _hours(engine: Engine, until: float) -> float:
+    return max(0.0, until - engine.registered_at) / 3600
+
+
+def _cost(engine: Engine, until: float) -> float:
+    return _hours(engine, until) * engine.offer.price_per_hour
+
+
+def metrics_text(batches: Batches) -> str:
+    """Prometheus text; two gauges go by vLLM's names, so that a client of one engine understands a pool."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(batches))  # type: ignore[arg-type]
+    return generate_latest(registry).decode()
+
+
+class _Collector:
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def collect(self) -> list[Metric]:
+        state = self._batches.pool.state
+        running = sum(len(engine.running) for engine in state.engines.values())
+        waiting = self._batches.pool.open_requests() - running
+        account = state.account
+        engines = GaugeMetricFamily("rl_pool_engines", "Engines by state", labels=["state"])
+        for kind in EngineState:
+            if kind is not EngineState.GONE:
+                engines.add_metric([kind.value], sum(1 for _ in state.living(kind)))
+        requests = CounterMetricFamily(
+            "rl_pool_requests", "Requests by what became of them", labels=["state"]
+        )
+        for name in ("submitted", "completed", "failed"):
+            requests.add_metric([name], getattr(account, name))
+        by_engine = CounterMetricFamily(
+            "rl_pool_engine_tokens", "Tokens by engine and use", labels=["engine", "use"]
+        )
+        for engine in state.engines.values():
+            by_engine.add_metric([engine.offer.name, "useful"], engine.useful_tokens)
+            by_engine.add_metric([engine.offer.name, "recomputed"], engine.recomputed_tokens)
+        return [
+            engines,
+            requests,
+            by_engine,
+            CounterMetricFamily("rl_pool_moves", "Requests moved to another engine", value=account.moves),
+            CounterMetricFamily("rl_pool_engine_deaths", "Engines that died", value=account.engine_deaths),
+            CounterMetricFamily("rl_pool_tokens", "Tokens sampled", value=account.tokens),
+            GaugeMetricFamily("rl_pool_weight_version", "Version engines must serve", state.weight_version),
+            GaugeMetricFamily("vllm:num_requests_running", "Requests at engines", value=running),
+            GaugeMetricFamily("vllm:num_requests_waiting", "Requests without an engine", value=waiting),
+        ]

@@ -1,0 +1,166 @@
+"""What ended, kept until its consumer has it: for each run, its samples in the order they ended. Pure.
+
+A consumer asks for what comes after the last cursor it has taken care of; asking so is its receipt for
+everything before, which is then forgotten. So a consumer that remembers its cursor sees each sample exactly
+once, however often it reconnects. Cursors follow from the order of the journal's records alone.
+
+Records: submitted {run, request, holds_group, deadline} · ended {run, sample} · acknowledged {run, cursor}
+· dropped {run}; a rewritten journal begins with run {…} and sample {…}.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_agent.pool.records import Request
+from rl_agent.pool.wire import BatchItem, Sample, SpanRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as it was submitted; `deadline` in seconds since the epoch, so that it outlives a process."""
+
+    item: BatchItem
+    holds_group: bool
+    deadline: float
+
+
+@dataclass(slots=True)
+class Run:
+    """One consumer's requests."""
+
+    name: str
+    ids: set[str] = field(default_factory=set)
+    """Every id ever submitted."""
+    open: dict[str, Submission] = field(default_factory=dict)
+    held: dict[str, dict[str, Sample]] = field(default_factory=dict)
+    """Ended siblings, by group and id, that wait for the rest of their group."""
+    group_open: dict[str, int] = field(default_factory=dict)
+    samples: deque[Sample] = field(default_factory=deque)
+    """Not acknowledged yet."""
+    next_cursor: int = 1
+    acknowledged: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def submit(self, submission: Submission) -> None:
+        item = submission.item
+        self.ids.add(item.id)
+        self.open[item.id] = submission
+        if submission.holds_group and item.group is not None:
+            self.group_open[item.group] = self.group_open.get(item.group, 0) + 1
+
+    def end(self, sample: Sample) -> None:
+        """A request ended: its sample is there now, or once its whole group is."""
+        submission = self.open.pop(sample.id)
+        group = submission.item.group
+        if not submission.holds_group or group is None:
+            self._add(sample)
+            return
+        self.held.setdefault(group, {})[sample.id] = sample
+        self.group_open[group] -= 1
+        if self.group_open[group] == 0:
+            del self.group_open[group]
+            for one in self.held.pop(group).values():
+                self._add(one)
+
+    def _add(self, sample: Sample) -> None:
+        self.samples.append(sample.model_copy(update={"cursor": self.next_cursor}))
+        self.next_cursor += 1
+        self.changed.set()
+
+    def acknowledge(self, cursor: int) -> None:
+        """Forget everything up to `cursor`."""
+        while self.samples and self.samples[0].cursor <= cursor:
+            self.samples.popleft()
+        self.acknowledged = max(self.acknowledged, min(cursor, self.next_cursor - 1))
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing more will come unless more is submitted."""
+        return not self.open
+
+
+def apply_record(runs: dict[str, Run], record: dict[str, Any]) -> None:
+    """One journal record."""
+    name = record["run"]
+    if record["kind"] == "dropped":
+        runs.pop(name, None)
+        return
+    run = runs.setdefault(name, Run(name))
+    match record["kind"]:
+        case "submitted":
+            item = BatchItem.model_validate(record["request"])
+            run.submit(Submission(item, record["holds_group"], record["deadline"]))
+        case "ended":
+            run.end(Sample.model_validate(record["sample"]))
+        case "acknowledged":
+            run.acknowledge(record["cursor"])
+        case "run":
+            run.ids.update(record["ids"])
+            run.next_cursor, run.acknowledged = record["next_cursor"], record["acknowledged"]
+        case "sample":
+            run.samples.append(Sample.model_validate(record["sample"]))
+
+
+def submitted_record(run: str, submission: Submission) -> dict[str, Any]:
+    return {
+        "kind": "submitted",
+        "run": run,
+        "request": submission.item.model_dump(),
+        "holds_group": submission.holds_group,
+        "deadline": submission.deadline,
+    }
+
+
+def ended_record(run: str, sample: Sample) -> dict[str, Any]:
+    return {"kind": "ended", "run": run, "sample": sample.model_dump()}
+
+
+def records_of(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
+    """The shortest journal that leads to these runs."""
+    for run in runs.values():
+        yield {
+            "kind": "run",
+            "run": run.name,
+            "ids": sorted(run.ids),
+            "next_cursor": run.next_cursor,
+            "acknowledged": run.acknowledged,
+        }
+        for sample in run.samples:
+            yield {"kind": "sample", "run": run.name, "sample": sample.model_dump()}
+        held = [(group, sample) for group, found in run.held.items() for sample in found.values()]
+        for group, sample in held:
+            item = BatchItem(id=sample.id, prompt_token_ids=(0,), max_tokens=1, group=group)
+            yield submitted_record(run.name, Submission(item, True, 0.0))
+        for submission in run.open.values():
+            yield submitted_record(run.name, submission)
+        for _, sample in held:
+            yield ended_record(run.name, sample)
+
+
+def sample_of(request: Request, request_id: str, text: str) -> Sample:
+    """Its cursor comes with its place among the others."""
+    return Sample(
+        cursor=0,
+        id=request_id,
+        group=request.order.group,
+        is_completed=not request.failure,
+        failure=request.failure,
+        token_ids=tuple(request.token_ids),
+        logprobs=tuple(request.logprobs),
+        text=text,
+        finish_reason=request.finish_reason,
+        stop_reason=request.stop_reason,
+        spans=spans_of(request),
+        moves=request.moves,
+        duration_s=request.ended_at - request.submitted_at,
+    )
+
+
+def spans_of(request: Request) -> tuple[SpanRecord, ...]:
+    return tuple(
+        SpanRecord(start=span.start, engine_id=span.engine_id, weight_version=span.weight_version)
+        for span in request.spans
+    )

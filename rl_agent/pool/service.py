@@ -1,0 +1,246 @@
+"""The machine brought to life: its commands become connections, its timers a clock, its ends results.
+
+    HTTP ─► tell(event) ─► machine.step ─► Generate │ Abort │ Probe  ─► jobs, which tell what they see
+                                       └─► Ended ─► journal ─► run's samples, or whoever waits
+
+`tell` is synchronous and never re-enters: carrying out a command only starts or cancels a job. Everything
+runs on one event loop inside `run`, whose task group owns all jobs.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool import events
+from rl_agent.pool.adapters import Refused, StreamError
+from rl_agent.pool.continuation import params_of, prompt_of, stop_strings, tokens_left
+from rl_agent.pool.link import EngineLink
+from rl_agent.pool.machine import step
+from rl_agent.pool.records import Engine, EngineOffer, EngineState, Load, Order, Request
+from rl_agent.pool.settings import rules_of
+from rl_agent.pool.state import PoolState
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Reached:
+    """An engine's connection."""
+
+    link: EngineLink
+    has_worker: bool
+    price_per_hour: float
+
+
+@dataclass(slots=True)
+class Watch:
+    """Someone who follows one request: set on every change of it."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Pool:
+    """One pool. `on_ended` is told of every request that ended and that nobody watches."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        *,
+        on_ended: Callable[[Request], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.state = PoolState(rules_of(config))
+        if config.model is not None:
+            self.state.model, self.state.weight_version = config.model, config.weight_version
+        self.clock = clock
+        self.links: dict[str, Reached] = {}
+        self.watches: dict[str, Watch] = {}
+        self._on_ended = on_ended
+        self._attempts: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._jobs: asyncio.TaskGroup | None = None
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as jobs:
+            self._jobs = jobs
+            ready.set()
+            await asyncio.Event().wait()
+
+    def start(self, job: Awaitable[None], name: str) -> "asyncio.Task[None]":
+        """A job of this pool: ends with it."""
+        assert self._jobs is not None, "the pool is not running"
+        return self._jobs.create_task(_awaited(job), name=name)
+
+    def tell(self, event: events.Event) -> None:
+        now = self.clock()
+        for command in step(self.state, event, now):
+            self._carry_out(command)
+        self._set_timer()
+
+    # What callers ask ---------------------------------------------------------------------------------------
+
+    def register(self, offer: EngineOffer, link: EngineLink, *, has_worker: bool) -> None:
+        self.links[offer.engine_id] = Reached(link, has_worker, offer.price_per_hour)
+        self.tell(events.Registered(offer))
+        if not has_worker:
+            job = self._keep(offer.engine_id, link)
+            self._keepers[offer.engine_id] = self.start(job, f"keep {offer.name}")
+
+    def submit(self, order: Order) -> None:
+        self.tell(events.Submitted(order))
+
+    def cancel(self, request_id: str) -> None:
+        self.tell(events.Cancelled(request_id))
+
+    def release(self, request_ids: list[str]) -> None:
+        """Whoever watched these is done with them, ended or not."""
+        for request_id in request_ids:
+            self.tell(events.Cancelled(request_id))
+            self.watches.pop(request_id, None)
+        self.tell(events.Forgotten(tuple(request_ids)))
+
+    def ready_link(self) -> EngineLink | None:
+        """Some engine that can be asked about tokens and templates: the least busy one."""
+        ready = [e for e in self.state.living(EngineState.READY) if not e.is_doubted]
+        engine = min(ready, key=lambda e: len(e.running), default=None)
+        return self.links[engine.engine_id].link if engine else None
+
+    def find_engine(self, name_or_id: str) -> Engine | None:
+        found = self.state.engines.get(name_or_id)
+        by_name = (e for e in self.state.engines.values() if e.offer.name == name_or_id)
+        return found or next(by_name, None)
+
+    def open_requests(self) -> int:
+        account = self.state.account
+        return account.submitted - account.completed - account.failed
+
+    # What the machine commands ------------------------------------------------------------------------------
+
+    def _carry_out(self, command: events.Command) -> None:
+        match command:
+            case events.Generate(request_id, attempt, engine_id):
+                job = self._generate(self.state.requests[request_id], attempt, engine_id)
+                self._attempts[request_id, attempt] = self.start(job, f"{request_id} at {engine_id[:8]}")
+            case events.Abort(request_id, attempt):
+                task = self._attempts.pop((request_id, attempt), None)
+                if task is not None:
+                    task.cancel()
+            case events.Probe(engine_id):
+                self.start(self._probe(engine_id), f"probe {engine_id[:8]}")
+            case events.Ended(request_id):
+                self._ended(self.state.requests[request_id])
+            case events.EngineChanged(engine_id, state, reason):
+                self._engine_changed(engine_id, state, reason)
+
+    def _ended(self, request: Request) -> None:
+        if request.failure:
+            shown = "/".join(request.request_id.splitlines())
+            log.info("request %s failed: %s", shown, request.failure)
+        watch = self.watches.get(request.request_id)
+        if watch is not None:
+            watch.changed.set()
+        else:
+            self._on_ended(request)
+
+    def _engine_changed(self, engine_id: str, state: EngineState, reason: str) -> None:
+        engine = self.state.engines.get(engine_id) or self.state.departed[-1]
+        words = f": {reason}" if reason else ""
+        log.info("engine %s (%s) is %s%s", engine.offer.name, engine_id[:8], state.value, words)
+        if state is EngineState.GONE:
+            self.links.pop(engine_id, None)
+            keeper = self._keepers.pop(engine_id, None)
+            if keeper is not None:
+                keeper.cancel()
+
+    def _set_timer(self) -> None:
+        due = self.state.wake_at()
+        if due is None or due >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        delay = max(0.0, due - self.clock())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self.tell(events.Tick())
+
+    # Jobs ---------------------------------------------------------------------------------------------------
+
+    async def _generate(self, request: Request, attempt: int, engine_id: str) -> None:
+        """One attempt, from the request to the event that ends it."""
+        request_id = request.request_id
+        try:
+            await self._stream(request, attempt, engine_id)
+        except Refused as error:
+            self.tell(events.Broken(request_id, attempt, str(error), is_refusal=True))
+        except StreamError as error:
+            self.tell(events.Broken(request_id, attempt, str(error)))
+        except Exception as error:
+            log.exception("attempt %d of %s", attempt, request_id)
+            self.tell(events.Broken(request_id, attempt, f"{type(error).__name__} in the manager"))
+        finally:
+            self._attempts.pop((request_id, attempt), None)
+
+    async def _stream(self, request: Request, attempt: int, engine_id: str) -> None:
+        reached, engine = self.links.get(engine_id), self.state.engines.get(engine_id)
+        if reached is None or engine is None or request.attempt != attempt:
+            return
+        request_id = request.request_id
+        stream = reached.link.generate(
+            prompt_of(request),
+            tokens_left(request, engine.max_model_len),
+            params_of(request),
+            f"{request_id}-{attempt}",
+            token_by_token=bool(stop_strings(request.order.params)),
+        )
+        async with aclosing(stream):
+            async for chunk in stream:
+                if chunk.token_ids or chunk.text:
+                    self.tell(
+                        events.Progress(request_id, attempt, chunk.token_ids, chunk.logprobs, chunk.text)
+                    )
+                if chunk.finish_reason is not None:
+                    self.tell(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
+                elif request_id in self.watches:
+                    self.watches[request_id].changed.set()
+
+    async def _probe(self, engine_id: str) -> None:
+        reached = self.links.get(engine_id)
+        if reached is None:
+            return
+        try:
+            info = await reached.link.probe()
+        except StreamError as error:
+            self.tell(events.ProbeFailed(engine_id, str(error)))
+        else:
+            self.tell(events.Probed(engine_id, info.model, info.max_model_len))
+
+    async def _keep(self, engine_id: str, link: EngineLink) -> None:
+        """Signs of life of an engine that has no worker: the manager asks for them."""
+        while True:
+            load = await self._look(link)
+            if load is not None:
+                self.tell(events.Beat(engine_id, load))
+            await asyncio.sleep(self.config.heartbeat_s)
+
+    async def _look(self, link: EngineLink) -> Load | None:
+        try:
+            async with asyncio.timeout(self.config.lease_s / 2):
+                await link.health()
+                return await link.load() or Load(0, 0)
+        except (StreamError, TimeoutError):
+            return None
+
+
+async def _awaited(job: Awaitable[None]) -> None:
+    await job

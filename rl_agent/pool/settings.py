@@ -1,0 +1,105 @@
+"""The manager's settings: `configs/pool/default.yaml` under `key=value` words, checked once."""
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rl_agent.config import PoolConfig
+from rl_agent.errors import ConfigError
+from rl_agent.paths import CONFIG_DIR
+from rl_agent.pool.records import PoolRules
+
+DEFAULTS = CONFIG_DIR / "pool" / "default.yaml"
+
+
+def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
+    """Raises ConfigError for a word or value that does not fit, and for an unprotected manager."""
+    values: dict[str, Any] = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word}: expected key=value, for example port=5001")
+        if key not in PoolConfig.model_fields:
+            known = ", ".join(PoolConfig.model_fields)
+            raise ConfigError(f"{word}: there is no key {key}; there are {known}")
+        values[key] = yaml.safe_load(value) if value else None
+    try:
+        config = PoolConfig.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(map(str, problem["loc"]))
+        raise ConfigError(f"{name}={problem['input']!r}: {problem['msg']}") from error
+    _check(config, environ)
+    return config
+
+
+def _check(config: PoolConfig, environ: Mapping[str, str]) -> None:
+    networks_of("allowed_sender_ips", config.allowed_sender_ips)
+    networks_of("allowed_engine_networks", config.allowed_engine_networks)
+    if (config.tls_certificate is None) != (config.tls_key is None):
+        raise ConfigError("tls_certificate and tls_key go together: set both or neither")
+    if config.heartbeat_s * 2 > config.lease_s:
+        raise ConfigError(f"heartbeat_s={config.heartbeat_s:g}: at most half of lease_s={config.lease_s:g}")
+    for path in (config.token_file, config.tls_certificate, config.tls_key):
+        if path is not None and not path.is_file():
+            raise ConfigError(f"{path} is not a file")
+    if not is_loopback(config.host) and not tokens_of(config, environ):
+        raise ConfigError(
+            f"host={config.host}: only loopback may be served without a token; write one to a file and set"
+            f" token_file=PATH, or set ${config.token_env_var}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def networks_of(key: str, texts: Sequence[str]) -> tuple[Network, ...]:
+    """Raises ConfigError if one of them is no network."""
+    try:
+        return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}; expected networks such as 192.168.0.0/16") from error
+
+
+def tokens_of(config: PoolConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The valid tokens: lines of the file, else the variable; empty if there is none."""
+    if config.token_file is not None:
+        return read_tokens(config.token_file)
+    token = environ.get(config.token_env_var, "").strip()
+    return (token,) if token else ()
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """Raises ConfigError if the file cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"token_file={path} cannot be read: {error.strerror}") from error
+    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def rules_of(config: PoolConfig) -> PoolRules:
+    return PoolRules(
+        lease_s=config.lease_s,
+        probe_interval_s=config.probe_interval_s,
+        start_timeout_s=config.start_timeout_s,
+        stall_timeout_s=config.stall_timeout_s,
+        poison_engines=config.poison_engines,
+        poison_progress_tokens=config.poison_progress_tokens,
+        max_fruitless=config.max_fruitless,
+        policy=config.policy,
+        affinity_slack=config.affinity_slack,
+        rebalance_interval_s=config.rebalance_interval_s,
+        rebalance_gain_s=config.rebalance_gain_s,
+    )

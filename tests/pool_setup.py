@@ -1,0 +1,78 @@
+"""A manager in this process and clients of it, for tests of the pool over its real HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from rl_agent.pool.batches import Batches
+from rl_agent.pool.manager import running_manager
+from rl_agent.pool.records import EngineState
+from rl_agent.pool.settings import load_settings
+from tests.pool_world import EOS, truth
+
+QUICK = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2", "stall_timeout_s=1.0", "port=0")
+"""Times for tests; `port=0` takes any free one."""
+
+
+class Client:
+    """A consumer of one pool."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, batches: Batches) -> None:
+        self.url = url
+        self.session = session
+        self.batches = batches
+        self.state = batches.pool.state
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        async with self.session.request(method, self.url + path, json=body, **more) as answer:
+            text = await answer.text()
+        try:
+            return answer.status, json.loads(text)
+        except ValueError:
+            return answer.status, text
+
+    async def join(self, url: str, **more: Any) -> str:
+        status, answer = await self.call("POST", "/engines", {"name": url, "url": url, **more})
+        assert status == 201, answer
+        return answer["engine_id"]
+
+    async def ready(self, count: int) -> None:
+        await self.until(lambda: len(list(self.state.living(EngineState.READY))) == count)
+
+    async def submit(self, run: str, lengths: Iterable[int], **more: Any) -> None:
+        items = [item(number, length) for number, length in enumerate(lengths)]
+        status, answer = await self.call("POST", f"/runs/{run}/requests", {"requests": items, **more})
+        assert status == 202, answer
+
+    async def samples(self, run: str, after: int = 0, *, at_least: int = 1, wait_s: int = 30) -> list[Any]:
+        path = f"/runs/{run}/samples?after={after}&min={at_least}&wait_s={wait_s}"
+        async with self.session.get(self.url + path) as answer:
+            text = await answer.text()
+            assert answer.status == 200, text
+        return [json.loads(line) for line in text.splitlines()]
+
+    async def until(self, is_true: Any, limit_s: float = 20.0) -> None:
+        async with asyncio.timeout(limit_s):
+            while not is_true():  # noqa: ASYNC110 - what is waited for is not an event
+                await asyncio.sleep(0.01)
+
+
+def item(number: int, length: int, **more: Any) -> dict[str, Any]:
+    sampling = {"temperature": 0.0, "eos_token_ids": [EOS]}
+    prompt = [length, number, 5, 6]
+    return {"id": f"r{number}", "prompt_token_ids": prompt, "max_tokens": 4096, "sampling": sampling, **more}
+
+
+def expected(length: int, number: int) -> list[int]:
+    return truth((length, number, 5, 6))
+
+
+@asynccontextmanager
+async def manager(*words: str) -> AsyncIterator[Client]:
+    config = load_settings([*QUICK, *words], {})
+    async with running_manager(config) as (url, batches), aiohttp.ClientSession() as session:
+        yield Client(url, session, batches)

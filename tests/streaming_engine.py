@@ -1,0 +1,209 @@
+"""The simulated engine, streaming token ids as vLLM does, and able to go wrong in every way a network can.
+
+    python tests/streaming_engine.py --port 0 --interval 0.002
+
+What a response says depends on its prompt and position only (`tests/pool_world.py`), so it must come out the
+same however often it was moved. Prompts are (length of the response, seed, filler, filler).
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvloop
+from aiohttp import web
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.pool_world import truth
+from tests.simulated_engine import Behaviour, SimulatedEngine
+
+PROMPT = 4
+FAULTS = ("cut", "garbage", "half an event", "twice", "hang", "close", "500", "429")
+
+
+class StreamingEngine(SimulatedEngine):
+    """`fault_share` of the chunks go wrong, drawn from `seed`."""
+
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        *,
+        interval_s: float = 0.0,
+        chunk: int = 1,
+        fault_share: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(behaviour)
+        self.interval_s = interval_s
+        self.chunk = chunk
+        self.fault_share = fault_share
+        self.random = random.Random(seed)
+        self.is_stopped = False
+        self.sampled = 0
+        self.is_continuing_wrongly = False
+        self.poison_seed: int | None = None
+        self.faults: Counter[str] = Counter()
+        self._resumed = asyncio.Event()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self.is_stopped:  # as after SIGSTOP: connections stay open, nothing is answered
+            await self._resumed.wait()
+        return await super().handle(request)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        self.is_stopped = False
+        self._resumed.set()
+
+    async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
+        asked = json.loads(await request.read())
+        if not asked.get("stream"):
+            return web.json_response({"error": {"message": "streams only"}}, status=400)
+        prompt = tuple(asked["prompt"])
+        whole, made = truth(prompt), len(prompt) - PROMPT
+        if list(prompt[PROMPT:]) != whole[:made] or made >= len(whole):
+            self.is_continuing_wrongly = True
+        fault = self._fault()
+        if fault in ("500", "429"):
+            return web.json_response({"error": {"message": "simulated"}}, status=int(fault))
+        self.running += 1
+        try:
+            return await self._stream(request, whole[made:][: asked["max_tokens"]], whole)
+        finally:
+            self.running -= 1
+
+    async def _stream(
+        self, request: web.BaseRequest, rest: list[int], whole: list[int]
+    ) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        sent = 0
+        while sent < len(rest):
+            await asyncio.sleep(self.interval_s)
+            if self.is_stopped:
+                await self._resumed.wait()
+            tokens = rest[sent : sent + self.chunk]
+            sent += len(tokens)
+            self.sampled += len(tokens)
+            is_last = sent == len(rest)
+            reason = ("stop" if tokens[-1] == whole[-1] else "length") if is_last else None
+            event = b"data: " + json.dumps(chunk_of(tokens, reason, sent)).encode() + b"\n\n"
+            await self._send(request, response, event, self._fault())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _fault(self) -> str:
+        if not self.fault_share or self.random.random() >= self.fault_share:
+            return ""
+        fault = self.random.choice(FAULTS)
+        self.faults[fault] += 1
+        return fault
+
+    async def _send(
+        self, request: web.BaseRequest, response: web.StreamResponse, event: bytes, fault: str
+    ) -> None:
+        assert request.transport is not None
+        if fault in ("cut", "garbage", "half an event"):
+            if fault != "cut":
+                broken = b"data: \xff{{\n\n" if fault == "garbage" else event[: len(event) // 2]
+                await response.write(broken)
+            request.transport.abort()
+            raise ConnectionResetError
+        if fault == "close":
+            request.transport.close()
+            raise ConnectionResetError
+        if fault == "hang":
+            await asyncio.sleep(3600)
+        await response.write(event)
+        if fault == "twice":
+            await response.write(event)
+
+
+def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
+    """An event of vLLM's `/v1/completions` with usage in every one."""
+    logprobs = {"token_logprobs": [-token / 1000 for token in tokens], "text_offset": [0] * len(tokens)}
+    choice = {"index": 0, "text": "x" * len(tokens), "token_ids": tokens, "logprobs": logprobs}
+    choice |= {"finish_reason": finish_reason, "stop_reason": None}
+    return {"id": "cmpl-0", "choices": [choice], "usage": {"completion_tokens": total}}
+
+
+class Served:
+    """An engine in this process: `kill` ends it as SIGKILL would."""
+
+    def __init__(self, engine: StreamingEngine, runner: web.ServerRunner, port: int) -> None:
+        self.engine = engine
+        self.url = f"http://127.0.0.1:{port}"
+        self._runner = runner
+        self.is_alive = True
+
+    async def kill(self) -> None:
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        server = self._runner.server
+        assert server is not None
+        for handler in list(server.connections):
+            if handler.transport is not None:
+                handler.transport.abort()
+        await self._runner.cleanup()
+
+
+async def start_engine(engine: StreamingEngine, port: int = 0) -> Served:
+    server = web.Server(engine.handle, handler_cancellation=True, access_log=None)
+    runner = web.ServerRunner(server, shutdown_timeout=0.05)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
+    await site.start()
+    return Served(engine, runner, runner.addresses[0][1])
+
+
+@asynccontextmanager
+async def serving(engine: StreamingEngine) -> AsyncIterator[Served]:
+    served = await start_engine(engine)
+    try:
+        yield served
+    finally:
+        engine.resume()
+        await served.kill()
+
+
+async def serve(engine: StreamingEngine, port: int) -> None:
+    """Answer until SIGTERM or SIGINT; the port is the first line of stdout."""
+    served = await start_engine(engine, port)
+    print(served.url.rpartition(":")[2], flush=True)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    await served.kill()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="a simulated engine that streams token ids")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--interval", type=float, default=0.002, help="seconds between chunks")
+    parser.add_argument("--chunk", type=int, default=1, help="tokens of a chunk")
+    options = parser.parse_args()
+
+    async def run() -> None:
+        engine = StreamingEngine(Behaviour(), interval_s=options.interval, chunk=options.chunk)
+        await serve(engine, options.port)
+
+    uvloop.run(run())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
