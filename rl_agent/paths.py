@@ -131,6 +131,11 @@ class RunPaths:
         return self.log_path / "metrics.jsonl"
 
     @property
+    def curves(self) -> Path:
+        """The numbers of `metrics` as a picture."""
+        return self.log_path / "reward.png"
+
+    @property
     def timeline(self) -> Path:
         """One JSON object a line: {"name", "iteration", "start", "end"} in epoch seconds."""
         return self.log_path / "timeline.jsonl"

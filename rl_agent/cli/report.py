@@ -6,7 +6,7 @@ from pathlib import Path
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
-SUMMARY = "reward per iteration as a table and a PNG, and where the time went"
+SUMMARY = "reward per iteration as a table, every curve as a PNG, and where the time went"
 EXAMPLE = """example:
   python -m rl_agent.cli report --log-path /home/user/exp1 --png curves.png
 """
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
 
     from rich.console import Console
 
-    from rl_agent.monitor import report
+    from rl_agent.monitor import curves, report
 
     paths = RunPaths(arguments.log_path.resolve())
     rows = report.reward_rows(paths)
@@ -33,10 +33,10 @@ def main(argv: list[str]) -> int:
         raise ConfigError(
             f"--log-path {paths.log_path}: no metrics.jsonl with an iteration; run a loop first"
         )
-    png = (arguments.png or paths.log_path / "reward.png").resolve()
-    report.draw_curves(rows, png, title=paths.log_path.name)
+    png = (arguments.png or paths.curves).resolve()
+    is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)
     console = Console()
     console.print(report.reward_table(rows))
     console.print(report.timeline_table(report.read_timeline(paths.timeline)))
-    console.print(f"curves: {png}", soft_wrap=True)
+    console.print(f"curves: {png if is_drawn else 'nothing to draw yet'}", soft_wrap=True)
     return 0

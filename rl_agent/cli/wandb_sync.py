@@ -1,12 +1,13 @@
 """`wandb-sync`: record a run's metrics with wandb until told to stop; started by run.sh."""
 
 import logging
+import os
 import signal
 import threading
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 
-SUMMARY = "record metrics.jsonl with wandb until TERM"
+SUMMARY = "record metrics.jsonl with wandb, and keep its curves drawn, until TERM"
 EXAMPLE = """example:
   python -m rl_agent.cli wandb-sync --plan runs/r1/plan.json
 """
@@ -15,6 +16,8 @@ EXAMPLE = """example:
 def main(argv: list[str]) -> int:
     arguments = plan_parser("wandb-sync", SUMMARY, EXAMPLE).parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+    os.nice(10)  # the loop comes first
 
     from rl_agent.monitor.recorder import record_run
 

@@ -73,6 +73,8 @@ class EngineClient:
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
+        self.response_tokens = 0
+        """Of all responses so far, also of episodes that are still running."""
         self._completions = self._url / "v1" / "completions"
         self._chat_completions = self._url / "v1" / "chat" / "completions"
 
@@ -147,6 +149,7 @@ class EngineClient:
         return response.prompt_token_ids, self._stamped(response, started)
 
     def _stamped(self, response: Response, started: float) -> Generation:
+        self.response_tokens += len(response.token_ids)
         return Generation(
             token_ids=response.token_ids,
             logprobs=response.logprobs,

@@ -6,9 +6,9 @@ Only reads: it takes a `Snapshot` when it draws, so it can be slow or absent wit
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from rl_agent.types import Split
@@ -49,10 +49,12 @@ class Snapshot:
     """Ended without a reward: failed, timed out or abandoned."""
     reward_mean: float | None
     response_tokens: int
-    """Since this process started, as `done_here` and `elapsed_s` are."""
+    """Of responses that came back since this process started; `done_here`, `elapsed_s`: since then too."""
     done_here: int
     elapsed_s: float
     slowest: tuple[Slow, ...]
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Why episodes have no reward -> how many; abandoned ones are not failures."""
 
     def tokens_per_s(self) -> float:
         return self.response_tokens / self.elapsed_s if self.elapsed_s else 0.0
@@ -69,11 +71,17 @@ def line(now: Snapshot) -> str:
     reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
     return (
         f"{now.split} iteration {now.iteration}: {now.done}/{now.submitted} done"
-        f" ({now.not_completed} without reward), {now.running} running, {now.finishing} finishing,"
-        f" {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
+        f" ({now.not_completed} without reward{_reasons(now)}),"
+        f" {now.running} running, {now.finishing} finishing, {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
         f" reward {reward}, {now.tokens_per_s():.0f} tokens/s, {duration(now.elapsed_s)} gone,"
         f" {duration(now.eta_s())} left"
     )
+
+
+def _reasons(now: Snapshot) -> str:
+    """`: 3 EngineError, 1 TimeoutError`, the most frequent first; empty where nothing failed."""
+    kinds = sorted(now.failures.items(), key=lambda item: (-item[1], item[0]))
+    return ": " + ", ".join(f"{count} {kind}" for kind, count in kinds) if kinds else ""
 
 
 def duration(seconds: float | None) -> str:
@@ -154,7 +162,7 @@ def _states(now: Snapshot) -> dict[str, str]:
         "running": str(now.running),
         "at the engine": f"{now.at_engine} of {now.engine_limit}, {now.queued} queued",
         "finishing": str(now.finishing),
-        "without reward": str(now.not_completed),
+        "without reward": f"{now.not_completed}{_reasons(now)}",
         "reward": "-" if now.reward_mean is None else f"{now.reward_mean:.3f}",
         "tokens/s": f"{now.tokens_per_s():.0f}",
     }

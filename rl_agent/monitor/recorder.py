@@ -1,6 +1,6 @@
 """Records `metrics.jsonl` with wandb, from its own process.
 
-    metrics.jsonl ──follow──► record ──► wandb.log(step metric: iteration)
+    metrics.jsonl ──follow──► record ──► wandb.log(step metric: iteration), and the curves now and then
          ▲                       │
      the loop appends        offset file: how far wandb has been told
 
@@ -10,16 +10,20 @@ so a recorder that is started again goes on where the last one ended, and at wor
 
 import json
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rl_agent.config import Plan
+from rl_agent.monitor import curves
 from rl_agent.monitor.wandb_mode import wandb_mode
 
 POLL_S = 0.5
+REDRAW_INTERVAL_S = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +63,10 @@ class Recorder:
             count += 1
         return count
 
-    def follow(self, stopped: threading.Event) -> None:
-        """Drain until `stopped`, and once more after it."""
+    def follow(self, stopped: threading.Event, on_drained: Callable[[int], None]) -> None:
+        """Drain until `stopped`, and once more after it; `on_drained` is told how many records came."""
         while not stopped.wait(POLL_S):
-            self.drain()
+            on_drained(self.drain())
         self.drain()
 
     def _remember(self, offset: int) -> None:
@@ -70,6 +74,31 @@ class Recorder:
         temporary.write_text(str(offset))
         temporary.rename(self._offset_file)
         self._offset = offset
+
+
+class CurvesRefresh:
+    """Draws the curves again, now and then, while records come; in a thread, so that a stop need not wait."""
+
+    def __init__(self, draw: Callable[[], object], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._draw = draw
+        self._clock = clock
+        self._is_stale = False
+        self._not_before = -math.inf
+        self.thread = threading.Thread()
+
+    def __call__(self, num_new: int) -> None:
+        self._is_stale |= num_new > 0
+        if self._is_stale and self._clock() >= self._not_before and not self.thread.is_alive():
+            self._is_stale = False
+            self._not_before = self._clock() + REDRAW_INTERVAL_S
+            self.thread = threading.Thread(target=self._try_to_draw, name="curves", daemon=True)
+            self.thread.start()
+
+    def _try_to_draw(self) -> None:
+        try:
+            self._draw()
+        except Exception as error:  # the picture is drawn again; the record must go on
+            log.warning("the curves could not be drawn: %r", error)
 
 
 def record_run(plan: Plan, stopped: threading.Event) -> None:
@@ -92,6 +121,9 @@ def record_run(plan: Plan, stopped: threading.Event) -> None:
         settings=wandb.Settings(console="off", silent=True),
     )
     run.define_metric("*", step_metric="iteration")
+    run.define_metric("update_step/*", step_metric="update_step")
     offset_file = config.paths.run_dir(plan.run_id) / "wandb.offset"
-    Recorder(config.paths.metrics, offset_file, run.log).follow(stopped)
+    paths = config.paths
+    refresh = CurvesRefresh(lambda: curves.draw(paths.metrics, paths.curves, config.run_name))
+    Recorder(paths.metrics, offset_file, run.log).follow(stopped, refresh)
     run.finish()

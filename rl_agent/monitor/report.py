@@ -1,4 +1,4 @@
-"""The end of a run in one look: reward per iteration as a table and a PNG, and where the time went."""
+"""The end of a run in one look: reward per iteration as a table, and where the time went."""
 
 import json
 from collections.abc import Iterable
@@ -10,12 +10,6 @@ from rich.table import Table
 
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
-
-CURVES = {
-    "test/success_rate": "evaluation: success rate",
-    "test/reward_mean": "evaluation: mean reward",
-    "train/success_rate": "rollout: success rate",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +66,6 @@ def timeline_table(spans: list[Span]) -> Table:
         seconds = [span.end - span.start for span in spans if span.name == name]
         table.add_row(name, str(len(seconds)), f"{sum(seconds):.1f}", f"{sum(seconds) / len(seconds):.1f}")
     return table
-
-
-def draw_curves(rows: dict[int, dict[str, float]], out: Path, title: str) -> None:
-    """Write the reward curves as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), dpi=120)
-    for key, label in CURVES.items():
-        points = [(iteration, row[key]) for iteration, row in rows.items() if key in row]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=label)
-    axes.set(xlabel="iteration", ylabel="share of episodes; reward", title=title)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    temporary = out.with_name(out.name + ".tmp")
-    figure.savefig(temporary, format="png")
-    pyplot.close(figure)
-    temporary.rename(out)
 
 
 def reward_rows(paths: RunPaths) -> dict[int, dict[str, float]]:

@@ -49,6 +49,8 @@ class Tally:
     reward_sum: float = 0.0
     truncated: int = 0
     steps: int = 0
+    prompt_tokens: int = 0
+    """Put into contexts; a turn whose context was sent whole again counts whole."""
     response_tokens: int = 0
     cut_responses: int = 0
     """Responses that ended at the token limit."""
@@ -61,6 +63,7 @@ class Tally:
             self.truncated += trajectory.truncated
         self.steps += len(trajectory.steps)
         for step in trajectory.steps:
+            self.prompt_tokens += len(step.prompt_token_ids)
             self.response_tokens += len(step.generation.token_ids)
             self.cut_responses += step.generation.finish_reason == "length"
 
@@ -73,6 +76,8 @@ class Tally:
             numbers["reward_mean"] = self.reward_sum / completed
             numbers["truncated_share"] = self.truncated / completed
         numbers["steps_mean"] = _share(self.steps, episodes)
+        numbers["prompt_tokens"] = self.prompt_tokens
+        numbers["response_tokens"] = self.response_tokens
         numbers["response_tokens_mean"] = _share(self.response_tokens, self.steps)
         numbers["cut_responses_share"] = _share(self.cut_responses, self.steps)
         return numbers
@@ -86,7 +91,7 @@ class RolloutMetrics:
         self._split = split
         self._success_reward = success_reward
         self._of_difficulty: dict[str, Tally] = {}
-        self._failures: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
         self._queue = Durations()
         self._request = Durations()
         self._environment = Durations()
@@ -98,7 +103,7 @@ class RolloutMetrics:
         of_difficulty = self._of_difficulty.setdefault(trajectory.task.difficulty, Tally())
         of_difficulty.add(trajectory, is_success=is_success)
         if trajectory.failure is not None and trajectory.status is not Status.ABANDONED:
-            self._failures[trajectory.failure.kind] += 1
+            self.failures[trajectory.failure.kind] += 1
         for step in trajectory.steps:
             self._queue.add(step.generation.queue_s)
             self._request.add(step.generation.duration_s)
@@ -117,7 +122,7 @@ class RolloutMetrics:
         numbers = {f"{split}/{name}": value for name, value in self.total.numbers().items()}
         for difficulty, tally in sorted(self._of_difficulty.items()):
             numbers |= {f"{split}/{difficulty}/{name}": value for name, value in tally.numbers().items()}
-        numbers |= {f"{split}/failures/{kind}": count for kind, count in sorted(self._failures.items())}
+        numbers |= {f"{split}/failures/{kind}": count for kind, count in sorted(self.failures.items())}
         numbers |= {f"{split}/judge_{name}": value for name, value in self._judge.items()}
         durations = {"queue": self._queue, "request": self._request, "environment": self._environment}
         for name, histogram in durations.items():

@@ -84,6 +84,16 @@ async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_m
     assert generation.duration_s > 0
 
 
+async def test_response_tokens_are_counted_as_responses_return():
+    async with connected(Script(completion(3, 3), completion(5, 5))) as client:
+        counted = [client.response_tokens]
+        for _ in range(2):
+            await ask(client)
+            counted.append(client.response_tokens)
+
+    assert counted == [0, 3, 8]
+
+
 async def test_the_wrong_model_is_found_on_entering():
     def refuse(served):
         raise ConfigError(f"serves {served.root}")

@@ -1,10 +1,11 @@
 """The wandb recorder: every metrics line is handed on once, whatever happens in between."""
 
 import json
+import threading
 from pathlib import Path
 
 from rl_agent.monitor import metrics
-from rl_agent.monitor.recorder import Recorder
+from rl_agent.monitor.recorder import REDRAW_INTERVAL_S, CurvesRefresh, Recorder
 
 
 def recorder(tmp_path: Path, seen: list[dict]) -> Recorder:
@@ -48,3 +49,46 @@ def test_a_torn_last_line_is_passed_over_by_readers(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"iteration": 1}) + '\n{"iter')
     assert list(metrics.read(path)) == [{"iteration": 1}]
+
+
+class Drawn:
+    """Counts drawings, at a time of its own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.now = 100.0
+        self.refresh = CurvesRefresh(self.draw, clock=lambda: self.now)
+
+    def draw(self) -> None:
+        self.count += 1
+        if self.count == 1:
+            raise OSError("no space left")
+
+    def after(self, num_new: int, *, wait_s: float) -> int:
+        self.now += wait_s
+        self.refresh(num_new)
+        if self.refresh.thread.ident is not None:
+            self.refresh.thread.join()
+        return self.count
+
+
+def test_curves_are_drawn_when_records_came_and_not_more_often_than_the_interval():
+    drawn = Drawn()
+    assert drawn.after(0, wait_s=REDRAW_INTERVAL_S) == 0
+    assert drawn.after(3, wait_s=0) == 1
+    assert drawn.after(2, wait_s=REDRAW_INTERVAL_S / 2) == 1
+    assert drawn.after(0, wait_s=REDRAW_INTERVAL_S / 2) == 2  # what came in between is drawn now
+    assert drawn.after(0, wait_s=REDRAW_INTERVAL_S) == 2
+
+
+def test_following_ends_when_told_to_and_records_what_came_last(tmp_path):
+    seen: list[dict] = []
+    stopped = threading.Event()
+
+    def on_drained(count: int) -> None:
+        metrics.append(tmp_path / "metrics.jsonl", {"iteration": 2})
+        stopped.set()
+
+    metrics.append(tmp_path / "metrics.jsonl", {"iteration": 1})
+    recorder(tmp_path, seen).follow(stopped, on_drained)
+    assert seen == [{"iteration": 1}, {"iteration": 2}]

@@ -1,5 +1,6 @@
 import io
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,8 @@ def test_tokens_steps_and_cut_responses_are_counted_over_steps():
     numbers = numbers_of(make_trajectory(0, steps=steps), make_trajectory(1, steps=(make_step("a"),)))
 
     assert numbers["train/steps_mean"] == 1.5
+    assert numbers["train/response_tokens"] == 9
+    assert numbers["train/prompt_tokens"] == 3 * len(make_step("a").prompt_token_ids)
     assert numbers["train/response_tokens_mean"] == 3.0
     assert numbers["train/cut_responses_share"] == pytest.approx(1 / 3)
 
@@ -110,6 +113,11 @@ def test_a_progress_line_says_how_far_how_fast_and_how_long():
         "train iteration 3: 60/100 done (4 without reward), 8 running, 2 finishing, 5/32 at the engine,"
         " 0 queued, reward 0.500, 100 tokens/s, 0:10 gone, 0:20 left"
     )
+
+
+def test_a_progress_line_names_failures_by_kind_the_most_frequent_first():
+    failed = replace(SNAPSHOT, failures={"TimeoutError": 1, "EngineError": 3})
+    assert "(4 without reward: 3 EngineError, 1 TimeoutError)" in line(failed)
 
 
 @pytest.mark.parametrize(

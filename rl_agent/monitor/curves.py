@@ -1,0 +1,96 @@
+"""The curves of a run as one PNG: what `metrics.jsonl` says, a panel for each question."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_agent.monitor import metrics
+
+COLUMNS = 3
+PANEL_INCHES = (4.6, 3.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Some of a run's numbers over the number that `x` names."""
+
+    title: str
+    curves: Mapping[str, str]
+    """Name in the metrics file -> label."""
+    x: str = "iteration"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    label: str
+    points: tuple[tuple[float, float], ...]
+
+
+def _of_splits(name: str) -> dict[str, str]:
+    return {f"test/{name}": "evaluation", f"train/{name}": "rollout"}
+
+
+PANELS = (
+    Panel("success rate", _of_splits("success_rate")),
+    Panel("mean reward", _of_splits("reward_mean")),
+    Panel("loss of each optimizer step", {"update_step/loss": "training"}, x="update_step"),
+    Panel("response tokens a second", _of_splits("engine_tokens_per_s")),
+    Panel("tokens a response", _of_splits("response_tokens_mean")),
+    Panel(
+        "share of episodes (rollout)",
+        {
+            "train/truncated_share": "truncated",
+            "train/timed_out_share": "timed out",
+            "train/failed_share": "failed",
+            "train/abandoned_share": "abandoned",
+        },
+    ),
+)
+
+
+def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]:
+    """The curves that have a point; of two records of one place the later wins (it was run again)."""
+    points: dict[str, dict[float, float]] = {name: {} for name in panel.curves}
+    for record in records:
+        for name in panel.curves.keys() & record.keys():
+            if panel.x in record:
+                points[name][record[panel.x]] = record[name]
+    return [
+        Curve(panel.curves[name], tuple(sorted(found.items()))) for name, found in points.items() if found
+    ]
+
+
+def draw(metrics_file: Path, out: Path, title: str) -> bool:
+    """Write the PNG, whole, in a second; panels without numbers are left out. False: there is none at all."""
+    records = list(metrics.read(metrics_file))
+    drawn = [(panel, curves) for panel in PANELS if (curves := curves_of(panel, records))]
+    if not drawn:
+        return False
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot, ticker
+
+    columns = min(COLUMNS, len(drawn))
+    rows = -(-len(drawn) // columns)
+    size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows)
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, dpi=110, squeeze=False)
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_axis_off()
+    for axes, (panel, curves) in zip(grid.flat, drawn, strict=False):
+        for curve in curves:
+            marker = "o" if len(curve.points) <= 50 else None
+            axes.plot(*zip(*curve.points, strict=True), marker=marker, markersize=4, label=curve.label)
+        axes.set(xlabel=panel.x.replace("_", " "), title=panel.title)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.suptitle(title)
+    figure.tight_layout()
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    figure.savefig(temporary, format="png")
+    pyplot.close(figure)
+    temporary.rename(out)
+    return True
