@@ -72,7 +72,8 @@ def line(now: Snapshot) -> str:
     return (
         f"{now.split} iteration {now.iteration}: {now.done}/{now.submitted} done"
         f" ({now.not_completed} without reward{_reasons(now)}),"
-        f" {now.running} running, {now.finishing} finishing, {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
+        f" {now.running} running, {now.finishing} finishing,"
+        f" {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
         f" reward {reward}, {now.tokens_per_s():.0f} tokens/s, {duration(now.elapsed_s)} gone,"
         f" {duration(now.eta_s())} left"
     )
