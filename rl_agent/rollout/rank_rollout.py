@@ -173,13 +173,14 @@ class RankRollout:
             queued=self._gate.queued,
             not_completed=collector.done - completed,
             reward_mean=total.reward_sum / completed if completed else None,
-            response_tokens=total.response_tokens - self._tokens_before,
+            response_tokens=self._engine.response_tokens,
             done_here=collector.recorded_here,
             elapsed_s=time.monotonic() - self._started,
             slowest=tuple(
                 progress.Slow(str(episode.spec.key), len(episode.steps), episode.elapsed_s())
                 for episode in slowest
             ),
+            failures=self._metrics.failures,
         )
 
 
