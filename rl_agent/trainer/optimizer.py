@@ -1,0 +1,94 @@
+"""AdamW in fp32 on this rank's part of every weight, its moments on the device or in host memory.
+
+With g the gradient, m and v the moments (Kingma & Ba 2015; decoupled decay: Loshchilov & Hutter 2019):
+
+    m ← β1 m + (1 − β1) g        v ← β2 v + (1 − β2) g²
+    w ← w − lr λ w − lr (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + ε)
+
+With `offload` the moments live in pinned host memory and visit the device one weight at a time: 8 bytes a
+parameter of device memory less, for one trip over the bus in each direction a step.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from rl_agent.trainer.parallel import Ranks, gradients, local
+from rl_agent.trainer.settings import OptimizerSettings
+
+
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
+    """Of the optimizer step with that number, from 0."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    if settings.decay_steps is None:
+        return settings.learning_rate
+    span = max(settings.decay_steps - settings.warmup_steps, 1)
+    progress = min((step - settings.warmup_steps) / span, 1.0)
+    if settings.schedule == "linear":
+        return settings.learning_rate * (1 - progress)
+    return settings.learning_rate * (1 + math.cos(math.pi * progress)) / 2
+
+
+class AdamW:
+    """`steps` counts the updates made; `moments` are plain tensors under the names of their weights."""
+
+    def __init__(self, module: nn.Module, settings: OptimizerSettings, *, offload: bool) -> None:
+        self.steps = 0
+        self._settings = settings
+        self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.moments = {name: (self._zeros(p, offload), self._zeros(p, offload)) for name, p in self.named()}
+
+    def named(self) -> Iterable[tuple[str, nn.Parameter]]:
+        return self._parameters.items()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """One step along the gradients, at the rate of this step."""
+        settings = self._settings
+        rate = learning_rate(settings, self.steps)
+        self.steps += 1
+        correction1 = 1 - settings.beta1**self.steps
+        correction2 = 1 - settings.beta2**self.steps
+        for name, parameter in self.named():
+            assert parameter.grad is not None, name
+            weight, gradient = local(parameter), local(parameter.grad)
+            kept = self.moments[name]
+            first, second = (moment.to(weight.device, non_blocking=True) for moment in kept)
+            first.lerp_(gradient, 1 - settings.beta1)
+            second.mul_(settings.beta2).addcmul_(gradient, gradient, value=1 - settings.beta2)
+            divisor = (second / correction2).sqrt_().add_(settings.epsilon)
+            weight.mul_(1 - rate * settings.weight_decay)
+            weight.addcdiv_(first, divisor, value=-rate / correction1)
+            for moment, updated in zip(kept, (first, second), strict=True):
+                if moment is not updated:
+                    moment.copy_(updated, non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the host's copies are whole before anyone reads them
+
+    @staticmethod
+    def _zeros(parameter: nn.Parameter, offload: bool) -> Tensor:
+        part = local(parameter)
+        if not offload or part.device.type == "cpu":
+            return torch.zeros_like(part)
+        return torch.zeros(part.shape, dtype=part.dtype, pin_memory=True)
+
+
+def scale_gradients(module: nn.Module, ranks: Ranks, divisor: float) -> float:
+    """Sum the gradients over the replicas and divide them; returns their norm over all ranks."""
+    squares = torch.zeros((), dtype=torch.float64, device=ranks.device)
+    for gradient in gradients(module):
+        ranks.sum_over_replicas(gradient)
+        gradient /= divisor
+        squares += torch.linalg.vector_norm(gradient).double().square()
+    ranks.sum_over_shards(squares)
+    return math.sqrt(squares.item())
+
+
+def clip_gradients(module: nn.Module, norm: float, max_norm: float) -> None:
+    """Shorten the gradients to `max_norm` if they are longer."""
+    if norm > max_norm:
+        for gradient in gradients(module):
+            gradient *= max_norm / norm

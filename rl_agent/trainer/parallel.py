@@ -1,0 +1,108 @@
+"""Ranks of one trainer, and how they share the weights.
+
+The ranks form a grid of replicas × shards. The ranks of one row share a copy of the weights (FSDP2), split
+along the first dimension of every tensor; rows hold equal copies. Gradients are summed over the row in every
+backward pass, and over the rows once an optimizer step. One rank in a row is DDP, one row is FSDP; a single
+process is a grid of one, and computes by the same code.
+
+Weights, gradients and reductions are fp32; `precision` is what the layers compute in.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.settings import ParallelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among its peers."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    mesh: DeviceMesh
+
+    @property
+    def shard_size(self) -> int:
+        return self.mesh["shard"].size()
+
+    def sum_over_world(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def max_over_world(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+
+    def sum_over_replicas(self, tensor: Tensor) -> None:
+        if self.mesh["replicate"].size() > 1:
+            dist.all_reduce(tensor, group=self.mesh.get_group("replicate"))
+
+    def sum_over_shards(self, tensor: Tensor) -> None:
+        dist.all_reduce(tensor, group=self.mesh.get_group("shard"))
+
+
+@contextmanager
+def join_ranks(shard_size: int | None) -> Iterator[Ranks]:
+    """Meet the other ranks, as torchrun's environment names them. Raises ConfigError for an uneven grid."""
+    is_cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_cuda else torch.device("cpu")
+    if is_cuda:
+        torch.cuda.set_device(device)
+    # Both: checkpoints are coordinated by gloo while NCCL is busy with the next step.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo")
+    try:
+        yield grid(device, shard_size)
+    finally:
+        dist.destroy_process_group()
+
+
+def grid(device: torch.device, shard_size: int | None) -> Ranks:
+    """The grid of all ranks that have met."""
+    world_size = dist.get_world_size()
+    row = world_size if shard_size is None else shard_size
+    if world_size % row:
+        raise ConfigError(f"parallel.shard_size={row}: does not divide the number of ranks, {world_size}")
+    mesh = init_device_mesh(device.type, (world_size // row, row), mesh_dim_names=("replicate", "shard"))
+    return Ranks(dist.get_rank(), world_size, device, mesh)
+
+
+def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
+    """Split the weights over the ranks of a row; a layer's are whole only while it computes."""
+    dtype = torch.bfloat16 if settings.precision == "bf16" else None
+    options: dict[str, Any] = {
+        "mesh": ranks.mesh["shard"],
+        "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
+        "reshard_after_forward": settings.reshard_after_forward,
+    }
+    for layer in policy.layers:
+        if settings.compile_layers:
+            layer.compile()
+        fully_shard(layer, **options)
+    fully_shard(policy, **options)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor, sharing its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor; every rank of a row has to ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gradients(module: nn.Module) -> Iterable[Tensor]:
+    """This rank's parts of the gradients."""
+    return [local(p.grad) for p in module.parameters() if p.grad is not None]

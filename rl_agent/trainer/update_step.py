@@ -1,0 +1,162 @@
+"""The gradient of one mini-batch, computed while its groups arrive.
+
+    UpdateStep ── add(groups)* ──► micro-batches, forward and backward ── finish() ──► gradient and metrics
+
+What holds: the gradient does not depend on how the groups arrived. An advantage needs its own group only;
+each token's loss is summed unnormalised, and the sum is divided once, by the true totals of the mini-batch.
+The weights do not change between `add` and `finish`. Every rank is given the same groups in the same order
+and computes its share of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from rl_agent.trainer.advantages import group_advantages, penalized_rewards
+from rl_agent.trainer.batch import PackedBatch, Row, pack
+from rl_agent.trainer.losses import (
+    Clip,
+    behaviour_weights,
+    clipped_surrogate,
+    denominator,
+    kl_estimate,
+    token_weights,
+)
+from rl_agent.trainer.optimizer import scale_gradients
+from rl_agent.trainer.packing import plan_micro_batches
+from rl_agent.trainer.parallel import Ranks
+from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.samples import Group, Sample
+from rl_agent.trainer.settings import BatchSettings, LossSettings
+from rl_agent.trainer.step_metrics import StepMetrics
+
+
+class UpdateStep:
+    """One mini-batch; `reference` is the frozen policy of a KL term, None without one."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        reference: Policy | None,
+        ranks: Ranks,
+        loss: LossSettings,
+        batch: BatchSettings,
+    ) -> None:
+        assert (reference is None) == (loss.kl_in == "none")
+        self._policy = policy
+        self._reference = reference
+        self._ranks = ranks
+        self._loss = loss
+        self._batch = batch
+        self._clip = Clip(loss.clip_low, loss.clip_high, loss.dual_clip)
+        self._waiting: list[Group] = []
+        self._metrics = StepMetrics(ranks)
+        self._response_tokens = 0
+        self._episodes = 0
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """Take these groups in, and compute as soon as every rank has a full micro-batch to do."""
+        self._waiting += groups
+        enough = self._batch.token_budget * self._ranks.world_size
+        if sum(group.total_tokens for group in self._waiting) >= enough:
+            self._compute_waiting()
+
+    def finish(self) -> dict[str, float]:
+        """Compute what is left, and leave the gradient of the mean loss in the policy; returns metrics."""
+        self._compute_waiting()
+        loss = self._loss
+        divisor = denominator(
+            self._response_tokens, self._episodes, loss.normalization, constant_length=loss.constant_length
+        )
+        norm = scale_gradients(self._policy, self._ranks, divisor)
+        return self._metrics.finish(divisor) | {"grad_norm": norm}
+
+    def _compute_waiting(self) -> None:
+        groups, self._waiting = self._waiting, []
+        if not groups:
+            return
+        samples = [sample for group in groups for sample in group.samples]
+        advantages = self._advantages(groups, samples)
+        for sample, advantage in zip(samples, advantages, strict=True):
+            self._metrics.add_sample(sample, advantage)
+            self._response_tokens += sample.response_tokens
+            self._episodes += sample.response_tokens > 0
+        for batch in self._micro_batches(_rows(samples, advantages)):
+            loss = self._unnormalized_loss(batch)
+            # FSDP averages over the row; the sum is wanted.
+            (loss * self._ranks.shard_size).backward()
+            self._metrics.micro_batches += 1
+
+    def _advantages(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[float]:
+        rewards = torch.tensor([sample.reward for sample in samples], dtype=torch.float64)
+        if self._loss.kl_in == "reward":
+            kl = self._kl_of_samples(samples)
+            rewards = penalized_rewards(rewards, kl, self._loss.kl_coefficient)
+        of_groups = rewards.split([len(group.samples) for group in groups])
+        return [a for part in of_groups for a in group_advantages(part, self._loss.advantage).tolist()]
+
+    @torch.no_grad()
+    def _kl_of_samples(self, samples: Sequence[Sample]) -> Tensor:
+        """Summed over each episode's response tokens, the same on all ranks."""
+        total = torch.zeros(len(samples), dtype=torch.float64, device=self._ranks.device)
+        for batch in self._micro_batches(_rows(samples, [0.0] * len(samples))):
+            logprobs, _ = self._policy(batch)
+            kl = kl_estimate(logprobs, self._reference_logprobs(batch), self._loss.kl_estimator)
+            total.index_add_(0, batch.sample, kl.double())
+        self._ranks.sum_over_world(total)
+        return total.cpu()
+
+    def _micro_batches(self, rows: Sequence[Row]) -> Iterator[PackedBatch]:
+        """This rank's, as many as every other rank's."""
+        plan = plan_micro_batches(
+            [len(row.segment) for row in rows],
+            token_budget=self._batch.token_budget,
+            ranks=self._ranks.world_size,
+            attention_crossover=self._batch.attention_crossover,
+        )
+        for indices in plan[self._ranks.rank]:
+            yield pack([rows[i] for i in indices], self._ranks.device)
+
+    def _unnormalized_loss(self, batch: PackedBatch) -> Tensor:
+        """Σ_t u_t (w_t L_t + β KL_t − η H_t) of one micro-batch."""
+        settings = self._loss
+        logprobs, entropies = self._policy(batch)
+        proximal = batch.behaviour if settings.proximal == "behaviour" else logprobs.detach()
+        surrogate = clipped_surrogate(logprobs, proximal, batch.advantages, self._clip)
+        importance = behaviour_weights(
+            proximal,
+            batch.behaviour,
+            settings.correction,
+            low=settings.correction_low,
+            high=settings.correction_high,
+        )
+        token_loss = importance * surrogate.loss
+        if settings.kl_in == "loss":
+            kl = kl_estimate(logprobs, self._reference_logprobs(batch), settings.kl_estimator)
+            token_loss = token_loss + settings.kl_coefficient * kl
+            self._metrics.add_tokens("kl", kl)
+        if settings.entropy_coefficient:
+            token_loss = token_loss - settings.entropy_coefficient * entropies
+        weighted = token_weights(batch.response_tokens, settings.normalization) * token_loss
+        self._metrics.add_tokens("entropy", entropies)
+        self._metrics.add_tokens("clip_fraction", surrogate.is_clipped)
+        self._metrics.add_tokens("importance_weight", importance)
+        self._metrics.add_mismatch(logprobs, batch.behaviour)
+        self._metrics.add_ratio(surrogate.ratio)
+        self._metrics.add_loss(weighted)
+        return weighted.sum()
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: PackedBatch) -> Tensor:
+        assert self._reference is not None
+        logprobs, _ = self._reference(batch)
+        return logprobs
+
+
+def _rows(samples: Sequence[Sample], advantages: Sequence[float]) -> list[Row]:
+    return [
+        Row(segment, advantage, sample.response_tokens, index)
+        for index, (sample, advantage) in enumerate(zip(samples, advantages, strict=True))
+        for segment in sample.segments
+    ]

@@ -1,0 +1,179 @@
+"""The streamed gradient of a mini-batch: against whole batches, plain references, and two ranks."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.trainer.losses import Clip, clipped_surrogate
+from rl_agent.trainer.parallel import Ranks, grid
+from tests.integration.trainer_ranks import compute
+from tests.integration.trainer_samples import random_groups, tiny_policy
+
+VARIANTS = {
+    "grpo": {},
+    "dr_grpo": {"advantage": "dr_grpo", "normalization": "dr_grpo"},
+    "sequence_mean with KL in the loss": {"normalization": "sequence_mean", "kl_in": "loss"},
+    "rloo with KL in the reward": {"advantage": "rloo", "kl_in": "reward", "kl_estimator": "k1"},
+    "reinforce with an entropy bonus": {"advantage": "reinforce", "entropy_coefficient": 0.01},
+    "clipped against the engine": {"proximal": "behaviour", "correction": "none"},
+    "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
+}
+
+
+@pytest.fixture(scope="module")
+def alone() -> Ranks:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield grid(torch.device("cpu"), None)
+    dist.destroy_process_group()
+
+
+def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Largest relative difference of a weight's gradient."""
+    assert found.keys() == expected.keys()
+    return max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
+    whole, whole_metrics = compute(alone, "whole", **variant)
+    streamed, streamed_metrics = compute(alone, "streamed", **variant)
+    assert distance(streamed, whole) < 1e-6
+    assert whole_metrics.pop("micro_batches") == 1 < streamed_metrics.pop("micro_batches")
+    assert streamed_metrics == pytest.approx(whole_metrics, rel=1e-6, abs=1e-9)
+
+
+def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
+    """The mini-batch's loss from the written equations, an episode at a time, by transformers alone."""
+    losses, kl_coefficient = [], 0.1
+    for group in random_groups(6):
+        scored = [[score(policy, s) for s in sample.segments] for sample in group.samples]
+        logprobs = [torch.cat([pair[0] for pair in pairs]) for pairs in scored]
+        entropies = [torch.cat([pair[1] for pair in pairs]) for pairs in scored]
+        frozen = [torch.cat([score(reference, s)[0] for s in x.segments]).detach() for x in group.samples]
+        rewards = [sample.reward for sample in group.samples]
+        if variant.get("kl_in") == "reward":
+            kls = [float((a.detach() - b).sum()) for a, b in zip(logprobs, frozen, strict=True)]
+            rewards = [r - kl_coefficient * kl for r, kl in zip(rewards, kls, strict=True)]
+        for index, sample in enumerate(group.samples):
+            behaviour = torch.cat([torch.tensor(s.behaviour[s.is_response]) for s in sample.segments])
+            advantage = plain_advantage(rewards, index, variant.get("advantage", "grpo"))
+            token_losses = plain_token_losses(logprobs[index], behaviour, advantage, variant)
+            if variant.get("kl_in") == "loss":
+                d = frozen[index] - logprobs[index]
+                token_losses = token_losses + kl_coefficient * (d.exp() - 1 - d)
+            token_losses = token_losses - variant.get("entropy_coefficient", 0.0) * entropies[index]
+            losses.append(token_losses)
+    if variant.get("normalization") == "sequence_mean":
+        return torch.stack([episode.mean() for episode in losses]).mean()
+    if variant.get("normalization") == "dr_grpo":
+        return torch.stack([episode.sum() / 64 for episode in losses]).mean()
+    return torch.cat(losses).mean()
+
+
+def score(policy, segment) -> tuple[torch.Tensor, torch.Tensor]:
+    token_ids = torch.as_tensor(segment.token_ids).long()
+    log_p = policy.model(input_ids=token_ids[None], use_cache=False).logits[0].log_softmax(-1)
+    chosen = torch.as_tensor(np.flatnonzero(segment.is_response))
+    entropies = -(log_p.exp() * log_p).sum(-1)
+    return log_p[chosen - 1, token_ids[chosen]], entropies[chosen - 1]
+
+
+def plain_advantage(rewards: list[float], index: int, estimator: str) -> float:
+    if estimator == "reinforce":
+        return rewards[index]
+    if estimator == "rloo":
+        return rewards[index] - statistics.fmean(rewards[:index] + rewards[index + 1 :])
+    centered = rewards[index] - statistics.fmean(rewards)
+    return centered if estimator == "dr_grpo" else centered / (statistics.stdev(rewards) + 1e-6)
+
+
+def plain_token_losses(logprobs, behaviour, advantage: float, variant: dict) -> torch.Tensor:
+    if variant.get("proximal") == "behaviour":
+        advantages = torch.full_like(logprobs, advantage)
+        return clipped_surrogate(logprobs, behaviour, advantages, Clip(0.2, 0.28, 3.0)).loss
+    importance = (logprobs.detach() - behaviour).exp()
+    if variant.get("correction") == "mask":
+        importance = importance * ((importance >= 0.2) & (importance <= 5.0))
+    else:
+        importance = importance.clamp(max=2.0)
+    return -importance * (logprobs - logprobs.detach()).exp() * advantage
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
+    gradients, metrics = compute(alone, "streamed", **variant)
+    policy, reference = tiny_policy(seed=0), tiny_policy(seed=9)
+    policy.model.set_attn_implementation("sdpa")
+    reference.model.set_attn_implementation("sdpa")
+    loss = plain_loss(policy, reference, variant)
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    expected = {name: p.grad for name, p in policy.named_parameters()}
+    assert distance(gradients, expected) < 1e-5
+    norm = torch.stack([g.norm() for g in expected.values()]).norm().item()
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+def test_metrics_are_of_the_whole_mini_batch(alone):
+    _, metrics = compute(alone, "streamed", proximal="behaviour", correction="none")
+    samples = [sample for group in random_groups(6) for sample in group.samples]
+    policy = tiny_policy(seed=0)
+    policy.model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        scored = [(score(policy, s), s) for sample in samples for s in sample.segments]
+    ratios = torch.cat([(lp - torch.tensor(s.behaviour[s.is_response])).exp() for (lp, _), s in scored])
+    entropies = torch.cat([entropy for (_, entropy), _ in scored])
+    assert metrics["entropy"] == pytest.approx(entropies.mean().item(), rel=1e-5)
+    assert metrics["ratio"] == pytest.approx(ratios.mean().item(), rel=1e-5)
+    assert metrics["ratio_max"] == pytest.approx(ratios.max().item(), rel=1e-5)
+    assert 0 < metrics["clip_fraction"] < 1
+    assert metrics["reward"] == pytest.approx(statistics.fmean(s.reward for s in samples))
+    assert metrics["episodes"] == len(samples) == 24
+    assert metrics["response_length_max"] == max(s.response_tokens for s in samples)
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory):
+    """(gradients, metrics) of two gloo ranks, for each grid and way to arrive."""
+    folder = tmp_path_factory.mktemp("ranks")
+
+    def run(shard_size: int, arrival: str) -> tuple[dict, dict]:
+        output = folder / f"{shard_size}-{arrival}.safetensors"
+        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        argv += [str(PROJECT_ROOT / "tests/integration/trainer_ranks.py")]
+        argv += [str(output), str(shard_size), arrival]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stderr[-4000:]
+        with safe_open(output, "pt") as file:
+            metrics = json.loads(file.metadata()["metrics"])
+            return {name: file.get_tensor(name) for name in file.keys()}, metrics  # noqa: SIM118
+
+    return run
+
+
+@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
+def test_two_ranks_make_the_gradient_of_one(alone, of_two_ranks, shard_size):
+    expected, expected_metrics = compute(alone, "whole", kl_in="reward", normalization="sequence_mean")
+    expected_metrics.pop("micro_batches")
+    for arrival in ("whole", "streamed"):
+        found, metrics = of_two_ranks(shard_size, arrival)
+        assert distance(found, expected) < 1e-6
+        metrics.pop("micro_batches")
+        assert metrics == pytest.approx(expected_metrics, rel=1e-6, abs=1e-9)
+
+
+def test_half_precision_layers_keep_gradients_in_full_precision(alone):
+    expected, _ = compute(alone, "whole")
+    found, _ = compute(alone, "streamed", parallel={"precision": "bf16"})
+    assert all(gradient.dtype == torch.float32 for gradient in found.values())
+    assert 1e-4 < distance(found, expected) < 0.1

@@ -1,0 +1,74 @@
+"""Settings for tests of the trainer; what a test is about, it says itself."""
+
+from pathlib import Path
+from typing import Any
+
+from rl_agent.trainer.settings import BatchSettings, LossSettings, TrainerSettings
+
+LOSS: dict[str, Any] = {
+    "advantage": "grpo",
+    "drop_uninformative": False,
+    "normalization": "token_mean",
+    "constant_length": 64,
+    "clip_low": 0.2,
+    "clip_high": 0.28,
+    "dual_clip": 3.0,
+    "proximal": "current",
+    "correction": "truncate",
+    "correction_low": 0.5,
+    "correction_high": 2.0,
+    "kl_in": "none",
+    "kl_estimator": "k3",
+    "kl_coefficient": 0.1,
+    "entropy_coefficient": 0.0,
+    "temperature": 1.0,
+}
+BATCH: dict[str, Any] = {
+    "groups_per_step": 6,
+    "token_budget": 150,
+    "logits_chunk_tokens": 32,
+    "attention_crossover": 50_000,
+    "max_staleness": 0,
+    "allow_mixed_versions": False,
+}
+PARALLEL: dict[str, Any] = {
+    "shard_size": None,
+    "reshard_after_forward": True,
+    "precision": "fp32",
+    "activation_checkpointing": 0.0,
+    "offload_optimizer": False,
+    "compile_layers": False,
+}
+OPTIMIZER: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "schedule": "constant",
+    "warmup_steps": 0,
+    "decay_steps": None,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-8,
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+}
+
+
+def loss_settings(**changes: Any) -> LossSettings:
+    return LossSettings.model_validate(LOSS | changes)
+
+
+def batch_settings(**changes: Any) -> BatchSettings:
+    return BatchSettings.model_validate(BATCH | changes)
+
+
+def trainer_settings(model: Path, output: Path, *, steps: int, **changes: dict[str, Any]) -> TrainerSettings:
+    """`changes` are of the sections that they name."""
+    sections = {
+        "loss": LOSS,
+        "batch": BATCH,
+        "parallel": PARALLEL,
+        "optimizer": OPTIMIZER,
+        "checkpoint": {"every_steps": 1, "keep": 2},
+    }
+    merged = {name: values | changes.get(name, {}) for name, values in sections.items()}
+    top = {"model": model, "output": output, "seed": 3, "steps": steps}
+    return TrainerSettings.model_validate(top | merged)
