@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.config import Config, Plan
-from rl_agent.engine.model import resolve_model, version_of_root
+from rl_agent.engine.model import OLDER, resolve_model
+from rl_agent.engine.served import version_served
 from rl_agent.errors import ConfigError
 
 PROBE_TIMEOUT_S = 2.0
@@ -117,7 +118,7 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
     """What a server that says it loaded `roots` is to this run."""
     wanted = resolve_model(config)
     url = config.engine.base_url
-    versions = {root: version_of_root(root, config) for root in roots}
+    versions = {root: version_served(root, config) for root in roots}
     known = {root: version for root, version in versions.items() if version is not None}
     if not known:
         shown = ", ".join(roots) or "no model"
@@ -125,7 +126,8 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
     root, version = max(known.items(), key=lambda item: item[1] == wanted.weight_version)
     if version == wanted.weight_version:
         return Probe(Answer.WANTED, f"{url} serves {root} (weight version {version})", version)
-    detail = f"{url} serves {root} (weight version {version}); the newest is {wanted.weight_version}"
+    known_as = "as it was before model.pt was switched" if version == OLDER else f"weight version {version}"
+    detail = f"{url} serves {root} ({known_as}); the newest is {wanted.weight_version}"
     return Probe(Answer.OLD_VERSION, detail, version)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rl_agent.cluster import run_lock
 from rl_agent.config import Command, Config
+from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
@@ -165,19 +166,6 @@ def is_port_free(host: str, port: int) -> bool:
                 return False
             raise ConfigError(f"engine.host={host} engine.port={port}: {error.strerror}") from error
     return True
-
-
-def listeners(port: int) -> set[int]:
-    """Processes that listen on `port`, as far as this user may see them."""
-    import psutil
-
-    found = set()
-    for connection in psutil.net_connections(kind="tcp"):
-        address = connection.laddr
-        is_listening = connection.status == psutil.CONN_LISTEN and address and address.port == port
-        if is_listening and connection.pid is not None:
-            found.add(connection.pid)
-    return found
 
 
 def describe_listeners(port: int) -> str:

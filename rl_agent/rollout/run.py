@@ -15,7 +15,8 @@ from typing import Protocol
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Config
 from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.model import ResolvedModel, resolve_model, version_of_root
+from rl_agent.engine.model import ResolvedModel, resolve_model
+from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError
@@ -53,7 +54,7 @@ class Member(Membership, Protocol):
 def identify(served: ServedModel, config: Config) -> int:
     """Weight version of the served model. Raises ConfigError if it is not the one this run wants."""
     wanted = resolve_model(config)
-    version = version_of_root(served.root, config)
+    version = version_served(served.root, config)
     if version is None or version != wanted.weight_version:
         raise ConfigError(
             f"the engine at {config.engine.base_url} serves {served.root}, this run wants {wanted.path};"

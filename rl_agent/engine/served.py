@@ -1,0 +1,58 @@
+"""Which weight version the server at the engine's address holds, and since when its process runs."""
+
+import os
+import socket
+from urllib.parse import urlsplit
+
+from rl_agent.config import Config
+from rl_agent.engine.model import version_of_root
+
+
+def version_served(root: str, config: Config) -> int | None:
+    """Weight version of the server that says it loaded `root`; see `version_of_root`."""
+    is_link = os.path.realpath(root) != root
+    return version_of_root(root, config, engine_started_at(config) if is_link else None)
+
+
+def engine_started_at(config: Config) -> float | None:
+    """When the vLLM behind the engine's address started, in seconds since the epoch.
+
+    None where it cannot be known: on another machine, or behind something else, such as a tunnel.
+    """
+    import psutil
+
+    address = urlsplit(config.engine.base_url)
+    if address.port is None or not _is_here(address.hostname or ""):
+        return None
+    started = []
+    for pid in listeners(address.port):
+        try:
+            process = psutil.Process(pid)
+            if "vllm" in " ".join(process.cmdline()).lower():
+                started.append(process.create_time())
+        except psutil.Error:  # gone meanwhile
+            continue
+    return min(started, default=None)
+
+
+def listeners(port: int) -> set[int]:
+    """Processes that listen on `port`, as far as this user may see them."""
+    import psutil
+
+    found = set()
+    for connection in psutil.net_connections(kind="tcp"):
+        address = connection.laddr
+        is_listening = connection.status == psutil.CONN_LISTEN and address and address.port == port
+        if is_listening and connection.pid is not None:
+            found.add(connection.pid)
+    return found
+
+
+def _is_here(host: str) -> bool:
+    """Whether `host` is a name or an address of this machine."""
+    import psutil
+
+    if host in ("localhost", socket.gethostname()):
+        return True
+    own = (address.address for addresses in psutil.net_if_addrs().values() for address in addresses)
+    return host in {*own, "127.0.0.1", "::1"}
