@@ -62,6 +62,7 @@ class Coordinator:
         say: Say,
         fail: Callable[[Exception], None],
         clock: Clock,
+        in_background: Callable[[Callable[[], None]], None],
     ) -> None:
         self.state = ClusterState(terms, clock())
         self.view: View | None = None
@@ -77,6 +78,7 @@ class Coordinator:
         self._say = say
         self._fail = fail
         self._clock = clock
+        self._in_background = in_background
         self._lock = threading.RLock()
         self._stamps: dict[str, Stamp | None] = {}
         """Of the records that are looked at."""
@@ -107,7 +109,8 @@ class Coordinator:
     def _carry_out(self, command: Command) -> None:
         match command:
             case WriteDecision(key, decision):
-                self._durable.write_whole(self._places.decision(key), decision.to_record())
+                record = {**decision.to_record(), "master": self.state.terms.master}
+                self._durable.write_whole(self._places.decision(key), record)
             case WriteBatch(key, number, batch):
                 name = self._places.batch(key, self.state.terms.master, number)
                 self._folder.write_whole(name, batch.to_record())
@@ -124,7 +127,8 @@ class Coordinator:
         now = self._clock()
         is_listing = now >= self._next_listing
         if is_listing:
-            self._next_listing = now + LISTING_S
+            is_starting = self.state.order is None and self.state.missing_ranks
+            self._next_listing = now + (0.0 if is_starting else LISTING_S)
             for name in self._folder.names(self._places.ranks):
                 self._stamps.setdefault(name.removesuffix(".json"), None)
         for record in self._changed_records():
@@ -213,15 +217,15 @@ class Coordinator:
     # --- files of nodes that are gone ---
     def _start_reading(self) -> None:
         if any(command.key in self.on_lost for command in self._to_read):
-            threading.Thread(target=self._read_and_tell, name="read lost shards", daemon=True).start()
+            self._in_background(self._read_and_tell)
 
     def _read_and_tell(self) -> None:
         try:
-            self.read_shards()
+            self._read_shards()
         except Exception as error:
             self._fail(error)
 
-    def read_shards(self) -> None:
+    def _read_shards(self) -> None:
         """Read what is left of nodes that are gone, where the phase has told how."""
         with self._lock:
             commands = [command for command in self._to_read if command.key in self.on_lost]

@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rl_agent.errors import StoreError, UsageError
 
+_T = TypeVar("_T")
 Record = dict[str, Any]
 Stamp = tuple[int, ...]
 """Differs between two versions of a file."""
@@ -52,7 +53,14 @@ class Folder(Protocol):
 
 def write_whole(path: Path, record: Record, *, is_durable: bool = True) -> None:
     """Write `record` so that a reader sees all of it or nothing. Makes the folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_whole(path, record, is_durable=is_durable)
+    except FileNotFoundError:  # asked first, every write would cost one more request to a server
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(path, record, is_durable=is_durable)
+
+
+def _write_whole(path: Path, record: Record, *, is_durable: bool) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -76,8 +84,7 @@ class SharedFolder:
     def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
         path = self.root / name
         try:
-            self._check_root(path)
-            write_whole(path, record, is_durable=is_durable)
+            self._in_folder(path, lambda: _write_whole(path, record, is_durable=is_durable))
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -105,16 +112,14 @@ class SharedFolder:
         """By link, so that the record is there whole or not at all; without links by O_EXCL."""
         path = self.root / name
         try:
-            self._check_root(path)
-            path.parent.mkdir(parents=True, exist_ok=True)
             if self._has_links:
                 try:
-                    return _link_new(path, record)
+                    return self._in_folder(path, lambda: _link_new(path, record))
                 except OSError as error:
                     if error.errno not in _NO_LINKS:
                         raise
                     self._has_links = False
-            return _open_new(path, record)
+            return self._in_folder(path, lambda: _open_new(path, record))
         except OSError as error:
             raise StoreError(f"{path}: cannot be created: {error.strerror}") from error
 
@@ -127,10 +132,15 @@ class SharedFolder:
                 return []
             raise StoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
-    def _check_root(self, path: Path) -> None:
-        """A log path that was removed is not made again by the way."""
-        if not path.parent.is_dir() and not self.root.is_dir():
-            raise FileNotFoundError(errno.ENOENT, f"the folder {self.root} is gone")
+    def _in_folder(self, path: Path, write: Callable[[], _T]) -> _T:
+        """Make the folder of `path` if it turns out to be missing, but not a log path that was removed."""
+        try:
+            return write()
+        except FileNotFoundError:
+            if not self.root.is_dir():
+                raise FileNotFoundError(errno.ENOENT, f"the folder {self.root} is gone") from None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return write()
 
 
 def _parse(content: bytes) -> Record | None:

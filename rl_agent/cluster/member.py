@@ -6,7 +6,7 @@ enter ─► (a worker waits until the master has admitted it, the master until 
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from rl_agent.cluster import records, stacks
@@ -15,7 +15,7 @@ from rl_agent.cluster.events import Awaited, Decided, Ordered, Regrouped
 from rl_agent.cluster.flags import flag_record
 from rl_agent.cluster.folder import Folder, MemoryFolder, SharedFolder, open_folder
 from rl_agent.cluster.heartbeat import Driver
-from rl_agent.cluster.node import Node, print_line
+from rl_agent.cluster.node import Node, in_background, print_line
 from rl_agent.cluster.records import Decision, Flag, MemberView, Order, Outcome, PhaseKey
 from rl_agent.cluster.stragglers import doing_of, missing_ranks
 from rl_agent.cluster.turns import Clock, Say
@@ -40,6 +40,7 @@ class Member(Node):
         driver: Driver | None = None,
         say: Say = print_line,
         clock: Clock = time.monotonic,
+        in_background: Callable[[Callable[[], None]], None] = in_background,
     ) -> None:
         super().__init__(
             plan,
@@ -50,6 +51,7 @@ class Member(Node):
             driver=driver or Driver(None, say),
             say=say,
             clock=clock,
+            in_background=in_background,
         )
         self._seq = 0
         """Number of the order that this node carries out."""
@@ -145,15 +147,15 @@ class Member(Node):
         key = PhaseKey(iteration, phase)
         if self.coordinator is None:
             return self.view.decisions.get(str(key)) if self.view else None
-        if key not in self.coordinator.state.decisions:
+        state = self.coordinator.state
+        if key not in state.decisions and key not in state.barriers:
             self.coordinator.apply(Awaited(key))
         return self.coordinator.state.decisions.get(key)
 
     def wait_decision(self, iteration: int, phase: str, *, timeout_s: float) -> Decision:
         """Wait for what the master decides. Raises DeadlineError that names who has not finished."""
         key = PhaseKey(iteration, phase)
-        recorded = records.parse(Decision, self._durable.read(self._places.decision(key)))
-        if recorded is not None:
+        if (recorded := self._recorded_decision(key)) is not None:
             return recorded
         what = f"iteration {iteration}, {phase}"
         return self._wait(
@@ -183,7 +185,6 @@ class Member(Node):
             self,
             folder=self._folder,
             places=self._places,
-            weights=self.plan.command.rank_weights,
             chunk_tasks=self._settings.chunk_tasks,
             coordinator=self.coordinator,
         )
@@ -218,6 +219,12 @@ class Member(Node):
         if found is None and view is not None and view.ended is not None:
             raise RetryLater(f"the master, rank 0 ({view.host}), has ended the run without deciding {key}")
         return found
+
+    def _recorded_decision(self, key: PhaseKey) -> Decision | None:
+        """One that is too old to be in the View; not one of an earlier start of this attempt."""
+        record = self._durable.read(self._places.decision(key)) or {}
+        is_ours = self.view is not None and record.pop("master", None) == self.view.master
+        return records.parse(Decision, record) if is_ours else None
 
     def has_decision(self, key: PhaseKey) -> bool:
         return self.decision(*key) is not None

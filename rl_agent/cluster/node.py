@@ -41,6 +41,10 @@ def print_line(line: str) -> None:
     sys.stderr.flush()
 
 
+def in_background(job: Callable[[], None]) -> None:
+    threading.Thread(target=job, name="cluster job", daemon=True).start()
+
+
 def digest_of(config: Config) -> str:
     """Of the sections in which no node may have anything for itself."""
     own = {"data_path", "log_path", "engine", "wandb", "env_config", "rollout", "cluster"}
@@ -63,6 +67,7 @@ class Node:
         driver: Driver,
         say: Say,
         clock: Clock,
+        in_background: Callable[[Callable[[], None]], None],
     ) -> None:
         self.plan = plan
         self.clock = clock
@@ -110,6 +115,7 @@ class Node:
                 say=say,
                 fail=self.fail,
                 clock=clock,
+                in_background=in_background,
             )
 
     # --- coming and going ---
@@ -140,7 +146,7 @@ class Node:
         if self._has_ended:
             return
         self._has_ended = True
-        reason = reason or ("has ended" if status == 0 else f"ended with status {status}")
+        reason = reason or ("done" if status == 0 else f"ended with status {status}")
         if self.coordinator is not None:
             self.coordinator.apply(Ended(status=status, reason=reason))
         self._heartbeat.update(state="left", reason=reason, doing="left")

@@ -175,7 +175,8 @@ class View(Shared):
     heartbeat_s: float
     lease_s: float
     config_digest: str
-    num_nodes: int
+    weights: tuple[int, ...]
+    """Of the ranks that the run waits for."""
     members: tuple[MemberView, ...]
     refused: dict[str, str]
     order: Order | None

@@ -32,7 +32,7 @@ def missing_ranks(view: View | None) -> str:
     """Ranks that nobody has, or whose node is gone."""
     if view is None:
         return "the others"
-    missing = [rank for rank in range(view.num_nodes) if _alive(view, rank) is None]
+    missing = [rank for rank in range(len(view.weights)) if _alive(view, rank) is None]
     return ", ".join(f"rank {rank}" for rank in missing) or "nobody"
 
 

@@ -37,7 +37,7 @@ def view_of(
         heartbeat_s=heartbeat_s,
         lease_s=terms.lease_s,
         config_digest=terms.config_digest,
-        num_nodes=terms.num_nodes,
+        weights=weights,
         members=_members(state, weights),
         refused=dict(itertools.islice(reversed(state.refused.items()), _NEWEST)),
         order=state.order,

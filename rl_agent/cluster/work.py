@@ -65,7 +65,6 @@ class Work:
         *,
         folder: Folder,
         places: Places,
-        weights: tuple[int, ...],
         chunk_tasks: int,
         coordinator: Coordinator | None,
     ) -> None:
@@ -76,7 +75,6 @@ class Work:
         self._node = node
         self._folder = folder
         self._places = places
-        self._weights = weights
         self._chunk_tasks = chunk_tasks
         self._coordinator = coordinator
         self._shard: str | None = None
@@ -140,7 +138,8 @@ class Work:
             raise ValueError(f"chunk {chunk_id} of {self.key} was not claimed here")
         with self._lock:
             self._completed.add(chunk_id)
-        self._node.tell(now=False)
+            is_idle = self._completed == self._claimed and not (self._own or self._others)
+        self._node.tell(now=is_idle)
 
     def summary(self) -> WorkReport:
         """What the master is told with every beat."""
@@ -233,7 +232,7 @@ class Work:
             self.sample_digest, self.weight_version = batch.sample_digest, batch.weight_version
             for offset, indices in enumerate(batch.chunks):
                 self._indices[batch.first_id + offset] = indices
-            own, others = claim_order(len(batch.chunks), self._weights, self._node.rank)
+            own, others = claim_order(len(batch.chunks), view.weights, self._node.rank)
             self._own.extend(batch.first_id + offset for offset in own)
             self._others.extend(batch.first_id + offset for offset in others)
 
