@@ -6,7 +6,8 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
@@ -31,7 +32,13 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--iteration", type=int, required=True, help="counted from 1")
     parser.add_argument("--split", choices=("train", "test"), required=True)
-    parser.add_argument("--resume", action="store_true", help="go on with the unfinished rollout on disk")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        choices=("required", "if-begun"),
+        const="required",
+        help="go on with what the run has begun; nothing begun is an error (required) or a fresh start",
+    )
     options = parser.parse_args(argv)
 
     from rl_agent.monitor.progress import StderrHandler
@@ -41,31 +48,41 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
 
     form = "%(asctime)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=[StderrHandler()])
-    assignment = Assignment(read_plan(options.plan), options.split, options.iteration, options.resume)
+    assignment = Assignment(
+        read_plan(options.plan),
+        options.split,
+        options.iteration,
+        resume=options.resume is not None,
+        resume_must_exist=options.resume == "required",
+    )
     account, signal_number = run_until_signalled(
         run_rollout(assignment, member or AloneMember(assignment.plan)),
         threads=assignment.config.env_config.server_size,
     )
     if account is None:
         logging.info("rollout interrupted; what ended is on disk, --resume goes on")
+        _pass_on(signal_number)
         return 128 + signal_number
     print(account)
     return 0
 
 
+def _pass_on(signal_number: int) -> None:
+    """Tell whoever else in this process wants to know of the signal that ended the rollout."""
+    handler = signal.getsignal(signal_number)
+    if callable(handler) and handler is not signal.default_int_handler:
+        handler(signal_number, None)
+
+
 def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> tuple[str | None, int]:
     """The result, or None and the number of the signal (INT, TERM) that cancelled it.
 
-    A second signal ends the process at once.
+    A second signal ends the process at once. Afterwards the process is as it was.
     """
     import uvloop
 
     from rl_agent.rollout.worker_threads import WorkerThreads
 
-    # Almost nothing an episode makes is cyclic; looking for cycles as often as Python does by default cost
-    # the collector a sixth of its CPU time.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
     received: list[int] = []
 
     async def run() -> str | None:
@@ -82,9 +99,28 @@ def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> t
                 return None
             raise
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        account = runner.run(run())
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with _rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            account = runner.run(run())
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return account, received[0] if received else 0
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Almost nothing an episode makes is cyclic; looking for cycles as often as Python does by default cost
+    the collector a sixth of its CPU time."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def _cancel(job: asyncio.Task[Any], number: int, received: list[int]) -> None:

@@ -111,7 +111,7 @@ class Lead:
                 if found.attempt < header.attempt or shard.name == work.shard
             }
         else:
-            if assignment.resume_must_exist and not begun:
+            if assignment.resume and assignment.resume_must_exist and not begun:
                 growing = self._paths.checkpoint_shard(header.split, header.iteration)
                 raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
             begun = begun if assignment.resume else {}

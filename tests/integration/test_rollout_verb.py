@@ -1,15 +1,21 @@
 """The verb `rollout` as bash runs it, against a simulated engine in its own process."""
 
+import asyncio
+import gc
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from rl_agent.cli import rollout
 from rl_agent.errors import EXIT_CONFIG, EXIT_RETRY_LATER
 from rl_agent.rollout.shard import read_shard
 from tests.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
@@ -176,3 +182,48 @@ def test_a_resume_without_a_checkpoint_is_refused(tmp_path):
 
     assert ended.returncode == EXIT_CONFIG
     assert "no unfinished rollout" in ended.stderr
+
+
+def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path):
+    def left_behind():
+        gc.collect()
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        threads = {thread.name for thread in threading.enumerate()}
+        logs = len(logging.getLogger().handlers)
+        return (
+            handlers,
+            threads,
+            logs,
+            gc.get_threshold(),
+            gc.get_freeze_count(),
+            len(list(Path("/proc/self/fd").iterdir())),
+        )
+
+    with simulated_engine(tmp_path) as url:
+        plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
+        write_tasks(plan, 20, env="instant")
+        argv = command(plan)[4:]
+        iteration = argv.index("--iteration") + 1
+        found = []
+        for number in range(1, 6):
+            argv[iteration] = str(number)
+            assert rollout.main(argv) == 0
+            found.append(left_behind())
+
+    assert found[1:] == found[:-1]
+
+
+def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, monkeypatch):
+    async def interrupted(assignment, member):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    heard = []
+    monkeypatch.setattr("rl_agent.rollout.run.run_rollout", interrupted)
+    plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        assert rollout.main(command(plan)[4:]) == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
