@@ -15,8 +15,7 @@ main() {
   local words=("$@") status=0
   has_flag --join "$@" || words+=(--worker "$SLURM_NODEID")
   trap 'NUM_SIGNALS=$((NUM_SIGNALS + 1))' TERM
-  bash "$SLURM_DIR/../run.sh" "${words[@]}" &
-  wait_to_the_end $! || status=$?
+  bash "$SLURM_DIR/../run.sh" "${words[@]}" || status=$? # in the foreground: the trap waits for its end
   if ((status != 0 && NUM_SIGNALS)); then status=$STATUS_OF_TERM; fi
   exit "$status"
 }

@@ -67,29 +67,22 @@ on_term() {
   scancel --quiet --signal=TERM "$(job_name).0" 2>/dev/null || true
 }
 
-# Wait for a child to its end, through the signals that this shell gets; returns the child's exit status.
-# Usage: wait_to_the_end <pid>
-wait_to_the_end() {
-  local status signals
-  while true; do
-    signals=$NUM_SIGNALS
-    status=0
-    wait "$1" || status=$?
-    ((NUM_SIGNALS > signals)) || return "$status" # else wait returned for the signal's sake
-  done
-}
-
 # Run run.sh once on each node to the end of the last; the exit status is the highest of theirs. If they ended
 # because Slurm drained them, the job goes back into the queue.
 # Usage: run_on_nodes <project-folder> <run.sh's arguments…>
 run_on_nodes() {
-  local options status=0
+  local options status signals
   options=(--ntasks-per-node=1 --nodes="$SLURM_JOB_NUM_NODES" --cpu-bind=none --mpi=none --label)
   # What becomes of the others when one node is lost is decided by the run.
   options+=(--no-kill --kill-on-bad-exit=0 --wait=0)
   trap on_term TERM
   srun "${options[@]}" bash "$1/scripts/slurm/node.sh" "${@:2}" &
-  wait_to_the_end $! || status=$?
+  while true; do
+    signals=$NUM_SIGNALS
+    status=0
+    wait $! || status=$?
+    ((NUM_SIGNALS > signals)) || break # else wait returned for the signal's sake
+  done
   # TERM for this shell: someone has ended the job, or Slurm itself takes it back.
   if ((status == STATUS_OF_TERM && NUM_SIGNALS == 0)); then queue_again; fi
   exit "$status"

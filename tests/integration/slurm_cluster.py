@@ -5,6 +5,7 @@ their state in the folder, run as the caller, and authenticate by their own mung
 in /proc, which takes neither root nor cgroups.
 """
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -211,7 +212,9 @@ class SlurmCluster:
                 os.killpg(daemon.pid, signal.SIGKILL)
                 daemon.wait()
         for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.processes(), STOP_TIMEOUT_S, lambda: f"the end of {self.processes()}")
 
 
 def slurm_version() -> tuple[int, ...]:
