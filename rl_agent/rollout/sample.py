@@ -1,6 +1,7 @@
 """What a rollout has to do: its assignment, the sampled episodes, and which of them are recorded."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,12 +61,13 @@ class Sample:
             raise StoreError(f"episode {key} is not of this iteration's sample") from None
 
     def groups(self, indices: Iterable[int]) -> list[list[int]]:
-        """`indices`, ascending, by task; the attempts of one group stay together."""
-        groups: dict[tuple[str, int], list[int]] = {}
-        for index in indices:
+        """`indices`, ascending, with the attempts of one task together; in a sample they are neighbours."""
+
+        def group_of(index: int) -> tuple[str, int]:
             key = self.specs[index].key
-            groups.setdefault((key.task_id, key.group), []).append(index)
-        return list(groups.values())
+            return key.task_id, key.group
+
+        return [list(group) for _, group in itertools.groupby(indices, group_of)]
 
 
 class Ledger:

@@ -67,6 +67,20 @@ def test_tokens_steps_and_cut_responses_are_counted_over_steps():
     assert numbers["train/cut_responses_share"] == pytest.approx(1 / 3)
 
 
+def test_what_the_judge_cost_is_summed_over_its_verdicts():
+    def judged(index, is_cached, tokens):
+        spent = {"prompt_tokens": tokens, "completion_tokens": 2 * tokens, "cost_usd": tokens / 1000}
+        detail = {"judge_model": "j", "is_cached": is_cached, **spent}
+        return replace(make_trajectory(index), reward_detail=detail)
+
+    numbers = numbers_of(judged(0, False, 100), judged(1, True, 0), make_trajectory(2))
+    assert numbers["train/judge_verdicts"] == 2
+    assert numbers["train/judge_cached"] == 1
+    assert numbers["train/judge_completion_tokens"] == 200
+    assert numbers["train/judge_cost_usd"] == pytest.approx(0.1)
+    assert not [name for name in numbers_of(make_trajectory(0)) if "judge" in name]
+
+
 def test_an_empty_rollout_has_finite_numbers():
     assert all(math.isfinite(value) for value in numbers_of().values())
 
