@@ -131,6 +131,7 @@ class JudgeOverride(Section):
     openai_api_key_env_var: str | None = None
     temperature: float | None = None
     max_tokens: Positive | None = None
+    max_images: Annotated[int, Field(ge=0)] | None = None
 
 
 class JudgeConfig(Section):
@@ -142,6 +143,7 @@ class JudgeConfig(Section):
     timeout_s: Seconds
     max_retries: Annotated[int, Field(ge=0)]
     max_concurrency: Positive
+    max_images: Annotated[int, Field(ge=0)]
     use_cache: bool
     price_per_million_prompt_tokens: Annotated[float, Field(ge=0)]
     price_per_million_completion_tokens: Annotated[float, Field(ge=0)]

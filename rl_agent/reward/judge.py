@@ -8,7 +8,9 @@ What the judge did not clearly approve has a reward of 0 (`judge_prompt`).
 """
 
 import asyncio
+import base64
 import logging
+import mimetypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, Self
 from rl_agent.config import JudgeConfig
 from rl_agent.errors import ConfigError, JudgeOutage
 from rl_agent.reward.judge_cache import Answer, JudgeCache
-from rl_agent.reward.judge_prompt import messages_for, read_verdict
+from rl_agent.reward.judge_prompt import ImagePlace, messages_for, read_verdict, shown_images
 from rl_agent.reward.verdict import Verdict
 from rl_agent.types import Trajectory
 
@@ -50,10 +52,6 @@ class ModelJudge:
         self._places = asyncio.Semaphore(config.max_concurrency)
         self._client: Any = None
 
-    def check(self) -> None:
-        """Raises ConfigError if the API key is missing; asks nobody."""
-        self._api_key()
-
     async def __aenter__(self) -> Self:
         self._client = await asyncio.to_thread(self._make_client)
         return self
@@ -67,7 +65,7 @@ class ModelJudge:
         question = {
             "base_url": config.base_url,
             "model": config.model,
-            "messages": messages_for(trajectory),
+            "messages": messages_for(trajectory, await self._image_urls(trajectory)),
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
         }
@@ -78,6 +76,14 @@ class ModelJudge:
                 answer = await self._ask(question)
             await self._remember(question, answer)
         return self._verdict(answer, is_cached=is_cached)
+
+    async def _image_urls(self, trajectory: Trajectory) -> dict[ImagePlace, str]:
+        """Data URLs, which any server can read. Raises JudgeOutage: evidence that is gone is no failure."""
+        paths = shown_images(trajectory, self._config.max_images)
+        try:
+            return {place: await asyncio.to_thread(_data_url, Path(path)) for place, path in paths.items()}
+        except OSError as error:
+            raise JudgeOutage(f"the image {error.filename} cannot be read: {error.strerror}") from error
 
     def _verdict(self, answer: Answer, *, is_cached: bool) -> Verdict:
         config = self._config
@@ -152,3 +158,8 @@ class ModelJudge:
         if not key:
             raise ConfigError(f"rollout.reward=judge needs an API key: set the environment variable {name}")
         return key
+
+
+def _data_url(path: Path) -> str:
+    kind = mimetypes.guess_type(path.name)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
