@@ -1,110 +1,122 @@
-"""Seconds of an iteration that are not engine start, generation or training.
+"""Seconds of an iteration that are not engine start, generation or training, on 1 to 16 nodes.
 
-    python benchmarks/loop_overhead.py [--iterations 5]
+    python benchmarks/loop_overhead.py [--nodes 1,2,4,8,16] [--iterations 5]
 
-Runs the real `run.sh` in phase `both`, evaluating every iteration. The engine answers at once, and the
-rollouts, the training and the publish are commands that only leave the files they must; so what is measured
-is the driver: its verbs, process groups, checks, flags and engine stops. The start of the real verbs is
-measured apart, as the time in which Python has imported them.
+Runs that many real `run.sh` on this machine, each a rank of one run in phase `both` that evaluates every
+iteration: every verb is the real one. The engine answers at once and the training is a copy of files, so
+what is left is orchestration: orders, claims, barriers, the collector's start and end, selection, export,
+checks, publishing, process groups. The starts of the engine and of the training are taken off, the slowest
+rank's of each. Beside it, the fixed sleeps of the reference, counted from its code.
 """
 
 import argparse
 import itertools
 import json
 import os
-import socket
-import subprocess
+import shlex
+import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-REAL_VERBS = ("rollout", "prepare_update", "publish")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.simulated_cluster import SimulatedCluster
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE_S = 476
+"""Critical path of microsoft/webgym's fixed sleeps in a multi-node iteration with evaluation."""
+TASKS_PER_NODE = 8
 
 STUB = """#!/usr/bin/env bash
-# The verbs that need a model, reduced to the files they leave; everything else is real.
-log=${{RUN_DIR:-/}}/../..
+# vLLM and LLaMA-Factory, reduced to what costs nothing; everything else is real.
+home={home}
 if [[ $1 == -m && $2 == rl_agent.cli ]]; then
   case $3 in
-    rollout)
-      mkdir -p "$log/$9_trajectories"
-      exec touch "$log/$9_trajectories/$9_trajectories.jsonl.iteration$7" ;;
-    prepare-update) echo train.yaml; exit ;;
-    train) exit ;;
-    publish)
-      version=$(printf 'checkpoints/version-%06d' "$7")
-      mkdir -p "$log/$version"
-      ln -sfn "$version" "$log/model.pt"
-      echo "$version"; exit ;;
-    wandb-sync) exec sleep 3600 ;;
-    serve) exec {python} {root}/tests/shell/fake_verbs.py "${{@:3}}" ;;
+    serve) exec {python} -S -E {root}/benchmarks/instant_engine.py "$ENGINE_PORT" \\
+      "$(readlink -f "$home/log/model.pt" || echo "$home/model")" ;;
+    train)
+      while (($# > 0)); do
+        [[ $1 != --iteration ]] || iteration=$2
+        [[ $1 != --node-rank ]] || rank=$2
+        shift
+      done
+      ((${{rank:-0}} == 0)) || exit 0
+      folder=$(printf '%s/log/checkpoints/training-%06d' "$home" "$iteration")
+      mkdir -p "$folder"
+      exec cp -r "$home/checkpoint-1" "$folder/checkpoint-$iteration" ;;
   esac
 fi
 exec {python} "$@"
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Cluster(SimulatedCluster):
+    """The simulated cluster with programs that cost nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from tests.simulated_cluster_files import write_checkpoint
+
+        write_checkpoint(self.home / "model", self.home, step=1)
+        stub = STUB.format(
+            home=shlex.quote(str(self.home)), python=shlex.quote(sys.executable), root=shlex.quote(str(ROOT))
+        )
+        (self.home / "python").write_text(stub)
 
 
-def prepare(home: Path) -> dict[str, str]:
-    """Tasks, a model folder and the stub; returns the environment of the run."""
-    for name in ("data", "model"):
-        (home / name).mkdir()
-    task = '{"task_id": "a", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math"}\n'
-    for split in ("train", "test"):
-        (home / "data" / f"{split}.jsonl").write_text(task)
-    (home / "model" / "config.json").write_text("{}")
-    (home / "model" / "model.safetensors").write_bytes(b"0")
-    stub = home / "python"
-    stub.write_text(STUB.format(python=sys.executable, root=ROOT))
-    stub.chmod(0o755)
-    ours = {"RL_AGENT_PYTHON": str(stub), "CUDA_VISIBLE_DEVICES": "", "FAKE_CALLS": str(home / "calls")}
-    return {**os.environ, **ours}
+def run(home: Path, num_nodes: int, iterations: int) -> list[float]:
+    """Overhead of every iteration but the first, in seconds."""
+    cluster = Cluster(home, num_nodes, tasks=TASKS_PER_NODE * num_nodes)
+    words = ["--rl-phase", "both", "--eval-interval", "1", "--max-iterations", str(iterations + 1)]
+    sizes = ["env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1"]
+    try:
+        for rank in range(num_nodes):
+            cluster.start(rank, *words, *sizes, ENGINE_PORT=str(cluster.ports[rank]))
+        statuses = cluster.wait(120 + 30 * iterations * num_nodes)
+        if any(statuses.values()) or None in statuses.values():
+            raise SystemExit(f"{statuses}\n" + "".join(map(cluster.output, statuses))[-6000:])
+        return overheads(cluster.log)
+    finally:
+        cluster.end()
 
 
-def run_loop(home: Path, environ: dict[str, str], iterations: int) -> list[dict]:
-    """The timeline of a run of that many iterations."""
-    words = [
-        *("bash", str(ROOT / "scripts" / "run.sh"), "--data-path", str(home / "data")),
-        *("--log-path", str(home / "log"), "--rl-phase", "both", "--eval-interval", "1"),
-        *("--max-iterations", str(iterations), f"engine.port={free_port()}"),
-        f"model_config.base_model={home / 'model'}",
-    ]
-    subprocess.run(words, env=environ, check=True, stderr=subprocess.DEVNULL)
-    return [json.loads(line) for line in (home / "log" / "timeline.jsonl").read_text().splitlines()]
+def overheads(log: Path) -> list[float]:
+    """From the end of one update to the end of the next, without the slowest engine start and training."""
+    master = read(log / "timeline.jsonl")
+    others = [read(path) for path in log.glob("runs/*/logs/*/timeline.jsonl")]
+    ends = [span["end"] for span in master if span["name"] == "update"]
+    found = []
+    for iteration, (before, end) in enumerate(itertools.pairwise(ends), start=2):
+        taken_off = sum(slowest([master, *others], name, iteration) for name in ("engine_start", "training"))
+        found.append(end - before - taken_off)
+    return found
 
 
-def overheads(timeline: list[dict]) -> list[float]:
-    """Seconds from the end of one update to the end of the next, without the engine's start."""
-    ends = [span["end"] for span in timeline if span["name"] == "update"]
-    starts = {s["iteration"]: s["end"] - s["start"] for s in timeline if s["name"] == "engine_start"}
-    pairs = enumerate(itertools.pairwise(ends), start=2)
-    return [end - before - starts[iteration] for iteration, (before, end) in pairs]
+def slowest(timelines: list[list[dict]], name: str, iteration: int) -> float:
+    spans = [span for spans in timelines for span in spans]
+    seconds = [s["end"] - s["start"] for s in spans if s["name"] == name and s["iteration"] == iteration]
+    return max(seconds, default=0.0)
 
 
-def import_seconds(verb: str) -> float:
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", f"import rl_agent.cli.{verb}"], check=True, cwd=ROOT)
-    return time.perf_counter() - started
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", default="1,2,4,8,16", help="numbers of nodes, with commas")
     parser.add_argument("--iterations", type=int, default=5, help="iterations to measure")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        found = sorted(overheads(run_loop(home, prepare(home), options.iterations + 1)))
-    imports = {verb: min(import_seconds(verb) for _ in range(3)) for verb in REAL_VERBS}
-    print(f"{'seconds an iteration (both, with evaluation)':<48}{'median':>8}{'worst':>8}")
-    print(f"{'driver: verbs, groups, flags, engine stop':<48}{found[len(found) // 2]:>8.2f}{found[-1]:>8.2f}")
-    loaded = 2 * imports["rollout"] + imports["prepare_update"] + imports["publish"]
-    print(f"{'start of the four real verbs (imports)':<48}{loaded:>8.2f}")
+    print(f"seconds an iteration (both, with evaluation), {os.cpu_count()} cores")
+    print(f"{'nodes':>5}{'median':>9}{'worst':>9}{'reference':>12}")
+    for num_nodes in (int(word) for word in options.nodes.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            found = run(Path(folder), num_nodes, options.iterations)
+        reference = REFERENCE_S if num_nodes > 1 else "-"
+        print(f"{num_nodes:>5}{statistics.median(found):>9.2f}{max(found):>9.2f}{reference:>12}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ source "$RUN_SH_DIR/shell_functions/training_utils.sh"
 source "$RUN_SH_DIR/shell_functions/multinode_sync.sh"
 
 PLAN_FILE=''
+PLANNER_PID=''   # while the plan is being made
+ORDER=0          # number of the order that this node carries out
 FAILED_UPDATES=0 # in a row
 LAST_STATUS=0    # of the last update
 
@@ -37,13 +39,18 @@ find_python() {
 # Check the arguments and write the plan; a help text or a dry run ends here.
 # Usage: make_plan <run.sh's arguments…>
 make_plan() {
-  local word
+  local word plan
   for word in "$@"; do
     case $word in
       --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
     esac
   done
-  PLAN_FILE=$(RL_AGENT_DRIVER_PID=$$ "$PYTHON_BIN" -m rl_agent.cli plan "$@")
+  exec {plan}< <(RL_AGENT_DRIVER_PID=$$ exec "$PYTHON_BIN" -m rl_agent.cli plan "$@")
+  PLANNER_PID=$! # a worker's waits for its master; `read` lets a signal end that
+  IFS='' read -r -d '' PLAN_FILE <&"$plan" || true
+  wait "$PLANNER_PID"
+  PLANNER_PID=''
+  PLAN_FILE=${PLAN_FILE%$'\n'}
 }
 
 # Take over what the plan says: variables for every process of the run, and facts for this script.
@@ -77,7 +84,8 @@ on_exit() {
   set +e
   IS_STOPPING=1
   IS_STARTING=0
-  if [[ -n $PLAN_FILE ]]; then
+  [[ -z $PLANNER_PID ]] || kill -TERM "$PLANNER_PID" 2>/dev/null
+  if [[ -n ${PLAN[groups]:-} ]]; then
     (($1 == 0)) || say "stopping (status $1); the same command with --resume goes on"
     stop_group node # it ends what it is doing, and says good-bye to the others
     stop_all
@@ -90,13 +98,13 @@ on_exit() {
 # Wandb records from metrics.jsonl in a process of its own, so that it can never hold up the loop.
 # Usage: start_recorder
 start_recorder() {
-  [[ $WANDB_MODE != disabled ]] || return 0
+  [[ $WANDB_MODE != disabled ]] && ((PLAN[is_master])) || return 0
   start_group wandb "$PYTHON_BIN" -m rl_agent.cli wandb-sync --plan "$PLAN_FILE" \
     >"${PLAN[logs]}/wandb-${PLAN[attempt]}.log" 2>&1
 }
 
 # A failed update leaves the old model serving. In `both` the loop goes on with it once; a second failure
-# in a row, or any in `update`, ends the run.
+# in a row, or any in `update`, ends the run. The master decides that, a worker follows its orders.
 # Usage: update_phase <iteration>
 update_phase() {
   LAST_STATUS=0
@@ -107,13 +115,14 @@ update_phase() {
   fi
   FAILED_UPDATES=$((FAILED_UPDATES + 1))
   say "the update of iteration $1 failed (status $LAST_STATUS): the model that was served goes on serving"
+  ((PLAN[is_master])) || return 0
   [[ ${PLAN[rl_phase]} == both ]] && ((FAILED_UPDATES < 2)) || return "$LAST_STATUS"
 }
 
 # The curves of all iterations as LOG_PATH/reward.png; a run without numbers has none.
 # Usage: draw_curves
 draw_curves() {
-  [[ -s ${PLAN[metrics]} ]] || return 0
+  [[ -s ${PLAN[metrics]} ]] && ((PLAN[is_master])) || return 0
   ask report --log-path "${PLAN[log_path]}" || say "the curves could not be drawn"
 }
 
@@ -137,6 +146,7 @@ run_phase() {
       ;;
   esac
   record_span "$phase" "$iteration" "$start"
+  [[ $outcome != lost ]] || return 0 # a node was lost: the master orders it anew
   create_phase_flag "$iteration" "$phase" "$outcome"
   if [[ $phase == update ]]; then
     wait_for_phase "$iteration" "$phase"
@@ -145,17 +155,15 @@ run_phase() {
   fi
 }
 
-# The one loop: Python names the next iteration and its phases, until there is none.
+# The one loop: Python names the next phase, until there is none.
 # Usage: run_loop
 run_loop() {
-  local work iteration phase
+  local iteration phase
   while true; do
     ask next --plan "$PLAN_FILE"
     [[ -n $ANSWER ]] || break
-    read -r iteration work <<<"$ANSWER"
-    for phase in $work; do
-      run_phase "$phase" "$iteration"
-    done
+    read -r iteration phase ORDER <<<"$ANSWER"
+    run_phase "$phase" "$iteration"
     if [[ ${PLAN[rl_phase]} == update && $UPDATE_OUTCOME == skipped ]]; then
       say "training alone cannot change that: done"
       break

@@ -1,11 +1,16 @@
 """Finds the verb and turns its errors into one line and an exit code."""
 
 import importlib
+import inspect
 import pkgutil
 import sys
+from typing import TYPE_CHECKING
 
 import rl_agent.cli
 from rl_agent.errors import EXIT_USAGE, HarnessError
+
+if TYPE_CHECKING:
+    from rl_agent.cluster.member import Member
 
 
 def verbs() -> list[str]:
@@ -27,14 +32,19 @@ def main(argv: list[str]) -> int:
     return call(argv)
 
 
-def call(argv: list[str]) -> int:
-    """Run one verb; a deliberate failure becomes a line on stderr and its exit code."""
+def call(argv: list[str], member: "Member | None" = None) -> int:
+    """Run one verb; a deliberate failure becomes a line on stderr and its exit code.
+
+    `member` goes to the verbs that have a parameter of that name.
+    """
     verb, *rest = argv
     if verb not in verbs():
         print(f"rl_agent: no verb {verb!r}; there are {', '.join(verbs())}", file=sys.stderr)
         return EXIT_USAGE
     module = importlib.import_module(f"rl_agent.cli.{verb.replace('-', '_')}")
     try:
+        if member is not None and "member" in inspect.signature(module.main).parameters:
+            return int(module.main(rest, member=member))
         return int(module.main(rest))
     except HarnessError as error:
         print(f"{verb}: {error}", file=sys.stderr)

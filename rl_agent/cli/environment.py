@@ -11,7 +11,7 @@ from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.run_lock import lock_path
 from rl_agent.config import Plan
 from rl_agent.plan.environment import shared_environment
-from rl_agent.plan.runs import groups_dir
+from rl_agent.plan.runs import groups_dir, is_master, logs_dir
 
 SUMMARY = "print the variables of a run as NUL-separated words (for run.sh)"
 EXAMPLE = """example:
@@ -34,21 +34,21 @@ def _facts(plan: Plan) -> dict[str, str]:
         "attempt": str(plan.attempt),
         "rl_phase": plan.command.rl_phase,
         "rank": str(plan.command.rank),
-        "num_nodes": str(plan.command.num_nodes),
+        "is_master": str(int(is_master(plan))),
         "debug_mode": str(int(plan.command.debug_mode)),
         "resume": str(int(plan.command.resume)),
         "num_gpus": str(_gpus_in_use(plan)),
         "model_link": str(plan.paths.model_link),
         "start_attempts": str(plan.config.engine.start_attempts),
+        "visibility_s": str(math.ceil(plan.config.cluster.lease_s)),
         "stop_timeout_s": str(math.ceil(plan.config.engine.stop_timeout_s)),
         "train_timeout_s": str(math.ceil(plan.config.trainer.timeout_s)),
-        "logs": str(run_dir / "logs"),
-        "groups": str(groups_dir(run_dir)),
-        "flags": str(plan.paths.flags / plan.run_id / str(plan.attempt)),
-        "timeline": str(plan.paths.timeline),
+        "logs": str(logs_dir(plan)),
+        "groups": str(groups_dir(plan)),
+        "timeline": str(plan.paths.timeline if is_master(plan) else logs_dir(plan) / "timeline.jsonl"),
         "metrics": str(plan.paths.metrics),
         "log_path": str(plan.config.log_path),
-        "lock": str(lock_path(plan.config.log_path)),
+        "lock": str(lock_path(plan.config.log_path)) if is_master(plan) else "",
     }
 
 

@@ -1,35 +1,52 @@
-"""Writes the flag of a finished phase, or waits for those of all ranks.
-
-Runs in every phase, so it takes what it needs by argument and imports next to nothing.
-"""
+"""Where the nodes of a run meet: what each has finished, and what the master decides about it."""
 
 import argparse
-import time
-from pathlib import Path
 
-from rl_agent.cluster.flags import Flag, FlagPlace, create_flag, wait_for_ranks
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.address import advertised_address, free_port
+from rl_agent.cluster.member import Member
 
-SUMMARY = "record that this rank has finished a phase, or wait until all ranks have"
+SUMMARY = "record that this rank has finished a phase, wait for the master's decision, or make it"
+EXAMPLE = """examples:
+  python -m rl_agent.cli flag create --plan runs/r1/plan.json --iteration 3 --phase rollout
+  python -m rl_agent.cli flag wait --plan runs/r1/plan.json --iteration 3 --phase rollout
+"""
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m rl_agent.cli flag", description=SUMMARY)
-    parser.add_argument("action", choices=("create", "wait"))
-    parser.add_argument("--folder", type=Path, required=True, help="LOG_PATH/flags/RUN/ATTEMPT")
-    parser.add_argument("--iteration", type=int, required=True)
-    parser.add_argument("--phase", required=True)
-    parser.add_argument("--rank", type=int, default=0, help="the rank that has finished (create)")
+    parser = plan_parser("flag", SUMMARY, EXAMPLE)
+    parser.add_argument("action", choices=("create", "wait", "ranks", "decide", "check"))
+    parser.add_argument("--iteration", type=int)
+    parser.add_argument("--phase")
     parser.add_argument("--outcome", choices=("done", "skipped", "failed"), default="done")
-    parser.add_argument("--ranks", type=int, default=1, help="number of ranks to wait for (wait)")
-    parser.add_argument("--timeout-s", type=float, default=3600.0, help="how long to wait")
+    parser.add_argument("--ranks", help="decide: the ranks that take part, with commas")
     return parser
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], member: Member | None = None) -> int:
     options = _parser().parse_args(argv)
-    place = FlagPlace(options.folder, options.iteration, options.phase)
-    if options.action == "create":
-        create_flag(place, Flag(options.rank, options.outcome, time.time()))
-    else:
-        wait_for_ranks(place, options.ranks, timeout_s=options.timeout_s)
+    if member is None:
+        with Member.alone(read_plan(options.plan)) as member:
+            return _act(options, member)
+    return _act(options, member)
+
+
+def _act(options: argparse.Namespace, member: Member) -> int:
+    cluster = member.plan.config.cluster
+    match options.action:
+        case "create":
+            member.finish(options.iteration, options.phase, options.outcome)
+        case "wait":
+            decision = member.wait_decision(
+                options.iteration, options.phase, timeout_s=cluster.phase_timeout_s
+            )
+            print(" ".join([decision.outcome, *decision.words]))
+        case "check":
+            member.check()
+        case "ranks":
+            print(",".join(str(rank) for rank in member.participants()))
+        case "decide":
+            port = cluster.master_port or free_port()
+            address = f"{advertised_address(cluster)}:{port}"
+            member.decide(options.iteration, options.phase, options.outcome, (options.ranks, address))
     return 0

@@ -1,45 +1,38 @@
-"""Says what a run has to do next, from its flags and shards."""
-
-from pathlib import Path
+"""Says what this node has to do next. The master reads it off the run's flags and shards, and orders it."""
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.flags import finished_phases
-from rl_agent.cluster.schedule import add_shards, next_work
+from rl_agent.cluster.member import Member
+from rl_agent.cluster.schedule import Work, add_shards, next_work
 from rl_agent.config import Plan
-from rl_agent.errors import StoreError
-from rl_agent.rollout.shard import read_header
-from rl_agent.types import Split
 from rl_agent.update import versions
 
-SUMMARY = "print the next iteration and its unfinished phases, or an empty line when all is done"
+SUMMARY = "print the next iteration, its phase and the order's number, or an empty line when all is done"
+EXAMPLE = """examples:
+  python -m rl_agent.cli next --plan runs/r1/plan.json
+"""
 
 
-def main(argv: list[str]) -> int:
-    parser = plan_parser("next", SUMMARY)
-    parser.add_argument(
-        "--checkpoint",
-        nargs=2,
-        metavar=("SPLIT", "ITERATION"),
-        help="print instead the checkpoint file that this iteration goes on with, or an empty line",
-    )
-    parser.add_argument(
-        "--begun-here",
-        action="store_true",
-        help="with --checkpoint: this start has begun it, so go on with it also without --resume",
-    )
-    options = parser.parse_args(argv)
-    plan = read_plan(options.plan)
-    if options.checkpoint:
-        split, iteration = options.checkpoint
-        is_ours = plan.command.resume or options.begun_here
-        print(_checkpoint(plan, split, int(iteration)) if is_ours else "")
+def main(argv: list[str], member: Member | None = None) -> int:
+    plan = read_plan(plan_parser("next", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    if member is None:
+        work = _work(plan)
+        print(f"{work.iteration} {work.phases[0]}" if work else "")
         return 0
-    paths, ranks = plan.paths, plan.command.num_nodes
-    finished = add_shards(finished_phases(paths.flags, plan.run_id, ranks, plan.attempt), paths)
-    _add_published(finished, plan)
-    work = next_work(plan.command, plan.first_iteration, finished)
-    print(" ".join([str(work.iteration), *work.phases]) if work else "")
+    if not member.is_master:
+        order = member.next_order()
+    elif (work := _work(plan)) is not None:
+        order = member.give_order(work.iteration, work.phases[0])
+    else:
+        order = None
+    print(f"{order.iteration} {order.phase} {order.seq}" if order else "")
     return 0
+
+
+def _work(plan: Plan) -> Work | None:
+    finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.attempt), plan.paths)
+    _add_published(finished, plan)
+    return next_work(plan.command, plan.first_iteration, finished)
 
 
 def _add_published(finished: dict[int, set[str]], plan: Plan) -> None:
@@ -48,16 +41,3 @@ def _add_published(finished: dict[int, set[str]], plan: Plan) -> None:
     record = versions.read_record(served) if served is not None else None
     if record is not None and record.run_id == plan.run_id:
         finished.setdefault(record.iteration, set()).add("update")
-
-
-def _checkpoint(plan: Plan, split: Split, iteration: int) -> str:
-    """The unfinished shard, if this run began it; another run's is set aside by a fresh start."""
-    path = plan.paths.checkpoint_shard(split, iteration)
-    return str(path) if path.exists() and _began(plan, path) else ""
-
-
-def _began(plan: Plan, shard: Path) -> bool:
-    try:
-        return read_header(shard).run_id == plan.run_id
-    except StoreError:
-        return True  # the rollout opens it and says what is wrong with it

@@ -7,7 +7,8 @@ imported once and not in every phase.
     reply     <status>\\0 <output>\\0       exit status and what the verb printed on stdout (stdout)
 
 What a verb writes to stderr goes to the caller's stderr. TERM ends the verb that is running, and then this
-process; so does the end of the requests.
+process; so does the end of the requests. Meanwhile this process is the node's member of the run: it shows
+that the node lives, and at rank 0 it coordinates the others.
 """
 
 import contextlib
@@ -20,24 +21,28 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from rl_agent.cli.__main__ import call
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.member import Member
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
+EXAMPLE = """examples:
+  printf '%s\\0' 3 next --plan runs/r1/plan.json | python -m rl_agent.cli node --plan runs/r1/plan.json
+"""
 
-Call = Callable[[list[str]], int]
+Call = Callable[[list[str], Member], int]
 
 
 def main(argv: list[str], call: Call = call) -> int:
-    if argv:
-        print(f"usage: python -m rl_agent.cli node\n\n{SUMMARY}")
-        return 0 if argv[0] in ("-h", "--help") else 2
+    plan = read_plan(plan_parser("node", SUMMARY, EXAMPLE).parse_args(argv).plan)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Whatever else writes to stdout, here or in a child, must not be taken for a reply.
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _leave)
-    while words := read_request(requests):
-        status, output = answer(words, call)
-        replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
-        replies.flush()
+    with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
+        while words := read_request(requests):
+            status, output = answer(words, call, member)
+            replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
+            replies.flush()
     return 0
 
 
@@ -54,12 +59,12 @@ def _read_word(requests: BinaryIO) -> bytes:
     return bytes(word)
 
 
-def answer(words: list[str], call: Call) -> tuple[int, str]:
+def answer(words: list[str], call: Call, member: Member) -> tuple[int, str]:
     """Run one verb: its exit status, and what it printed. A bug in it ends the verb, not this process."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         try:
-            status = call(words)
+            status = call(words, member)
         except SystemExit as error:  # argparse ends this way
             if error.code == _LEFT:
                 raise

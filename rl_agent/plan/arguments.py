@@ -31,9 +31,10 @@ usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [op
   --resume               go on with the unfinished iteration of the last run in this log path
   --debug-mode           use the engine that runs at engine.url or engine.port; never start or stop one
   --dry-run              check everything and print the plan; start nothing, write nothing
-  --num-nodes N          number of nodes (default 1)
+  --num-nodes N          number of nodes that share the log path (default 1)
   --rank-weights W,...   one whole number a node: its share of the rollout; needed if N > 1
   --master | --worker R  rank 0, or rank R; else the variable RANK, else NODE_RANK
+  --join                 with --rl-phase rollout: help the run of this log path to collect, until stopped
   --help                 this text
 
   key=value  +key=value  ++key=value  ~key      change, add or delete a configuration key (Hydra); also taken,
@@ -48,6 +49,11 @@ examples
       --rollout-split train-only env_config.train_tasks=my_tasks.jsonl
   # 3. train on the trajectories that are there
   bash scripts/run.sh --data-path /home/user --log-path /home/user/exp1 --rl-phase update
+  # 4. the whole loop on two nodes (one command a node), the second with twice the share
+  bash scripts/run.sh --data-path /home/user --log-path /shared/exp1 --rl-phase both --eval-interval 6 \\
+      --num-nodes 2 --rank-weights 1,2 --master      # and on the other node: --worker 1
+  # 5. an idle machine helps with the rollouts of that run; Ctrl+C hands its work back
+  bash scripts/run.sh --data-path /home/user --log-path /shared/exp1 --rl-phase rollout --join
 """
 
 _VALUED = (
@@ -61,7 +67,17 @@ _VALUED = (
     "--rank-weights",
     "--worker",
 )
-_SWITCHES = ("--resume", "--debug-mode", "--dry-run", "--master", "--help")
+_SWITCHES = ("--resume", "--debug-mode", "--dry-run", "--master", "--join", "--help")
+_OF_THE_RUN = (
+    "--rollout-split",
+    "--max-iterations",
+    "--resume",
+    "--num-nodes",
+    "--rank-weights",
+    "--master",
+    "--worker",
+)
+"""What `--join` takes over from the run it joins."""
 _PHASES = ("rollout", "update", "both")
 _SPLITS = ("train-only", "eval-only")
 
@@ -82,6 +98,7 @@ class Arguments:
     num_nodes: int = 1
     rank: int = 0
     rank_weights: tuple[int, ...] = (1,)
+    join: bool = False
     overrides: tuple[Override, ...] = field(default=())
 
 
@@ -96,7 +113,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
     overrides += [parse_override(word, COMMAND_LINE) for word in words]
     phase = _choice(flags, "--rl-phase", _PHASES)
     _only_with(flags, "--eval-interval", phase, "both")
-    _only_with(flags, "--rollout-split", phase, "rollout")
+    join = _join(flags, phase)
+    if not join:
+        _only_with(flags, "--rollout-split", phase, "rollout")
     num_nodes = _count(flags, "--num-nodes") or 1
     arguments = Arguments(
         data_path=_path(flags, "--data-path"),
@@ -110,6 +129,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
         dry_run="--dry-run" in flags,
         num_nodes=num_nodes,
         rank=_rank(flags, environ, num_nodes),
+        join=join,
         rank_weights=_rank_weights(flags, num_nodes),
         overrides=tuple(overrides),
     )
@@ -202,6 +222,17 @@ def _only_with(flags: dict[str, str], flag: str, phase: str, owner: str) -> None
         raise UsageError(f"--rl-phase {phase} needs {flag}")
     if phase != owner and flag in flags:
         raise UsageError(f"{flag} goes with --rl-phase {owner}, not with --rl-phase {phase}")
+
+
+def _join(flags: dict[str, str], phase: str) -> bool:
+    if "--join" not in flags:
+        return False
+    if phase != "rollout":
+        raise UsageError(f"--join goes with --rl-phase rollout, not with --rl-phase {phase}")
+    for flag in _OF_THE_RUN:
+        if flag in flags:
+            raise UsageError(f"{flag} does not go with --join: the run that is joined has it already")
+    return True
 
 
 def _rank_weights(flags: dict[str, str], num_nodes: int) -> tuple[int, ...]:

@@ -39,6 +39,8 @@ def check_machine(
     """Raises `ConfigError` for the first thing that does not allow the run."""
     check_data_path(config.data_path)
     check_log_path(config.log_path)
+    if command.rank == 0 and not command.join:
+        run_lock.check_free(config.log_path, config.cluster.lease_s)
     check_programs(command)
     check_gpus(config, command, num_gpus)
     check_trainer(config, command)
@@ -54,10 +56,10 @@ def check_machine(
 
 def splits_of(command: Command) -> tuple[Split, ...]:
     """Splits whose tasks will be run."""
-    if command.rl_phase == "both":
-        return ("train", "test")
     if command.rl_phase == "update":
         return ()
+    if command.rollout_split is None:  # `both`, or a node that joins such a run
+        return ("train", "test")
     return ("train",) if command.rollout_split == "train-only" else ("test",)
 
 
@@ -77,7 +79,6 @@ def check_log_path(path: Path) -> None:
         raise ConfigError(f"--log-path {path}: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"--log-path {path}: {parent} cannot be written by this user")
-    run_lock.check_free(path)
 
 
 def check_programs(command: Command) -> None:

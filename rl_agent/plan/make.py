@@ -1,9 +1,14 @@
 """Makes the plan of a start: arguments and configuration, checked against this machine.
 
+    prepare ─► start                         the master: a run of its own, or the next attempt of the last one
+    prepare ─► wait_for_run ─► start         a worker: its part of the master's run
+    wait_for_run ─► prepare ─► start         a node that joins: the master's run, with its own engine
+
 `prepare` reads only, so `--dry-run` may use it; `start` is the one that writes.
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +19,11 @@ from rl_agent.cluster.schedule import Work, add_shards, first_iteration, next_wo
 from rl_agent.config import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import ConfigError
-from rl_agent.plan import arguments, checks, runs
-from rl_agent.plan.compose import compose_config
+from rl_agent.plan import arguments, checks, runs, shared
+from rl_agent.plan.attach import wait_for_run
+from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
+from rl_agent.plan.overrides import Override, parse_override
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +41,109 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
     """Raises `UsageError` or `ConfigError`; writes nothing."""
     asked = arguments.parse(argv, environ)
     num_gpus = count_gpus(environ)
-    composed = compose_config(
-        asked.overrides, data_path=asked.data_path, log_path=asked.log_path, num_gpus=num_gpus
-    )
+    composed = _compose(asked, asked.overrides, num_gpus)
     command = _command(asked)
-    if command.num_nodes > 1 and not asked.dry_run:
-        raise ConfigError(f"--num-nodes {command.num_nodes}: only one node can be run now; --dry-run works")
+    masters = None
+    if asked.join:
+        masters = _run_to_join(asked, composed.config)
+        composed = _joined(asked, masters, num_gpus)
+        command = command.model_copy(update=_of_the_run(masters.command))
     cache = hub_cache(composed.config, environ)
     machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
     config = _with_base_model(composed.config, machine.model.name)
-    plan = _plan(config, command, _hardware(num_gpus))
-    work = _work(plan)
-    if work is None and not asked.dry_run:
-        raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
+    if masters is not None:
+        plan, work = _part_of(masters, config, command, _hardware(num_gpus)), None
+    else:
+        plan = _plan(config, command, _hardware(num_gpus))
+        work = _work(plan)
+        if work is None and command.rank == 0 and not asked.dry_run:
+            raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
     notes = (*composed.notes, *shared_environment(config, environ).notes)
     return Prepared(plan, machine, work, notes, asked.dry_run)
 
 
 def start(prepared: Prepared, driver_pid: int | None) -> Path:
-    """Claim the log path, end what a killed run left, write the plan; returns its path."""
+    """Claim the log path, end what a killed run left, write the plan; returns its path.
+
+    A worker waits for its master first. Raises DeadlineError if none comes, ConfigError if it wants another
+    run than this node.
+    """
     plan, leftovers = prepared.plan, list(prepared.machine.leftovers)
-    plan.config.log_path.mkdir(parents=True, exist_ok=True)
-    if driver_pid is not None:
-        run_lock.claim(plan.config.log_path, driver_pid)
+    log_path, cluster = plan.config.log_path, plan.config.cluster
+    log_path.mkdir(parents=True, exist_ok=True)
     runs.end_leftovers(leftovers)
-    return runs.write_plan(plan)
+    if runs.is_master(plan):
+        if driver_pid is not None:
+            run_lock.claim(log_path, driver_pid, cluster.lease_s)
+    elif not plan.command.join:
+        who = f"rank {plan.command.rank}"
+        masters = wait_for_run(log_path, cluster, who, _say)
+        shared.check_equal(plan.config, masters.config, who)
+        _check_same_command(plan.command, masters.command, who)
+        plan = _part_of(masters, plan.config, plan.command, plan.hardware)
+    return runs.write_plan(plan, driver_pid)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _compose(asked: arguments.Arguments, overrides: Sequence[Override], num_gpus: int) -> Composed:
+    return compose_config(overrides, data_path=asked.data_path, log_path=asked.log_path, num_gpus=num_gpus)
+
+
+def _run_to_join(asked: arguments.Arguments, own: Config) -> Plan:
+    """The master's plan of the live run; a dry run takes the last one."""
+    if not asked.dry_run:
+        return wait_for_run(asked.log_path, own.cluster, "--join", _say)
+    latest = runs.latest_plan(own.paths)
+    if latest is None:
+        raise ConfigError(f"--join: no run was started in {asked.log_path}")
+    return latest
+
+
+def _joined(asked: arguments.Arguments, masters: Plan, num_gpus: int) -> Composed:
+    """The run's configuration with this node's engine, as the run's and this node's overrides describe it."""
+    here = {override.name for override in asked.overrides}
+    of_run = [parse_override(word, "the run") for word in masters.command.overrides]
+    words = [*(override for override in of_run if override.name not in here), *asked.overrides]
+    own = _compose(asked, words, num_gpus)
+    return Composed(shared.joined(masters.config, own.config, here), own.notes)
+
+
+def _of_the_run(command: Command) -> dict[str, object]:
+    """What a node that joins has to do: the rollouts of the run, of both splits if it evaluates."""
+    return {"rollout_split": command.rollout_split, "num_nodes": command.num_nodes}
+
+
+def _part_of(masters: Plan, config: Config, command: Command, hardware: Hardware) -> Plan:
+    """This node's plan in the run of its master."""
+    return Plan(
+        run_id=masters.run_id,
+        attempt=masters.attempt,
+        first_iteration=masters.first_iteration,
+        command=command,
+        hardware=hardware,
+        config=config,
+    )
+
+
+_COMMON_FLAGS = ("rl_phase", "eval_interval", "rollout_split", "num_nodes", "rank_weights")
+
+
+def _check_same_command(mine: Command, masters: Command, who: str) -> None:
+    for name in _COMMON_FLAGS:
+        here, there = getattr(mine, name), getattr(masters, name)
+        if here != there:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(
+                f"{who} has {flag} {_shown(here)}, the master has {_shown(there)}; use the same"
+            )
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _command(asked: arguments.Arguments) -> Command:
@@ -73,6 +158,7 @@ def _command(asked: arguments.Arguments) -> Command:
             "num_nodes": asked.num_nodes,
             "rank": asked.rank,
             "rank_weights": asked.rank_weights,
+            "join": asked.join,
             "overrides": tuple(override.word for override in asked.overrides),
         }
     )
@@ -93,7 +179,7 @@ def _plan(config: Config, command: Command, hardware: Hardware) -> Plan:
     """A fresh run, or the next attempt of the last one."""
     first = first_iteration(command, numbers_on_disk(config.paths))
     run_id, attempt = runs.new_run_id(), 1
-    if command.resume:
+    if command.resume and command.rank == 0:
         last = runs.latest_plan(config.paths)
         if last is None:
             raise ConfigError(f"--resume: no run was started in {config.log_path}; start without --resume")
@@ -119,5 +205,5 @@ def _kind(command: Command) -> tuple[str, ...]:
 
 
 def _work(plan: Plan) -> Work | None:
-    finished = finished_phases(plan.paths.flags, plan.run_id, plan.command.num_nodes, plan.attempt)
+    finished = finished_phases(plan.paths.flags, plan.run_id, plan.attempt)
     return next_work(plan.command, plan.first_iteration, add_shards(finished, plan.paths))

@@ -1,12 +1,15 @@
 """The runs recorded under a log path: which one is the latest, what an earlier one left behind."""
 
+import glob
 import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rl_agent.cluster import run_lock
+from rl_agent.cluster.flags import write_whole
 from rl_agent.cluster.processes import GroupRecord, command_line, end_groups, members, read_groups
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError
@@ -33,11 +36,17 @@ def latest_plan(paths: RunPaths) -> Plan | None:
         raise ConfigError(f"{path} cannot be read ({reason}); start without --resume") from error
 
 
-def write_plan(plan: Plan) -> Path:
-    """Write `plan.json` and its copy of this attempt, and make this run the latest."""
+def write_plan(plan: Plan, driver_pid: int | None) -> Path:
+    """Write this node's plan; rank 0 writes `plan.json`, and makes this run the latest."""
     folder = plan.paths.run_dir(plan.run_id)
-    for part in (folder / "logs", groups_dir(folder)):
+    for part in (logs_dir(plan), groups_dir(plan)):
         part.mkdir(parents=True, exist_ok=True)
+    if driver_pid is not None:
+        write_whole(_driver_file(groups_dir(plan)), asdict(run_lock.Owner.of(driver_pid)))
+    if not is_master(plan):
+        path = folder / f"plan-{plan.attempt}-{plan.node}.json"
+        plan.write(path)
+        return path
     plan.write(folder / f"plan-{plan.attempt}.json")
     plan.write(folder / "plan.json")
     link = folder.with_name(f".{LATEST}.{os.getpid()}")
@@ -46,9 +55,23 @@ def write_plan(plan: Plan) -> Path:
     return folder / "plan.json"
 
 
-def groups_dir(run_dir: Path) -> Path:
-    """Where `start_group` records the process groups of this host."""
-    return run_dir / "groups" / socket.gethostname()
+def is_master(plan: Plan) -> bool:
+    return plan.command.rank == 0 and not plan.command.join
+
+
+def logs_dir(plan: Plan) -> Path:
+    """Logs of this node's processes; those of rank 0 lie at the top, where one looks first."""
+    folder = plan.paths.run_dir(plan.run_id) / "logs"
+    return folder if is_master(plan) else folder / plan.node
+
+
+def groups_dir(plan: Plan) -> Path:
+    """Where `start_group` records the process groups of this node."""
+    return plan.paths.run_dir(plan.run_id) / "groups" / socket.gethostname() / plan.node
+
+
+def _driver_file(groups: Path) -> Path:
+    return groups.with_name(groups.name + ".driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +86,16 @@ class Leftover:
 
 
 def find_leftovers(paths: RunPaths) -> list[Leftover]:
-    """Living groups that earlier runs of this log path recorded and that are verified to be theirs."""
+    """Living groups of this host whose driver is gone, verified to be what a run of this log path started.
+
+    Other ranks of a run may live on the same host; their drivers do.
+    """
     found = []
     runs = paths.run_dir(LATEST).parent
-    for run in sorted(runs.iterdir()) if runs.is_dir() else ():
-        if run.is_symlink():
+    for folder in sorted(runs.glob(f"*/groups/{glob.escape(socket.gethostname())}/*/")):
+        if folder.parents[2].is_symlink() or run_lock.lives(_driver_file(folder)):
             continue
-        for group in read_groups(groups_dir(run)):
+        for group in read_groups(folder):
             pids = members(group)
             if pids:
                 found.append(Leftover(group, tuple(pids)))

@@ -35,7 +35,7 @@ python_of_project() {
 # Start the process that answers the verbs of this run, so that Python starts once and not in every phase.
 # Usage: start_node
 start_node() {
-  start_group node "$PYTHON_BIN" -m rl_agent.cli node
+  RL_AGENT_DRIVER_PID=$$ start_group node "$PYTHON_BIN" -m rl_agent.cli node --plan "$PLAN_FILE"
 }
 
 # Ask the node process to run a verb: sets ANSWER to what it printed, returns its exit status. `read` and not

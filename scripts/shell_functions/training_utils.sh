@@ -1,22 +1,44 @@
-# One update: prepare, train, publish. Sourced; defines functions only.
+# One update: prepare, train on all nodes, publish. Sourced; defines functions only.
 # PLAN and the state variables are shared with run.sh.
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 export DEEPSPEED_LOG_LEVEL=${DEEPSPEED_LOG_LEVEL:-WARNING}
-UPDATE_OUTCOME='' # done | skipped (nothing to train on) | failed
+UPDATE_OUTCOME='' # done | skipped (nothing to train on) | failed | lost (a node was lost on the way)
 
-# LLaMA-Factory as a group with its own log and a deadline; returns its status, 124 at the deadline.
-# Usage: run_llamafactory_training <iteration>
+# Usage: node_rank_in <ranks, with commas>     prints this node's place among them; fails if it has none
+node_rank_in() {
+  local ranks place
+  IFS=, read -ra ranks <<<"$1"
+  for place in "${!ranks[@]}"; do
+    ((ranks[place] != ${PLAN[rank]})) || { printf '%s\n' "$place" && return 0; }
+  done
+  return 1
+}
+
+# Usage: count_ranks <ranks, with commas>
+count_ranks() {
+  local ranks
+  IFS=, read -ra ranks <<<"$1"
+  printf '%s\n' "${#ranks[@]}"
+}
+
+# LLaMA-Factory as a group with its own log and a deadline; returns its status, 124 at the deadline, 75 as
+# soon as another node is lost.
+# Usage: run_llamafactory_training <iteration> <ranks> <master-address>
 run_llamafactory_training() {
-  local iteration=$1 status=0 log=${PLAN[logs]}/training-${PLAN[attempt]}-$1.log
+  local iteration=$1 status=0 start=$EPOCHREALTIME node_rank log=${PLAN[logs]}/training-${PLAN[attempt]}-$1.log
+  node_rank=$(node_rank_in "$2") || return 0 # came too late for this one
   say "training; its log is $log"
   start_group training "$PYTHON_BIN" -m rl_agent.cli train --plan "$PLAN_FILE" --iteration "$iteration" \
-    >"$log" 2>&1
-  wait_group training "${PLAN[train_timeout_s]}" || status=$?
+    --nodes "$(count_ranks "$2")" --node-rank "$node_rank" --master "$3" >"$log" 2>&1
+  ask watch --plan "$PLAN_FILE" --pid "${PGID_OF[training]}" --timeout-s "${PLAN[train_timeout_s]}" \
+    --iteration "$iteration" --phase "train-$ORDER" || status=$?
+  if ((status == 0)); then wait_group training || status=$?; fi
   cleanup_deepspeed_processes
+  record_span training "$iteration" "$start"
   if ((status == 124)); then
     say "the training reached trainer.timeout_s=${PLAN[train_timeout_s]} and was stopped"
-  elif ((status != 0)); then
+  elif ((status != 0 && status != 75)); then
     say "the training failed (status $status); $log ends:"
     tail -n 15 -- "$log" >&2
   fi
@@ -24,20 +46,41 @@ run_llamafactory_training() {
 }
 
 # Train on what was collected and publish the result, or leave everything as it was. Returns the status of
-# the step that failed; sets UPDATE_OUTCOME.
+# the step that failed here; sets UPDATE_OUTCOME, which is the same on all nodes.
 # Usage: update_atomic <iteration>
 update_atomic() {
-  local iteration=$1
+  local iteration=$1 status=0 trained='done' ranks address
   UPDATE_OUTCOME=failed
-  ask prepare-update --plan "$PLAN_FILE" --iteration "$iteration" || return
-  if [[ -z $ANSWER ]]; then
-    say "iteration $iteration: nothing to train on; the model stays as it is"
-    UPDATE_OUTCOME=skipped
-    return 0
-  fi
-  run_llamafactory_training "$iteration" || return
+  prepare_update "$iteration" || return
+  read -r UPDATE_OUTCOME ranks address <<<"$ANSWER"
+  [[ $UPDATE_OUTCOME != skipped ]] || say "iteration $iteration: nothing to train on; the model stays as it is"
+  [[ $UPDATE_OUTCOME == 'done' ]] || return 0
+
+  run_llamafactory_training "$iteration" "$ranks" "$address" || { status=$? && trained=failed; }
+  ((status == 75)) || create_phase_flag "$iteration" "train-$ORDER" "$trained"
+  wait_for_phase "$iteration" "train-$ORDER" || return
+  UPDATE_OUTCOME=${ANSWER%% *}
+  [[ $UPDATE_OUTCOME != failed ]] || return $((status ? status : 1))
+  [[ $UPDATE_OUTCOME == 'done' ]] && ((PLAN[is_master])) || return 0
+
+  UPDATE_OUTCOME=failed
   ask publish --plan "$PLAN_FILE" --iteration "$iteration" || return
   say "published ${ANSWER/$'\t'/ }"
-  HAS_NEW_MODEL=1
   UPDATE_OUTCOME='done'
+}
+
+# The master prepares and says who trains; the others wait for that. ANSWER: outcome, ranks, address.
+# Usage: prepare_update <iteration>
+prepare_update() {
+  local status=0 outcome='done' ranks
+  if ((PLAN[is_master])); then
+    ask flag ranks --plan "$PLAN_FILE"
+    ranks=$ANSWER
+    ask prepare-update --plan "$PLAN_FILE" --iteration "$1" --nodes "$(count_ranks "$ranks")" || status=$?
+    if ((status != 0)); then outcome=failed; elif [[ -z $ANSWER ]]; then outcome=skipped; fi
+    ask flag decide --plan "$PLAN_FILE" --iteration "$1" --phase "prepared-$ORDER" --outcome "$outcome" \
+      --ranks "$ranks"
+  fi
+  wait_for_phase "$1" "prepared-$ORDER"
+  return "$status"
 }

@@ -5,7 +5,6 @@
 export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
 ENGINE_STARTS=0   # numbers the server's logs
 IS_GPU_BUSY=0     # the last start never came to the server: someone else holds the GPU's memory
-HAS_NEW_MODEL=0   # a model was published that no server has been started on yet
 
 # One start: the server as a group with its own log, watched until it is ready or dead.
 # Usage: start_vllm_once
@@ -46,29 +45,32 @@ stop_vllm() {
   stop_group vllm "${PLAN[stop_timeout_s]}"
 }
 
-# Make sure that an engine serves the newest model: reuse ours if it does, else start it. If a new model
-# does not start, go back to the one before. Fails if a stranger answers, or nothing can be started.
+# Make sure that an engine serves the newest model: reuse ours if it does, else start it. Fails if a stranger
+# answers, or nothing can be started.
 # Usage: ensure_vllm_running <iteration>
 ensure_vllm_running() {
-  local answer status=0
   ask engine --plan "$PLAN_FILE" check
-  answer=$ANSWER
   if ((${PLAN[debug_mode]})); then
-    [[ $answer == wanted || $answer == old-version ]] || { say "the external engine is gone"; return 75; }
-    ((HAS_NEW_MODEL)) || return 0
-    say "the external engine still holds the weights of before: restart it on $(readlink -f "${PLAN[model_link]}"), then --resume"
+    [[ $ANSWER != wanted ]] || return 0
+    say "the external engine does not serve what it should ($ANSWER): start it on $(readlink -f "${PLAN[model_link]}"), then --resume"
     return 75
   fi
-  [[ -z ${PGID_OF[vllm]:-} || $answer != wanted ]] || return 0
+  [[ -z ${PGID_OF[vllm]:-} || $ANSWER != wanted ]] || return 0
   stop_vllm
+  start_newest_model "$1"
+  ask model --plan "$PLAN_FILE" served
+}
+
+# Start the server on the newest model, once this node sees all of it. If no server was ever ready on that
+# model and none can be started, the master goes back to the one before.
+# Usage: start_newest_model <iteration>
+start_newest_model() {
+  local status=0
+  ((PLAN[is_master])) || ask model --plan "$PLAN_FILE" verify --wait-s "${PLAN[visibility_s]}"
   start_vllm "$1" || status=$?
-  if ((status != 0 && status != 78 && HAS_NEW_MODEL && !IS_GPU_BUSY)); then
-    say "the new model does not start: going back to the one before"
-    ask rollback --plan "$PLAN_FILE"
-    say "serving $ANSWER"
-    status=0
-    start_vllm "$1" || status=$?
-  fi
-  ((status == 0)) || return "$status"
-  HAS_NEW_MODEL=0
+  ((status != 0 && status != 78 && PLAN[is_master] && !IS_GPU_BUSY)) || return "$status"
+  ask rollback --plan "$PLAN_FILE" --if-unserved
+  [[ -n $ANSWER ]] || return "$status"
+  say "the new model does not start: going back to $ANSWER"
+  start_vllm "$1"
 }

@@ -1,4 +1,4 @@
-"""A run with a real vLLM, stopped in every way: nothing stays behind, nothing finished is lost."""
+"""A run with real engines, stopped in every phase: nothing stays behind, nothing finished is lost."""
 
 import json
 import os
@@ -12,12 +12,16 @@ import pytest
 
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.shard import read_shard
+from rl_agent.types import Split
 from tests.integration.conftest import free_port
 from tests.integration.tiny_model import make_tiny_model
 
 RUN_SH = Path(__file__).resolve().parents[2] / "scripts" / "run.sh"
 LIMIT_S = 15
 NUM_TASKS = 60
+NUM_TEST_TASKS = 30
+ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
+BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
 
 pytestmark = pytest.mark.vllm
 
@@ -30,16 +34,17 @@ class Run:
         self.paths = RunPaths(self.log)
         model = make_tiny_model(home / "model", hidden_size=128)
         (home / "data").mkdir()
-        tasks = ({"task_id": str(n), "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math"}
-                 for n in range(NUM_TASKS))  # fmt: skip
-        lines = "".join(json.dumps(task | {"difficulty": "easy"}) + "\n" for task in tasks)
-        (home / "data" / "train.jsonl").write_text(lines)
+        for split, count in (("train", NUM_TASKS), ("test", NUM_TEST_TASKS)):
+            tasks = ({"task_id": str(n), "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math"}
+                     for n in range(count))  # fmt: skip
+            lines = "".join(json.dumps(task | {"difficulty": "easy"}) + "\n" for task in tasks)
+            (home / "data" / f"{split}.jsonl").write_text(lines)
         self.words = [
             "bash", str(RUN_SH), "--data-path", str(home / "data"), "--log-path", str(self.log),
-            "--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1",
             f"model_config.base_model={model}", f"engine.port={free_port()}", "engine.max_model_len=256",
             "engine.max_num_seqs=4", "engine.extra_args.kv-cache-memory-bytes=67108864",
             "env_config.server_size=4", "env_config.train_tasks_rollout_size=-1",
+            "env_config.test_tasks_rollout_size=-1", "trainer.reward_threshold=0",
             "rollout.max_vllm_sessions=4", "rollout.min_vllm_sessions=4", "rollout.completion_threshold=1.0",
             "policy_config.max_new_tokens=64", "policy_config.temperature=1.0",
         ]  # fmt: skip
@@ -63,14 +68,21 @@ class Run:
                 continue
         return found
 
-    def finished(self) -> list[str]:
+    def finished(self, split: Split = "train") -> list[str]:
         """Keys of the episodes on the disk, in order."""
-        path = self.paths.checkpoint_shard("train", 1)
-        path = path if path.exists() else self.paths.shard("train", 1)
+        path = self.paths.checkpoint_shard(split, 1)
+        path = path if path.exists() else self.paths.shard(split, 1)
         return [str(trajectory.key) for trajectory in read_shard(path)[1]] if path.exists() else []
 
-    def wait_for_episodes(self, process: subprocess.Popen, count: int) -> None:
-        self.wait_until(lambda: len(self.finished()) >= count, process, 240)
+    def wait_for_episodes(self, process: subprocess.Popen, count: int, split: Split = "train") -> None:
+        self.wait_until(lambda: len(self.finished(split)) >= count, process, 240)
+
+    def wait_for_training(self, process: subprocess.Popen, logs: int) -> None:
+        def is_training() -> bool:
+            found = sorted(self.log.glob("runs/latest/logs/training-*.log"))
+            return len(found) >= logs and "Running training" in found[-1].read_text()
+
+        self.wait_until(is_training, process, 240)
 
     def wait_for_engine_start(self, process: subprocess.Popen, logs: int) -> None:
         def is_loading() -> bool:
@@ -105,7 +117,7 @@ def run(tmp_path):
 
 @pytest.mark.timeout(900)
 def test_a_run_stopped_in_three_ways_leaves_no_process_and_loses_no_episode(run):
-    process = run.start()
+    process = run.start(*ROLLOUT)
     run.wait_for_episodes(process, 5)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal sends on Ctrl+C
     assert run.seconds_until_gone(process) < LIMIT_S
@@ -113,23 +125,54 @@ def test_a_run_stopped_in_three_ways_leaves_no_process_and_loses_no_episode(run)
     after_ctrl_c = run.finished()
     assert len(after_ctrl_c) >= 5
 
-    process = run.start("--resume")
+    process = run.start(*ROLLOUT, "--resume")
     run.wait_for_engine_start(process, logs=2)
     process.terminate()
     assert run.seconds_until_gone(process) < LIMIT_S
     assert process.returncode == 143
     assert run.finished() == after_ctrl_c
 
-    process = run.start("--resume")
+    process = run.start(*ROLLOUT, "--resume")
     run.wait_for_episodes(process, len(after_ctrl_c) + 5)
     process.kill()
     assert run.seconds_until_gone(process) < LIMIT_S
     after_kill = run.finished()
     assert after_kill[: len(after_ctrl_c)] == after_ctrl_c
 
-    process = run.start("--resume")
+    process = run.start(*ROLLOUT, "--resume")
     assert process.wait(300) == 0, (run.home / "output").read_text()[-4000:]
     assert run.seconds_until_gone(process) < LIMIT_S
     final = run.finished()
     assert final[: len(after_kill)] == after_kill
     assert sorted(final) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
+
+
+@pytest.mark.timeout(1200)
+def test_a_loop_stopped_in_evaluation_and_training_goes_on_and_publishes(run):
+    process = run.start(*BOTH)
+    run.wait_for_episodes(process, 5, "test")
+    process.terminate()
+    assert run.seconds_until_gone(process) < LIMIT_S
+    assert process.returncode == 143
+    evaluated = run.finished("test")
+    assert 5 <= len(evaluated) < NUM_TEST_TASKS
+
+    process = run.start(*BOTH, "--resume")
+    run.wait_for_training(process, logs=1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert run.seconds_until_gone(process) < LIMIT_S
+    assert process.returncode == 130
+    assert not run.paths.model_link.exists()
+
+    process = run.start(*BOTH, "--resume")
+    run.wait_for_training(process, logs=2)
+    process.kill()
+    assert run.seconds_until_gone(process) < LIMIT_S
+
+    process = run.start(*BOTH, "--resume")
+    assert process.wait(300) == 0, (run.home / "output").read_text()[-4000:]
+    assert run.seconds_until_gone(process) < LIMIT_S
+    assert run.paths.model_link.resolve().name == "version-000001"
+    assert run.finished("test")[: len(evaluated)] == evaluated
+    assert sorted(run.finished()) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
+    assert sorted(run.finished("test")) == sorted(f"{n}:0:0" for n in range(NUM_TEST_TASKS))

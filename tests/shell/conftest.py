@@ -55,7 +55,8 @@ class Harness:
 
     @property
     def verbs(self) -> list[str]:
-        return [call.split()[0] for call in self.calls if not call.startswith("wandb-sync")]
+        verbs = [call.split()[0] for call in self.calls]
+        return [verb for verb in verbs if verb not in ("wandb-sync", "begun")]
 
     def argv(self, *words: str) -> list[str]:
         paths = ["--data-path", str(self.data), "--log-path", str(self.log)]

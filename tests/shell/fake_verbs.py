@@ -16,9 +16,11 @@ from pathlib import Path
 
 from rl_agent.cli import node
 from rl_agent.cli.__main__ import call as real_call
+from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.plan.runs import groups_dir
+from rl_agent.update import versions
 
 
 def option(argv: list[str], name: str) -> str:
@@ -29,10 +31,9 @@ def behaviour(verb: str) -> str:
     return os.environ.get("FAKE_" + verb.upper().replace("-", "_"), "")
 
 
-def note(argv: list[str]) -> None:
-    """Without the plan, which every verb has first."""
+def note(*words: str) -> None:
     with Path(os.environ["FAKE_CALLS"]).open("a") as file:
-        file.write(" ".join([argv[0], *argv[3:]]) + "\n")
+        file.write(" ".join(words) + "\n")
 
 
 def serve(plan: Plan, argv: list[str]) -> int:
@@ -75,15 +76,18 @@ def rollout(plan: Plan, argv: list[str]) -> int:
     split, iteration = option(argv, "--split"), int(option(argv, "--iteration"))
     growing = plan.paths.checkpoint_shard(split, iteration)
     growing.parent.mkdir(parents=True, exist_ok=True)
+    is_begun = growing.exists()
+    if is_begun:
+        note("begun", split, str(iteration))
     growing.touch()
     how = behaviour("rollout")
-    if how == "hang" and "--resume" not in argv:
+    if (how == "hang" and not is_begun) or (how == "hang_in_test" and split == "test"):
         time.sleep(600)
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
-    if how == "engine_dies" and "--resume" not in argv:
-        record = groups_dir(plan.paths.run_dir(plan.run_id)) / "vllm"
+    if how == "engine_dies" and not is_begun:
+        record = groups_dir(plan) / "vllm"
         os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
         return 75
     if how == "engine_gone":
@@ -97,6 +101,8 @@ def rollout(plan: Plan, argv: list[str]) -> int:
 
 
 def prepare_update(plan: Plan, argv: list[str]) -> int:
+    if behaviour("prepare-update") == "hang":
+        time.sleep(600)
     print("" if behaviour("prepare-update") == "nothing" else "/train.yaml")
     return 0
 
@@ -115,27 +121,26 @@ def train(plan: Plan, argv: list[str]) -> int:
 
 
 def publish(plan: Plan, argv: list[str]) -> int:
-    version = 1 + len(list(plan.paths.checkpoints.glob("version-*")))
+    if behaviour("publish") == "hang":
+        time.sleep(600)
+    served = versions.served_folder(plan.paths)
+    version = versions.next_version(plan.paths)
     folder = plan.paths.version_dir(version)
     folder.mkdir(parents=True)
-    switch(plan, folder)
+    record = versions.Published(
+        weight_version=version,
+        previous=served.name if served else None,
+        run_id=plan.run_id,
+        iteration=int(option(argv, "--iteration")),
+        learning_rate=0.1,
+        samples=1,
+        update_steps=1,
+        created_at=0.0,
+    )
+    versions.write_record(folder, record)
+    versions.switch(plan.paths, folder)
     print(f"{folder}\t{version}")
     return 0
-
-
-def rollback(plan: Plan, argv: list[str]) -> int:
-    version = resolve_model(plan.config).weight_version
-    if version > 1:
-        switch(plan, plan.paths.version_dir(version - 1))
-    else:
-        plan.paths.model_link.unlink()
-    return 0
-
-
-def switch(plan: Plan, folder: Path) -> None:
-    link = plan.paths.model_link.with_name(".model.pt")
-    link.symlink_to(folder)
-    link.rename(plan.paths.model_link)
 
 
 def wandb_sync(plan: Plan, argv: list[str]) -> int:
@@ -149,17 +154,16 @@ FAKES = {
     "prepare-update": prepare_update,
     "train": train,
     "publish": publish,
-    "rollback": rollback,
     "wandb-sync": wandb_sync,
 }
 
 
-def call(argv: list[str]) -> int:
-    return fake(argv) if argv[0] in FAKES else real_call(argv)
+def call(argv: list[str], member: Member) -> int:
+    return fake(argv) if argv[0] in FAKES else real_call(argv, member)
 
 
 def fake(argv: list[str]) -> int:
-    note(argv)
+    note(argv[0], *argv[3:])  # without the plan, which every verb has first
     return FAKES[argv[0]](Plan.read(Path(option(argv, "--plan"))), argv)
 
 

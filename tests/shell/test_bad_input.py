@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+JOIN = ("--rl-phase", "rollout", "--join")
 UPDATE = ("--rl-phase", "update")
 BOTH = ("--rl-phase", "both", "--eval-interval", "1")
 LIMIT_S = 3
@@ -64,11 +65,10 @@ CASES = {
     "judge without key": (nothing, (*BOTH, "rollout.reward=judge"), 78, ["OPENAI_API_KEY"]),
     "GPU engine without GPU": (nothing, (*BOTH, "engine=gpu"), 78, ["no GPU is visible", "engine=cpu"]),
     "url without debug mode": (nothing, (*BOTH, "engine.url=http://x:1"), 78, ["--debug-mode"]),
+    "joining no run": (nothing, (*JOIN, "--dry-run"), 78, ["--join: no run was started"]),
+    "joining with a flag of the run": (nothing, (*JOIN, "--resume"), 2, ["--resume does not go with --join"]),
     "debug mode without engine": (nothing, (*BOTH, "--debug-mode"), 78, ["--debug-mode needs an engine"]),
     "nothing to resume": (nothing, (*UPDATE, "--resume"), 78, ["--resume: no run was started"]),
-    "more nodes than one": (
-        nothing, (*UPDATE, "--num-nodes", "2", "--rank-weights", "1,1", "--master"), 78, ["--num-nodes 2"],
-    ),
 }  # fmt: skip
 
 

@@ -25,17 +25,21 @@ def seconds_until_gone(harness, process):
 
 
 PHASES = {
-    "engine start": ("serve", {"FAKE_SERVE": "hang"}),
-    "rollout": ("rollout", {"FAKE_ROLLOUT": "hang"}),
-    "update": ("train", {"FAKE_TRAIN": "hang"}),
+    # the verb that hangs, and how often it was called by then
+    "engine start": ("serve", 1, {"FAKE_SERVE": "hang"}),
+    "rollout": ("rollout", 1, {"FAKE_ROLLOUT": "hang"}),
+    "evaluation": ("rollout", 2, {"FAKE_ROLLOUT": "hang_in_test"}),
+    "preparation": ("prepare-update", 1, {"FAKE_PREPARE_UPDATE": "hang"}),
+    "training": ("train", 1, {"FAKE_TRAIN": "hang"}),
+    "publishing": ("publish", 1, {"FAKE_PUBLISH": "hang"}),
 }
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_ends_everything_and_exits_130(harness, phase):
-    verb, behaviour = PHASES[phase]
+    verb, count, behaviour = PHASES[phase]
     process = harness.start(*BOTH, **behaviour)
-    harness.wait_for_call(verb)
+    harness.wait_for_call(verb, count)
 
     interrupt_as_a_terminal_does(process)
 
@@ -45,9 +49,9 @@ def test_ctrl_c_ends_everything_and_exits_130(harness, phase):
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_term_ends_everything_and_exits_143(harness, phase):
-    verb, behaviour = PHASES[phase]
+    verb, count, behaviour = PHASES[phase]
     process = harness.start(*BOTH, **behaviour)
-    harness.wait_for_call(verb)
+    harness.wait_for_call(verb, count)
 
     process.terminate()
 
@@ -57,9 +61,9 @@ def test_term_ends_everything_and_exits_143(harness, phase):
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_killed_driver_leaves_nothing_behind(harness, phase):
-    verb, behaviour = PHASES[phase]
+    verb, count, behaviour = PHASES[phase]
     process = harness.start(*BOTH, **behaviour)
-    harness.wait_for_call(verb)
+    harness.wait_for_call(verb, count)
 
     process.kill()
 
@@ -108,9 +112,9 @@ def test_the_same_command_with_resume_goes_on_where_it_stopped(harness):
     done = harness.run(*BOTH, "--resume")
 
     assert done.returncode == 0, done.stderr
-    rollouts = [call for call in harness.calls if call.startswith("rollout")]
-    assert [call.endswith("--resume") for call in rollouts] == [False, True, False]
-    assert len(list((harness.log / "flags").glob("*/2/1/*/rank-0.json"))) == 3
+    assert [call for call in harness.calls if call.startswith("begun")] == ["begun train 1"]
+    assert harness.verbs.count("rollout") == 3
+    assert len(list((harness.log / "flags").glob("*/2/1/*/decision.json"))) == 5
 
 
 def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(harness):

@@ -35,7 +35,7 @@ def finish_shards(plan, iteration: int) -> None:
 
 @pytest.mark.parametrize(
     ("run_id", "answer"),
-    [("run", "2 rollout evaluate update"), ("another-run", "1 update")],
+    [("run", "2 rollout"), ("another-run", "1 update")],
     ids=["its own update is not done twice", "the update of another run is not its own"],
 )
 def test_a_model_published_before_the_kill_ends_its_update(tmp_path, capsys, run_id, answer):
@@ -46,17 +46,3 @@ def test_a_model_published_before_the_kill_ends_its_update(tmp_path, capsys, run
 
     assert verb.main(["--plan", str(tmp_path / "plan.json")]) == 0
     assert capsys.readouterr().out.strip() == answer
-
-
-def test_a_checkpoint_is_taken_over_only_with_resume_or_by_the_start_that_began_it(tmp_path, capsys):
-    plan = make_plan(tmp_path / "log", tmp_path / "base")
-    plan.write(tmp_path / "plan.json")
-    growing = plan.paths.checkpoint_shard("train", 1)
-    growing.parent.mkdir(parents=True)
-    growing.touch()
-    words = ["--plan", str(tmp_path / "plan.json"), "--checkpoint", "train", "1"]
-
-    verb.main(words)
-    assert capsys.readouterr().out.strip() == ""
-    verb.main([*words, "--begun-here"])
-    assert capsys.readouterr().out.strip() == str(growing)

@@ -3,12 +3,16 @@
 import json
 import os
 import subprocess
+import threading
 
 import pytest
 
 from rl_agent.cluster.processes import stat_of
-from rl_agent.cluster.run_lock import check_free, claim, lock_path
+from rl_agent.cluster.run_lock import beats, check_free, claim, heartbeat_path, lock_path
 from rl_agent.errors import ConfigError
+
+LEASE_S = 0.3
+ELSEWHERE = '{"host": "elsewhere", "pid": 1, "start_ticks": 1}'
 
 
 @pytest.fixture
@@ -21,33 +25,56 @@ def other():
 
 
 def test_a_claim_of_a_living_process_is_respected_and_named(tmp_path, other):
-    claim(tmp_path, other.pid)
+    claim(tmp_path, other.pid, LEASE_S)
     with pytest.raises(ConfigError, match=f"used by another run, process {other.pid}"):
-        claim(tmp_path, os.getpid())
+        claim(tmp_path, os.getpid(), LEASE_S)
 
 
 def test_a_claim_of_a_dead_process_holds_nothing(tmp_path, other):
-    claim(tmp_path, other.pid)
+    claim(tmp_path, other.pid, LEASE_S)
     other.kill()
     other.wait()
-    claim(tmp_path, os.getpid())
+    claim(tmp_path, os.getpid(), LEASE_S)
     assert json.loads(lock_path(tmp_path).read_text())["pid"] == os.getpid()
 
 
 def test_a_process_id_that_was_used_again_holds_nothing(tmp_path, other):
-    claim(tmp_path, other.pid)
+    claim(tmp_path, other.pid, LEASE_S)
     record = json.loads(lock_path(tmp_path).read_text())
     record["start_ticks"] = stat_of(other.pid).start_ticks - 1
     lock_path(tmp_path).write_text(json.dumps(record))
-    check_free(tmp_path)
+    check_free(tmp_path, LEASE_S)
 
 
-def test_a_claim_of_another_host_is_believed_and_says_how_to_remove_it(tmp_path):
-    lock_path(tmp_path).write_text('{"host": "elsewhere", "pid": 1, "start_ticks": 1}')
-    with pytest.raises(ConfigError, match="on elsewhere; if that run is gone, remove"):
-        check_free(tmp_path)
+def test_a_run_on_another_host_that_shows_a_heartbeat_is_respected_and_named(tmp_path):
+    lock_path(tmp_path).write_text(ELSEWHERE)
+    beat = heartbeat_path(tmp_path)
+    beat.parent.mkdir()
+    beat.write_text("1")
+    writer = threading.Timer(0.3, beat.write_text, args=["2"])
+    writer.start()
+    with pytest.raises(ConfigError, match="process 1 on elsewhere"):
+        check_free(tmp_path, 30.0)
+    writer.join()
+
+
+@pytest.mark.parametrize("has_heartbeat", [True, False])
+def test_a_run_on_another_host_that_shows_none_holds_nothing(tmp_path, has_heartbeat):
+    lock_path(tmp_path).write_text(ELSEWHERE)
+    if has_heartbeat:
+        heartbeat_path(tmp_path).parent.mkdir()
+        heartbeat_path(tmp_path).write_text("1")
+    claim(tmp_path, os.getpid(), LEASE_S)
+
+
+def test_silence_is_only_found_after_the_whole_lease(tmp_path):
+    heartbeat_path(tmp_path).parent.mkdir()
+    heartbeat_path(tmp_path).write_text("1")
+    now = [0.0]
+    assert not beats(tmp_path, 30.0, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    assert now[0] >= 30.0
 
 
 def test_a_lock_that_cannot_be_read_holds_nothing(tmp_path):
     lock_path(tmp_path).write_text("{")
-    check_free(tmp_path)
+    check_free(tmp_path, LEASE_S)

@@ -1,0 +1,69 @@
+"""How a worker or a joining node finds the run it belongs to: by the master's heartbeat.
+
+A heartbeat file that lies still was left by an earlier run and means nothing; one that moves is a live run,
+and names it. So the order of the starts does not matter.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rl_agent.cluster.run_lock import heartbeat_path
+from rl_agent.config import ClusterConfig, Plan
+from rl_agent.errors import DeadlineError
+from rl_agent.paths import RunPaths
+
+_POLL_S = 0.2
+_SAY_EVERY_S = 30.0
+
+
+def wait_for_run(
+    log_path: Path,
+    cluster: ClusterConfig,
+    who: str,
+    say: Callable[[str], None],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Plan:
+    """The master's plan of the run of `log_path` as soon as its master shows that it lives.
+
+    Raises DeadlineError after `cluster.start_timeout_s`.
+    """
+    path, started = heartbeat_path(log_path), clock()
+    seen, said_at = _read(path), float("-inf")
+    while True:
+        sleep(_POLL_S)
+        now, found = clock(), _read(path)
+        if found is not None and found != seen and seen is not None and not found.get("ended"):
+            plan = _plan_of(log_path, found)
+            if plan is not None:
+                return plan
+        seen = found
+        waited_s = now - started
+        if waited_s >= cluster.start_timeout_s:
+            raise DeadlineError(
+                f"{who}: no master (rank 0) showed itself in {log_path} for {waited_s:.0f} s"
+                " (cluster.start_timeout_s); start it there with the same arguments and --master"
+            )
+        if now - said_at >= _SAY_EVERY_S:
+            say(f"{who}: waiting for the master (rank 0) of a run in {log_path}, {waited_s:.0f} s so far")
+            said_at = now
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _plan_of(log_path: Path, found: dict[str, Any]) -> Plan | None:
+    """None as long as the shared file system does not show it here."""
+    try:
+        return Plan.read(RunPaths(log_path).run_dir(found["run_id"]) / f"plan-{found['attempt']}.json")
+    except (OSError, KeyError):
+        return None

@@ -1,0 +1,98 @@
+"""What the nodes of a run have in common, and what each may have for itself.
+
+A node has its own engine, addresses and limits; everything that decides what is collected and trained is the
+run's, and two nodes that differ in it would collect or train different things without anyone noticing.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from rl_agent.config import Config
+from rl_agent.errors import ConfigError
+
+PER_NODE = (
+    "data_path",
+    "log_path",
+    "engine",
+    "wandb",
+    "cluster.interface",
+    "env_config.server_size",
+    "env_config.module_folders",
+    "rollout.max_vllm_sessions",
+    "rollout.min_vllm_sessions",
+)
+"""Keys, and sections with all their keys, that may differ between the nodes of a run."""
+
+
+def shared_values(config: Config) -> dict[str, Any]:
+    """The keys that all nodes must agree on, by their dotted names."""
+    flat = _flat(config.model_dump(mode="json", by_alias=True))
+    return {key: value for key, value in flat.items() if not is_per_node(key)}
+
+
+def is_per_node(key: str) -> bool:
+    return any(key == own or key.startswith(own + ".") for own in PER_NODE)
+
+
+def digest(config: Config) -> str:
+    """Equal where two nodes agree."""
+    text = json.dumps(shared_values(config), sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def check_equal(mine: Config, masters: Config, who: str) -> None:
+    """Raises `ConfigError` that names the first keys in which this node differs from the master."""
+    ours, theirs = shared_values(mine), shared_values(masters)
+    names = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+    if names:
+        found = "; ".join(
+            f"{key} is {ours.get(key)!r} here and {theirs.get(key)!r} there" for key in names[:3]
+        )
+        more = f" (and {len(names) - 3} more)" if len(names) > 3 else ""
+        raise ConfigError(f"{who} differs from the master: {found}{more}; give every node the same settings")
+
+
+def joined(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
+    """The master's configuration with what this node has for itself.
+
+    `set_here` are the keys that this node's command line sets. Raises `ConfigError` for one that belongs to
+    the run.
+    """
+    for key in set_here:
+        if not is_per_node(key):
+            raise ConfigError(
+                f"{key}: a node that joins takes this from the run; it may set {', '.join(PER_NODE[2:])}"
+            )
+    return masters.model_copy(
+        update={
+            "data_path": own.data_path,
+            "log_path": own.log_path,
+            "engine": own.engine,
+            "wandb": own.wandb,
+            "cluster": masters.cluster.model_copy(update={"interface": own.cluster.interface}),
+            "env_config": masters.env_config.model_copy(
+                update={
+                    "server_size": own.env_config.server_size,
+                    "module_folders": own.env_config.module_folders,
+                }
+            ),
+            "rollout": masters.rollout.model_copy(
+                update={
+                    "max_vllm_sessions": own.rollout.max_vllm_sessions,
+                    "min_vllm_sessions": own.rollout.min_vllm_sessions,
+                }
+            ),
+        }
+    )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
