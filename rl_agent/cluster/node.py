@@ -228,10 +228,10 @@ class Node:
             self.coordinator.apply(Seen(record))
 
     def tell(self, *, now: bool) -> None:
-        """Let the others know of the chunks: before this returns, or soon."""
-        if now or not self._turns:
+        """Let the others know of the chunks: before this returns, or soon (where there are others)."""
+        if now:
             self._heartbeat.beat()
-        else:
+        elif self._turns:
             self._turns[0].poke()
 
     # --- waiting ---
