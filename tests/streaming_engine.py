@@ -9,6 +9,7 @@ same however often it was moved. Prompts are (length of the response, seed, fill
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import sys
@@ -183,6 +184,7 @@ async def serve(engine: StreamingEngine, port: int) -> None:
     """Answer until SIGTERM or SIGINT; the port is the first line of stdout."""
     served = await start_engine(engine, port)
     print(served.url.rpartition(":")[2], flush=True)
+    print(f"pid {os.getpid()}", flush=True)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -194,11 +196,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="a simulated engine that streams token ids")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--interval", type=float, default=0.002, help="seconds between chunks")
+    parser.add_argument("--root", default="simulated", help="what /v1/models says was loaded")
     parser.add_argument("--chunk", type=int, default=1, help="tokens of a chunk")
     options = parser.parse_args()
 
     async def run() -> None:
-        engine = StreamingEngine(Behaviour(), interval_s=options.interval, chunk=options.chunk)
+        engine = StreamingEngine(
+            Behaviour(root=options.root), interval_s=options.interval, chunk=options.chunk
+        )
         await serve(engine, options.port)
 
     uvloop.run(run())

@@ -13,13 +13,15 @@ from yarl import URL
 from rl_agent.config import PoolConfig
 from rl_agent.pool import events
 from rl_agent.pool.batches import Batches, TooMany
+from rl_agent.pool.frames import MAX_FRAME_BYTES
 from rl_agent.pool.guard import check_address, problem
-from rl_agent.pool.link import EngineLink, HttpTransport
+from rl_agent.pool.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.records import EngineOffer, Load
 from rl_agent.pool.report import metrics_text, status_of
 from rl_agent.pool.results import Run
 from rl_agent.pool.service import Pool
 from rl_agent.pool.settings import networks_of
+from rl_agent.pool.tunnel import TunnelTransport
 from rl_agent.pool.wire import (
     BatchAnswer,
     BatchRequest,
@@ -35,6 +37,7 @@ from rl_agent.pool.wire import (
 
 T = TypeVar("T", bound=BaseModel)
 LONGEST_WAIT_S = 3600.0
+TUNNEL_PING_S = 2.0
 
 
 class PoolApi:
@@ -44,6 +47,7 @@ class PoolApi:
         self._config = config
         self._batches = batches
         self._session = session
+        self._tunnels: dict[str, TunnelTransport] = {}
         self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
 
     @property
@@ -56,6 +60,7 @@ class PoolApi:
             web.get("/status", self.status),
             web.get("/metrics", self.metrics),
             web.post("/engines", self.register),
+            web.get("/engines/{engine}/tunnel", self.tunnel),
             web.post("/engines/{engine}/beat", self.beat),
             web.post("/engines/{engine}/drain", self.drain),
             web.post("/engines/{engine}/leave", self.leave),
@@ -78,17 +83,21 @@ class PoolApi:
         asked = await read(request, RegisterRequest)
         if len(self._pool.state.engines) >= self._config.max_engines:
             raise problem(503, f"the pool has {self._config.max_engines} engines, as many as it takes")
-        if asked.url is None:
-            raise problem(422, "url is missing: the address at which the manager reaches the engine")
-        url = self._checked_url(asked.url, request.remote)
+        if asked.url is None and not asked.has_worker:
+            raise problem(422, "url is missing: without a worker the manager must reach the engine itself")
+        url = self._checked_url(asked.url, request.remote) if asked.url is not None else None
         offer = EngineOffer(
             engine_id=secrets.token_hex(16),
-            name=url if not asked.has_worker else asked.name,
+            name=asked.name if asked.has_worker or url is None else url,
             capacity=asked.capacity or self._config.default_capacity,
             price_per_hour=asked.price_per_hour,
         )
-        link = EngineLink(HttpTransport(self._session, url, asked.api_key))
-        self._pool.register(offer, link, has_worker=asked.has_worker)
+        transport: Transport
+        if url is None:
+            transport = self._tunnels[offer.engine_id] = TunnelTransport()
+        else:
+            transport = HttpTransport(self._session, url, asked.api_key)
+        self._pool.register(offer, EngineLink(transport), has_worker=asked.has_worker)
         config = self._config
         answer = RegisterAnswer(
             engine_id=offer.engine_id, lease_s=config.lease_s, heartbeat_s=config.heartbeat_s
@@ -105,6 +114,19 @@ class PoolApi:
             raise problem(422, f"url={text!r}: expected http://ADDRESS:PORT")
         check_address(url.host, peer, self._engine_networks)
         return str(url.origin())
+
+    async def tunnel(self, request: web.Request) -> web.WebSocketResponse:
+        """The connection over which a worker's engine is reached."""
+        engine = self._engine(request)
+        transport = self._tunnels.get(engine)
+        if transport is None:
+            raise problem(409, "this engine was registered with an address")
+        socket = web.WebSocketResponse(heartbeat=TUNNEL_PING_S, max_msg_size=MAX_FRAME_BYTES, compress=False)
+        await socket.prepare(request)
+        for gone in [known for known in self._tunnels if known not in self._pool.state.engines]:
+            del self._tunnels[gone]
+        await transport.serve(socket)
+        return socket
 
     async def beat(self, request: web.Request) -> web.Response:
         asked = await read(request, BeatRequest)

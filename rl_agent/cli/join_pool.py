@@ -1,0 +1,137 @@
+"""`join-pool`: start an engine on this machine and lend it to a pool."""
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+from rl_agent.cli.pool import MANAGER, read_token
+from rl_agent.errors import UsageError, deliberate
+
+SUMMARY = "start an engine on this machine and lend it to a pool, until told to leave"
+EXAMPLE = """examples:
+  python -m rl_agent.cli join-pool --manager http://10.0.0.1:5000 --token-file pool.token --gpus 0,1
+  python -m rl_agent.cli join-pool --model Qwen/Qwen3-1.7B --price 2.66 --notice aws
+  python -m rl_agent.cli join-pool --model model.pt --engine-args '--max-model-len 4096 --dtype bfloat16'
+
+TERM or Ctrl+C drains: the pool takes the requests back with their tokens, then the engine is ended.
+Several on one machine need nothing else but their own --gpus: ports and names are chosen.
+"""
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+
+    import aiohttp
+
+    from rl_agent.pool.worker import Worker, WorkerSettings
+
+    settings = _settings(options)
+    assert isinstance(settings, WorkerSettings)
+    form = "%(asctime)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
+
+    async def run() -> None:
+        leaving = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, leaving.set)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            await Worker(settings, session).run(leaving)
+
+    try:
+        asyncio.run(run())
+    except BaseExceptionGroup as group:
+        raise deliberate(group) from None
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_agent.cli join-pool",
+        description=SUMMARY,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
+    parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
+    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--model", help="folder or hub name; default: what the pool serves")
+    parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all that are visible")
+    parser.add_argument("--engine-args", default="", metavar="WORDS", help="more arguments for the engine")
+    parser.add_argument("--capacity", type=int, help="requests at once; default: the pool's default_capacity")
+    parser.add_argument("--price", type=float, default=0.0, help="dollars an hour, for the pool's account")
+    parser.add_argument("--name", help="default: host name and GPUs, or a random end")
+    parser.add_argument(
+        "--direct",
+        metavar="ADDRESS",
+        nargs="?",
+        const="",
+        help="the manager connects to the engine, at ADDRESS; else this worker holds the connection",
+    )
+    parser.add_argument(
+        "--notice", choices=("aws", "gce"), help="drain when this cloud takes the machine back"
+    )
+    parser.add_argument("--drain-s", type=float, default=20.0, help="how long a drain may take")
+    parser.add_argument("--start-timeout-s", type=float, default=600.0)
+    parser.add_argument("--log", type=Path, help="the engine's output; default: a temporary file")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> object:
+    """Raises UsageError."""
+    from yarl import URL
+
+    from rl_agent.pool.engine_process import EngineCommand, gpu_environment, own_address
+    from rl_agent.pool.notices import SOURCES
+    from rl_agent.pool.settings import is_loopback
+    from rl_agent.pool.worker import WorkerSettings
+
+    try:
+        manager = URL(options.manager)
+        host, port = manager.host or "", manager.port or 80
+    except ValueError as error:
+        raise UsageError(f"--manager {options.manager}: {error}") from error
+    if manager.scheme not in ("http", "https") or not host:
+        raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
+    try:
+        extra = tuple(shlex.split(options.engine_args))
+    except ValueError as error:
+        raise UsageError(f"--engine-args {options.engine_args!r}: {error}") from error
+    is_local = is_loopback(host)
+    is_direct = is_local or options.direct is not None
+    address = "127.0.0.1"
+    if is_direct and not is_local:
+        address = options.direct or own_address(host, port)
+    name = options.name or _name(options.gpus)
+    return WorkerSettings(
+        manager=str(manager.origin()),
+        token=read_token(options.token_file),
+        name=name,
+        command=EngineCommand(
+            kind=options.engine,
+            host=address,
+            api_key=secrets.token_hex(16) if not is_loopback(address) else None,
+            extra=extra,
+            environment=gpu_environment(options.gpus, os.environ),
+        ),
+        model=options.model,
+        is_direct=is_direct,
+        capacity=options.capacity,
+        price_per_hour=options.price,
+        start_timeout_s=options.start_timeout_s,
+        drain_s=options.drain_s,
+        notice=SOURCES[options.notice] if options.notice else None,
+        log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
+    )
+
+
+def _name(gpus: str | None) -> str:
+    return f"{socket.gethostname()}/{'gpu' + gpus if gpus else secrets.token_hex(3)}"

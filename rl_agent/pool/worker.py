@@ -1,0 +1,295 @@
+"""A rollout machine's part: one engine, its place in the pool, its orderly end.
+
+    start engine ─► register ─► beat, as long as the engine itself answers ─► drain ─► leave ─► end engine
+         ▲                         │ engine died: say so, start again            ▲ TERM, INT, a notice
+         └─────────────────────────┴ pool wants another model: start on it ──────┘
+
+The worker only ever connects outward. Where the manager cannot reach this machine, the worker holds the
+connection over which requests come (`tunnel`), and the engine listens on loopback alone.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.engine_process import EngineCommand, EngineProcess, describe_exit
+from rl_agent.pool.link import EngineLink, HttpTransport
+from rl_agent.pool.notices import NoticeSource, wait_for_notice
+from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
+from rl_agent.pool.worker_tunnel import WorkerTunnel
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 3.0
+POLL_S = 0.25
+LONGEST_PAUSE_S = 60.0
+LOG_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    manager: str
+    token: str | None
+    name: str
+    command: EngineCommand
+    model: str | None
+    """None: what the pool wants."""
+    is_direct: bool
+    """The manager connects to the engine; else the worker holds the connection."""
+    capacity: int | None
+    price_per_hour: float
+    start_timeout_s: float
+    drain_s: float
+    notice: NoticeSource | None
+    log: Path
+
+
+class EngineDied(Exception):
+    """The engine's process is over."""
+
+
+class ModelChanged(Exception):
+    """The pool wants another model than the engine serves."""
+
+
+class Worker:
+    def __init__(self, settings: WorkerSettings, session: aiohttp.ClientSession) -> None:
+        self._settings = settings
+        self._session = session
+        self._manager = URL(settings.manager)
+        self._headers = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
+        self._engine_id: str | None = None
+        self._failures = 0
+        self._has_warned = False
+        self._model = settings.model
+        self._jobs: asyncio.TaskGroup | None = None
+
+    async def run(self, leaving: asyncio.Event) -> None:
+        """Serve until `leaving` is set, then leave in order.
+
+        Raises ConfigError if the manager refuses or the engine cannot be started, RetryLater if the manager
+        was never there.
+        """
+        notice = None
+        async with asyncio.TaskGroup() as jobs:
+            self._jobs = jobs
+            if self._settings.notice is not None:
+                notice = jobs.create_task(self._watch_notice(self._settings.notice, leaving))
+            while not leaving.is_set():
+                model = self._model or await self._wanted_model(leaving)
+                if model is not None:
+                    await self._serve_model(model, leaving)
+            if notice is not None:
+                notice.cancel()
+
+    async def _watch_notice(self, source: NoticeSource, leaving: asyncio.Event) -> None:
+        log.warning("%s", await wait_for_notice(source, self._session))
+        leaving.set()
+
+    async def _serve_model(self, model: str, leaving: asyncio.Event) -> None:
+        """One life of the engine."""
+        settings = self._settings
+        engine = await EngineProcess.start(settings.command, model, settings.log)
+        log.info(
+            "engine %s starts on %s (process %d, log %s)", settings.name, model, engine.pid, settings.log
+        )
+        try:
+            link = self._link(engine)
+            await self._wait_started(engine, link, leaving)
+            if not leaving.is_set():
+                await self._stay(engine, link, leaving)
+                await self._say_left("left in order", is_crash=False)
+        except EngineDied as error:
+            self._failures += 1
+            log.warning("engine %s: %s", settings.name, error)
+            await self._say_left(str(error), is_crash=True)
+            await _pause(min(LONGEST_PAUSE_S, 2.0**self._failures), leaving)
+        except ModelChanged as error:
+            log.info("engine %s: %s", settings.name, error)
+            self._model = None  # whatever it wants when the engine has ended
+            await self._say_left(str(error), is_crash=False)
+        finally:
+            await engine.end()
+
+    def _link(self, engine: EngineProcess) -> EngineLink:
+        key = self._settings.command.api_key
+        return EngineLink(HttpTransport(self._session, self._engine_url(engine), key))
+
+    async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
+        """Raises ConfigError if it dies or is not ready in time and never was before, else EngineDied."""
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                while not leaving.is_set():
+                    self._check_alive(engine)
+                    try:
+                        await link.probe()
+                        return
+                    except StreamError:
+                        await _pause(POLL_S, leaving)
+        except (TimeoutError, EngineDied) as error:
+            words = str(error) or f"not ready within {self._settings.start_timeout_s:g} s"
+            if self._engine_id is None:
+                lines = _last_lines(self._settings.log)
+                raise ConfigError(f"the engine does not start: {words}\n{lines}") from error
+            raise EngineDied(words) from error
+
+    def _check_alive(self, engine: EngineProcess) -> None:
+        if engine.exit_status is not None:
+            raise EngineDied(f"its process ended with {describe_exit(engine.exit_status)}")
+
+    async def _stay(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
+        """Registered and beating until told to leave. Raises EngineDied, ModelChanged."""
+        while not leaving.is_set():
+            answer = await self._register(engine)
+            if answer is None:
+                await _pause(POLL_S, leaving)
+                self._check_alive(engine)
+                continue
+            tunnel = None if self._settings.is_direct else self._start_tunnel(engine, answer.engine_id)
+            try:
+                await self._beat_until(engine, link, answer.heartbeat_s, leaving)
+                if leaving.is_set():
+                    await self._drain()
+            finally:
+                if tunnel is not None:
+                    tunnel.cancel()
+
+    def _start_tunnel(self, engine: EngineProcess, engine_id: str) -> "asyncio.Task[None]":
+        assert self._jobs is not None
+        url = self._manager / "engines" / engine_id / "tunnel"
+        carrier = WorkerTunnel(self._session, url, self._settings.token, self._engine_url(engine))
+        return self._jobs.create_task(carrier.run(), name="tunnel")
+
+    def _engine_url(self, engine: EngineProcess) -> str:
+        host = self._settings.command.host
+        return f"http://[{host}]:{engine.port}" if ":" in host else f"http://{host}:{engine.port}"
+
+    async def _beat_until(
+        self, engine: EngineProcess, link: EngineLink, heartbeat_s: float, leaving: asyncio.Event
+    ) -> None:
+        """Until told to leave, or until the manager does not know this engine. Raises like `_stay`."""
+        assert self._jobs is not None
+        watch_death = self._jobs.create_task(engine.wait(), name="engine's end")
+        watch_leave = self._jobs.create_task(leaving.wait(), name="leave")
+        try:
+            while not leaving.is_set() and await self._beat(engine, link):
+                await asyncio.wait(
+                    (watch_death, watch_leave), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                self._check_alive(engine)
+        finally:
+            watch_death.cancel()
+            watch_leave.cancel()
+
+    async def _beat(self, engine: EngineProcess, link: EngineLink) -> bool:
+        """Say that the engine lives, if it answers; False if the manager does not know it."""
+        try:
+            await link.health()
+            load = await link.load()
+        except StreamError as error:
+            log.warning("engine %s does not answer: %s", self._settings.name, error)
+            return True
+        report = {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use} if load else None
+        status, payload = await self._call("POST", f"engines/{self._engine_id}/beat", {"load": report})
+        if status == 200:
+            self._failures = 0
+            self._follow(BeatAnswer.model_validate(payload), engine)
+        return status != 404
+
+    def _follow(self, wanted: BeatAnswer, engine: EngineProcess) -> None:
+        """Raises ModelChanged if the pool wants another model and this worker may serve any."""
+        if wanted.state != "loading" or wanted.model == engine.model:
+            return
+        if self._settings.model is None or wanted.weight_version > 0:
+            raise ModelChanged(f"the pool wants {wanted.model} (version {wanted.weight_version})")
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("the pool wants %s; this worker was told to serve %s", wanted.model, engine.model)
+
+    async def _register(self, engine: EngineProcess) -> RegisterAnswer | None:
+        """None if the manager is not there now. Raises ConfigError if it refuses, RetryLater at first."""
+        settings = self._settings
+        body: dict[str, Any] = {
+            "name": settings.name,
+            "capacity": settings.capacity,
+            "price_per_hour": settings.price_per_hour,
+            "has_worker": True,
+        }
+        if settings.is_direct:
+            body |= {"url": self._engine_url(engine), "api_key": settings.command.api_key}
+        status, payload = await self._call("POST", "engines", body)
+        if status == 0 and self._engine_id is None:
+            raise RetryLater(f"the manager at {settings.manager} does not answer")
+        if status in (401, 403, 422):
+            raise ConfigError(f"the manager at {settings.manager} refuses: {_words(payload)}")
+        if status != 201:
+            return None
+        answer = RegisterAnswer.model_validate(payload)
+        self._engine_id = answer.engine_id
+        log.info("engine %s is registered at %s", settings.name, settings.manager)
+        return answer
+
+    async def _wanted_model(self, leaving: asyncio.Event) -> str | None:
+        """What the pool wants served. Raises ConfigError if it does not say, RetryLater if not there."""
+        status, payload = await self._call("GET", "status")
+        if status == 0:
+            if self._engine_id is None:
+                raise RetryLater(f"the manager at {self._settings.manager} does not answer")
+            await _pause(1.0, leaving)
+            return None
+        if status != 200:
+            raise ConfigError(f"the manager at {self._settings.manager} refuses: {_words(payload)}")
+        if not payload["model"]:
+            raise ConfigError("the pool has no model yet: give one, --model FOLDER_OR_HUB_NAME")
+        return str(payload["model"])
+
+    async def _drain(self) -> None:
+        """The pool takes its requests back while the engine still runs."""
+        body = {"deadline_s": self._settings.drain_s, "reason": "the worker was told to leave"}
+        await self._call("POST", f"engines/{self._engine_id}/drain", body)
+
+    async def _say_left(self, reason: str, *, is_crash: bool) -> None:
+        if self._engine_id is not None:
+            body = {"reason": reason[:500], "is_crash": is_crash}
+            await self._call("POST", f"engines/{self._engine_id}/leave", body)
+
+    async def _call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON; (0, words) if the manager does not answer."""
+        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+        try:
+            async with self._session.request(
+                method, self._manager / path, json=body, headers=self._headers, timeout=timeout
+            ) as answer:
+                return answer.status, await answer.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            log.info("the manager does not answer /%s: %s", path, error or type(error).__name__)
+            return 0, str(error)
+
+
+async def _pause(seconds: float, leaving: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await leaving.wait()
+    except TimeoutError:
+        return
+
+
+def _words(payload: Any) -> str:
+    try:
+        return str(payload["error"]["message"])
+    except (KeyError, TypeError):
+        return str(payload)[:200]
+
+
+def _last_lines(path: Path) -> str:
+    try:
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
+    except OSError:
+        return "(no log)"

@@ -1,0 +1,84 @@
+"""The worker's end of the tunnel: carries what the manager asks to the local engine, and back."""
+
+import asyncio
+import logging
+from functools import partial
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.pool import frames
+
+log = logging.getLogger(__name__)
+RECONNECT_S = 0.5
+PING_S = 2.0
+
+
+class WorkerTunnel:
+    """`run` keeps one connection to the manager open until cancelled."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: URL, token: str | None, engine_url: str) -> None:
+        self._session = session
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._engine = URL(engine_url)
+
+    async def run(self) -> None:
+        """Connects again whenever the connection breaks."""
+        while True:
+            try:
+                async with self._session.ws_connect(
+                    self._url,
+                    headers=self._headers,
+                    heartbeat=PING_S,
+                    max_msg_size=frames.MAX_FRAME_BYTES,
+                ) as socket:
+                    await self._carry(socket)
+            except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+                log.info("connection to %s: %s", self._url.origin(), error or type(error).__name__)
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _carry(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        open_jobs: dict[int, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as jobs:
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.BINARY:
+                    break
+                frame, body = frames.read_for_worker(message.data)
+                if isinstance(frame, frames.Open):
+                    job = jobs.create_task(self._exchange(socket, frame, body), name=frame.path)
+                    open_jobs[frame.id] = job
+                    job.add_done_callback(partial(_forget, open_jobs, frame.id))
+                elif frame.id in open_jobs:
+                    open_jobs[frame.id].cancel()
+            for job in list(open_jobs.values()):
+                job.cancel()
+
+    async def _exchange(
+        self, socket: aiohttp.ClientWebSocketResponse, asked: frames.Open, body: bytes
+    ) -> None:
+        number = asked.id
+        try:
+            if asked.path not in frames.ENGINE_PATHS:
+                raise aiohttp.ClientError(f"{asked.path} is not for managers")
+            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=3.0)
+            async with self._session.request(
+                asked.method,
+                self._engine.join(URL(asked.path)),
+                data=body if asked.method == "POST" else None,
+                headers=headers,
+                timeout=timeout,
+            ) as answer:
+                await socket.send_bytes(frames.pack(frames.Head(id=number, status=answer.status)))
+                async for part in answer.content.iter_any():
+                    await socket.send_bytes(frames.pack(frames.Data(id=number), part))
+            await socket.send_bytes(frames.pack(frames.End(id=number)))
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+            if not socket.closed:
+                words = f"{type(error).__name__}: {error}"
+                await socket.send_bytes(frames.pack(frames.Error(id=number, words=words)))
+
+
+def _forget(open_jobs: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task[None]) -> None:
+    open_jobs.pop(number, None)

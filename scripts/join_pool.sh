@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Lend this machine's engine to a rollout pool: start it, register it, report its load, drain on TERM or on a
+# cloud's notice, and end what was started. Several on one machine need no hand-picked ports.
+#
+# Usage: bash scripts/join_pool.sh --manager http://HOST:5000 [--gpus 0,1] [--engine vllm|sglang] [--price 2.66]
+#   --help shows every flag
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/shell_functions/common_utils.sh
+source "$SCRIPTS/shell_functions/common_utils.sh"
+
+main() {
+  local python
+  python=$(python_of_project)
+  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  exec "$python" -m rl_agent.cli join-pool "$@"
+}
+
+main "$@"

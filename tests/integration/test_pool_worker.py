@@ -1,0 +1,201 @@
+"""The worker with a simulated engine in a process of its own, against a manager over real HTTP."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rl_agent.errors import ConfigError, RetryLater, deliberate
+from rl_agent.pool import frames
+from rl_agent.pool.engine_process import EngineCommand
+from rl_agent.pool.notices import NoticeSource
+from rl_agent.pool.worker import Worker, WorkerSettings
+from tests.pool_setup import expected, manager
+
+ENGINE = Path(__file__).parents[1] / "streaming_engine.py"
+
+
+class SimulatedCommand(EngineCommand):
+    def words(self, model: str, port: int) -> list[str]:
+        return [sys.executable, str(ENGINE), "--port", str(port), "--root", model, *self.extra]
+
+
+def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
+    command = SimulatedCommand("vllm", "127.0.0.1", None, more.pop("extra", ()), os.environ)
+    values = {
+        "manager": pool_url,
+        "token": None,
+        "name": "spot-1",
+        "command": command,
+        "model": "model-a",
+        "is_direct": True,
+        "capacity": None,
+        "price_per_hour": 0.0,
+        "start_timeout_s": 20.0,
+        "drain_s": 5.0,
+        "notice": None,
+        "log": folder / "engine.log",
+    }
+    return WorkerSettings(**(values | more))
+
+
+@asynccontextmanager
+async def worker(pool_url: str, folder: Path, **more):
+    leaving = asyncio.Event()
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+        one = Worker(settings(pool_url, folder, **more), session)
+        job = jobs.create_task(one.run(leaving))
+        try:
+            yield leaving, job
+        finally:
+            leaving.set()
+
+
+def engine_pids(folder: Path) -> list[int]:
+    return [
+        int(line.split()[1]) for line in (folder / "engine.log").read_text().splitlines() if "pid" in line
+    ]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_a_worker_starts_its_engine_serves_and_ends_it(tmp_path, is_direct):
+    async with manager() as pool:
+        async with worker(pool.url, tmp_path, is_direct=is_direct):
+            await pool.ready(1)
+            await pool.submit("run", [30] * 20)
+            samples = await pool.samples("run", at_least=20)
+            assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert not pool.state.engines
+        assert pool.state.departed[-1].reason == "left in order"
+    assert not any(is_running(pid) for pid in engine_pids(tmp_path))
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, is_direct):
+    async with manager("lease_s=30") as pool:
+        async with worker(pool.url, tmp_path, is_direct=is_direct, extra=("--interval", "0.005")):
+            await pool.ready(1)
+            await pool.submit("run", [300] * 4)
+            await pool.until(lambda: pool.state.account.tokens > 100)
+            os.killpg(engine_pids(tmp_path)[0], signal.SIGKILL)
+            await pool.until(lambda: not pool.state.engines, limit_s=5)
+            samples = await pool.samples("run", at_least=4)
+        assert pool.state.account.engine_deaths == 1
+        assert pool.state.departed[0].reason == "its process ended with signal SIGKILL"
+        assert all(s["token_ids"] == expected(300, int(s["id"][1:])) and s["moves"] == 1 for s in samples)
+        # Nothing was sampled twice: what the first engine made is where the second went on.
+        assert pool.state.account.tokens == 4 * 300
+
+
+async def test_told_to_leave_a_worker_hands_its_requests_over_with_their_tokens(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    slow = ("--interval", "0.01")
+    async with manager() as pool:
+        async with worker(pool.url, tmp_path / "a", name="a", extra=slow) as (leaving, job):
+            await pool.ready(1)
+            await pool.submit("run", [200] * 4)
+            await pool.until(lambda: pool.state.account.tokens > 100)
+            async with worker(pool.url, tmp_path / "b", name="b"):
+                await pool.ready(2)
+                leaving.set()
+                await job
+                samples = await pool.samples("run", at_least=4)
+        assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)
+        assert pool.state.account.engine_deaths == 0
+
+
+async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
+    async with manager("lease_s=1.0", "heartbeat_s=0.2") as pool, worker(pool.url, tmp_path):
+        await pool.ready(1)
+        pid = engine_pids(tmp_path)[0]
+        os.kill(pid, signal.SIGSTOP)
+        await pool.until(lambda: not pool.state.engines, limit_s=10)
+        os.kill(pid, signal.SIGCONT)
+        await pool.ready(1)
+
+
+async def test_a_manager_that_forgot_the_engine_gets_it_back(tmp_path):
+    async with manager() as pool, worker(pool.url, tmp_path, is_direct=False):
+        await pool.ready(1)
+        first = next(iter(pool.state.engines))
+        await pool.call("POST", f"/engines/{first}/leave", {"reason": "a mistake"})
+        await pool.ready(1)
+        await pool.submit("run", [10])
+        assert len(await pool.samples("run")) == 1
+
+
+async def test_a_worker_starts_its_engine_on_the_model_the_pool_wants(tmp_path):
+    async with manager("model=model-a") as pool, worker(pool.url, tmp_path, model=None):
+        await pool.ready(1)
+        await pool.call("POST", "/model", {"model": "model-b", "weight_version": 1})
+        await pool.until(lambda: not list(pool.state.living("ready")))
+        await pool.ready(1)
+        await pool.submit("run", [10])
+        [sample] = await pool.samples("run")
+        assert sample["spans"][0]["weight_version"] == 1
+        assert len(engine_pids(tmp_path)) == 2
+
+
+async def test_an_engine_that_does_not_start_is_said_with_the_end_of_its_log(tmp_path):
+    async with manager() as pool, aiohttp.ClientSession() as session:
+        one = Worker(settings(pool.url, tmp_path, extra=("--no-such-flag",)), session)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await one.run(asyncio.Event())
+        error = deliberate(caught.value)
+        assert isinstance(error, ConfigError) and "--no-such-flag" in str(error)
+
+
+async def test_without_a_manager_a_worker_says_so(tmp_path):
+    async with aiohttp.ClientSession() as session:
+        one = Worker(settings("http://127.0.0.1:9", tmp_path, model=None), session)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await one.run(asyncio.Event())
+        assert isinstance(deliberate(caught.value), RetryLater)
+
+
+async def test_a_notice_of_the_cloud_drains(tmp_path):
+    told = {"status": 404}
+
+    async def metadata(request: web.Request) -> web.Response:
+        return web.Response(status=told["status"], text="terminate")
+
+    app = web.Application()
+    app.router.add_get("/notice", metadata)
+    async with TestServer(app) as cloud, manager() as pool:
+        source = NoticeSource(str(cloud.make_url("/notice")), (), 30.0)
+        async with worker(pool.url, tmp_path, notice=source) as (_, job):
+            await pool.ready(1)
+            told["status"] = 200
+            await asyncio.wait_for(job, 10)
+        assert pool.state.departed[-1].reason == "left in order"
+
+
+def test_a_worker_passes_on_no_control_route():
+    assert not {"/pause", "/collective_rpc", "/update_weights", "/sleep"} & frames.ENGINE_PATHS
+
+
+def test_frames_survive_the_way():
+    message = frames.pack(frames.Open(id=3, method="POST", path="/v1/completions"), b'{"a"\n:1}')
+    assert frames.read_for_worker(message) == (
+        frames.Open(id=3, method="POST", path="/v1/completions"),
+        b'{"a"\n:1}',
+    )
+    for garbage in (b"", b"x", b'{"kind": "open"}\n', b'{"kind": "eval", "id": 1}\n'):
+        with pytest.raises(ValueError):
+            frames.read_for_worker(garbage)
