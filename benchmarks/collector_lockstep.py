@@ -31,13 +31,13 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.monitor import metrics
-from rl_agent.rollout.alone import AloneMember
 from rl_agent.rollout.conversation import Conversation, Policy
 from rl_agent.rollout.limit import EngineGate
 from rl_agent.rollout.run import run_rollout
@@ -125,7 +125,7 @@ async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
 
 
 def measure_collector(name: str, plan: Plan) -> Row:
-    uvloop.run(run_rollout(Assignment(plan, "train", 1, resume=False), AloneMember(plan)))
+    uvloop.run(run_rollout(Assignment(plan, "train", 1, resume=False), Member.alone(plan)))
     record = next(metrics.read(plan.paths.metrics))
     trajectories = round(record["train/episodes"] * record["train/completed_share"])
     return Row(name, trajectories, record["train/rollout_s"], record["train/engine_idle_share"])

@@ -23,11 +23,11 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rl_agent.cli.rollout import run_until_signalled
+from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine import wire
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout import run as rollout_run
-from rl_agent.rollout.alone import AloneMember
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
@@ -67,7 +67,7 @@ class WatchedRollout(RankRollout):
 def measure_collector(plan: Plan) -> Measured:
     rollout_run.RankRollout = WatchedRollout
     began, cpu = time.perf_counter(), time.process_time()
-    rollout = run_rollout(Assignment(plan, "train", 1, resume=False), AloneMember(plan))
+    rollout = run_rollout(Assignment(plan, "train", 1, resume=False), Member.alone(plan))
     run_until_signalled(rollout, threads=SERVER_SIZE)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     return Measured(seconds, cpu_s, WatchedRollout.rss_mib)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rl_agent.cli._plan_file import plan_parser, read_plan
 
 if TYPE_CHECKING:
-    from rl_agent.rollout.run import Member
+    from rl_agent.cluster.member import Member
 
 SUMMARY = "collect the trajectories of one iteration (train or test)"
 EXAMPLE = """examples:
@@ -41,8 +41,8 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
     )
     options = parser.parse_args(argv)
 
+    from rl_agent.cluster.member import Member
     from rl_agent.monitor.progress import StderrHandler
-    from rl_agent.rollout.alone import AloneMember
     from rl_agent.rollout.run import run_rollout
     from rl_agent.rollout.sample import Assignment
 
@@ -56,7 +56,7 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
         resume_must_exist=options.resume == "required",
     )
     account, signal_number = run_until_signalled(
-        run_rollout(assignment, member or AloneMember(assignment.plan)),
+        run_rollout(assignment, member or Member.alone(assignment.plan)),
         threads=assignment.config.env_config.server_size,
     )
     if account is None:

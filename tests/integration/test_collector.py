@@ -6,9 +6,9 @@ import json
 import pytest
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.cluster.member import Member
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
-from rl_agent.rollout.alone import AloneMember
 from rl_agent.rollout.run import identify, run_rollout
 from rl_agent.rollout.sample import Assignment
 from rl_agent.rollout.shard import read_shard
@@ -115,7 +115,7 @@ async def test_a_cancelled_request_leaves_the_engine(engine, chat):
 
 async def test_recorded_conversations_are_what_the_model_saw_token_by_token(vllm_server, chat, logprobs_of):
     plan = with_tasks(vllm_server.plan, count=12)
-    account = await run_rollout(Assignment(plan, "train", 1, resume=False), AloneMember(plan))
+    account = await run_rollout(Assignment(plan, "train", 1, resume=False), Member.alone(plan))
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     _, trajectories = read_shard(plan.paths.shard("train", 1))
