@@ -16,6 +16,11 @@ SCHEMA_VERSION = 1
 """Version of the trajectory lines on disk; readers refuse a newer one."""
 
 
+def writable(text: str) -> str:
+    """`text` with half characters (lone surrogates) as escapes: no file can hold them."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """An immutable problem from a task file."""

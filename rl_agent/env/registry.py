@@ -96,6 +96,9 @@ def _problem_with(found: object, kwargs: dict[str, object]) -> str | None:
     missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(found, name, None))]
     if missing:
         return f"not an Environment; it lacks {', '.join(f'async def {name}' for name in missing)}"
+    abstract = sorted(getattr(found, "__abstractmethods__", ()))
+    if abstract:
+        return f"abstract; it lacks {', '.join(abstract)}"
     try:
         inspect.signature(found).bind(**kwargs)
     except TypeError as error:

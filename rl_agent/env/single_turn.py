@@ -1,5 +1,6 @@
 """What single-turn environments with a verifier share: one prompt, one response, one score."""
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from rl_agent.env.verifier import VerifierTimeout, close_pool, shared_pool
@@ -7,7 +8,7 @@ from rl_agent.errors import EnvironmentFailure
 from rl_agent.types import Observation, StepResult, Task
 
 
-class SingleTurnEnvironment:
+class SingleTurnEnvironment(ABC):
     """Asks the task's prompt and scores the first response in a worker process.
 
     A verdict that takes longer than `verify_timeout_s` is a reward of 0: it is the response that makes a
@@ -23,14 +24,14 @@ class SingleTurnEnvironment:
         self._task: Task | None = None
 
     @staticmethod
+    @abstractmethod
     def check_task(task: Task) -> None:
         """Raises ValueError saying what the task lacks."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def request(task: Task, response: str) -> dict[str, Any]:
         """What the worker of this kind needs to score `response`."""
-        raise NotImplementedError
 
     async def reset(self, task: Task, seed: int) -> Observation:
         try:

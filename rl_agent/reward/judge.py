@@ -21,7 +21,7 @@ from rl_agent.errors import ConfigError, JudgeOutage
 from rl_agent.reward.judge_cache import Answer, JudgeCache
 from rl_agent.reward.judge_prompt import ImagePlace, messages_for, read_verdict, shown_images
 from rl_agent.reward.verdict import Verdict
-from rl_agent.types import Trajectory
+from rl_agent.types import Trajectory, writable
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +119,12 @@ class ModelJudge:
         try:
             completion = await self._client.chat.completions.create(**request)
         except (OpenAIError, ValueError) as error:  # ValueError: an answer that is not JSON
-            raise JudgeOutage(f"{self._config.base_url}: {type(error).__name__}: {error}") from error
+            problem = writable(f"{type(error).__name__}: {error}")
+            raise JudgeOutage(f"{self._config.base_url}: {problem}") from error
         try:
             choice, usage = completion.choices[0], completion.usage
             return Answer(
-                content=choice.message.content or "",
+                content=writable(choice.message.content or ""),
                 finish_reason=choice.finish_reason,
                 prompt_tokens=usage.prompt_tokens if usage else 0,
                 completion_tokens=usage.completion_tokens if usage else 0,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rl_agent.types import Trajectory
+from rl_agent.types import Trajectory, writable
 
 Finding = Literal["success", "failure", "unclear", "truncated"]
 
@@ -94,7 +94,9 @@ def read_verdict(text: str, finish_reason: str | None) -> Reading:
     last = stated[-1] if stated else None
     if last is None or len(verdicts) != 1:
         return Reading("unclear", f"no single verdict in the last line of {text[-200:]!r}")
-    return Reading("success" if last["verdict"] == "SUCCESS" else "failure", str(last.get("reason", "")))
+    return Reading(
+        "success" if last["verdict"] == "SUCCESS" else "failure", writable(str(last.get("reason", "")))
+    )
 
 
 def _verdict_of(line: str) -> dict[str, Any] | None:

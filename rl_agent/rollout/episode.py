@@ -22,7 +22,17 @@ from rl_agent.env.protocol import Environment
 from rl_agent.errors import EnvironmentFailure, PromptTooLong, RolloutError
 from rl_agent.rollout.conversation import Conversation, Policy
 from rl_agent.rollout.images import image_place, keep_images
-from rl_agent.types import EpisodeSpec, Failure, Observation, Split, Status, Step, StepResult, Trajectory
+from rl_agent.types import (
+    EpisodeSpec,
+    Failure,
+    Observation,
+    Split,
+    Status,
+    Step,
+    StepResult,
+    Trajectory,
+    writable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +99,7 @@ class Episode:
         except TimeoutError as error:
             status, failure = self._timed_out(str(error), is_whole_episode=limit.expired())
         except RolloutError as error:
-            status, failure = Status.FAILED, Failure(type(error).__name__, str(error))
+            status, failure = Status.FAILED, Failure(type(error).__name__, _recordable(str(error)))
         finally:
             self._limit = None
             await self._close()
@@ -208,9 +218,14 @@ def _shown(observation: object, call: str) -> Observation:
         raise EnvironmentFailure(f"{call} returned {type(observation).__name__}, not an Observation")
     try:
         observation.text.encode()
-        images = tuple(str(path) for path in observation.images)
-    except (AttributeError, TypeError, UnicodeError) as error:
+    except (AttributeError, UnicodeError) as error:
         raise _environment_failure(f"{call} returned an observation that is no text", error) from error
+    try:
+        images = tuple(str(path) for path in observation.images)
+        "".join(images).encode()
+    except (TypeError, UnicodeError) as error:
+        what = f"{call} returned an observation with an image path that is no text"
+        raise _environment_failure(what, error) from error
     return Observation(observation.text, images)
 
 
@@ -239,5 +254,8 @@ def _environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
 
 def _describe(error: BaseException) -> str:
     """What may be recorded of an error: some hold a whole page, or half a character."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text[:MAX_MESSAGE].encode(errors="backslashreplace").decode()
+    return _recordable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _recordable(message: str) -> str:
+    return writable(message[:MAX_MESSAGE])

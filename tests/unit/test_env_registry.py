@@ -63,6 +63,7 @@ def test_every_instance_is_a_new_one():
         (f"{__name__}:Missing", {}, f"{__name__} has no Missing"),
         (f"{__name__}:registry", {}, "not a class"),
         (f"{__name__}:Mute", {}, "not an Environment; it lacks async def step, async def close"),
+        ("rl_agent.env.single_turn:SingleTurnEnvironment", {}, "abstract; it lacks check_task, request"),
         (f"{__name__}:Echo", {"suffix": 1}, "does not take these env_config.kwargs: .*suffix"),
     ],
 )

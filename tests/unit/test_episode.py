@@ -133,6 +133,14 @@ async def test_an_environment_that_names_its_failure_is_quoted():
     assert trajectory.failure == Failure("EnvironmentFailure", "no browser")
 
 
+async def test_a_failure_that_an_environment_names_is_recorded_in_writable_characters_too():
+    error = EnvironmentFailure("\ud800" + "page " * 10_000)
+    message = (await run_episode(FakeEnvironment(faults={"step 1": error}))).failure.message
+
+    assert message.encode().startswith(b"\\ud800page")
+    assert len(message) < 2100
+
+
 async def test_an_environment_that_cannot_be_made_fails_its_episode():
     def create(kind):
         raise OSError("no display")
@@ -150,6 +158,10 @@ async def test_an_environment_that_cannot_be_made_fails_its_episode():
         (
             StepResult(Observation("\ud800")),
             "step returned an observation that is no text: UnicodeEncodeError",
+        ),
+        (
+            StepResult(Observation("look", ("/screens/\udcff.png",))),
+            "step returned an observation with an image path that is no text: UnicodeEncodeError",
         ),
         (StepResult(Observation(None)), "step returned an observation that is no text: AttributeError"),
         (StepResult(Observation(""), reward="a lot"), "step returned a reward that is no number: ValueError"),

@@ -183,6 +183,26 @@ async def test_a_missing_key_is_a_config_error_before_anything_starts(tmp_path, 
             pass
 
 
+async def test_half_characters_of_a_judge_can_be_written_down(tmp_path):
+    odd = completion('{"verdict": "SUCCESS", "reason": "fine \\ud800"}')
+    odd["choices"][0]["message"]["content"] = "\ud801\n" + odd["choices"][0]["message"]["content"]
+    body = json.dumps(odd)  # as escapes, which is how they come
+    verdict, _ = await judged(tmp_path, web.Response(body=body, content_type="application/json"))
+
+    assert verdict.reward == 1.0
+    json.dumps(verdict.detail, ensure_ascii=False).encode()
+
+
+async def test_half_characters_in_a_refusal_can_be_written_down(tmp_path):
+    refusal = web.Response(
+        status=400, body=b'{"error": {"message": "\\ud800"}}', content_type="application/json"
+    )
+    with pytest.raises(JudgeOutage) as raised:
+        await judged(tmp_path, refusal)
+
+    str(raised.value).encode()
+
+
 async def test_the_same_question_is_asked_once(tmp_path):
     first, _ = await judged(tmp_path / "a", completion(APPROVES))
     api = Api(completion(APPROVES))
