@@ -34,7 +34,7 @@ home={home}
 if [[ $1 == -m && $2 == rl_agent.cli ]]; then
   case $3 in
     serve) exec {python} -S -E {root}/benchmarks/instant_engine.py "$ENGINE_PORT" \\
-      "$(readlink -f "$home/log/model.pt" || echo "$home/model")" ;;
+      "$(readlink -e "$home/log/model.pt" || echo "$home/model")" ;;
     train)
       while (($# > 0)); do
         [[ $1 != --iteration ]] || iteration=$2

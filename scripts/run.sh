@@ -188,6 +188,7 @@ main() {
   stop_vllm
   stop_group wandb 30
   draw_curves
+  ask flag leave --plan "$PLAN_FILE"
   exit "$LAST_STATUS"
 }
 

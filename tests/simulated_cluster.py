@@ -209,8 +209,9 @@ def read_episodes(cluster: SimulatedCluster, split: str, iteration: int) -> list
     """Keys of the episodes that an iteration's readers see."""
     from rl_agent.paths import RunPaths
     from rl_agent.rollout.manifest import read_iteration
+    from rl_agent.rollout.shard import TRAJECTORY
 
-    return [str(found.key) for found in read_iteration(RunPaths(cluster.log), split, iteration)]
+    return [str(found.key) for found in read_iteration(RunPaths(cluster.log), split, iteration, TRAJECTORY)]
 
 
 def timeline(cluster: SimulatedCluster) -> list[dict]:

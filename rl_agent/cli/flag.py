@@ -15,7 +15,7 @@ EXAMPLE = """examples:
 
 def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("flag", SUMMARY, EXAMPLE)
-    parser.add_argument("action", choices=("create", "wait", "ranks", "decide", "check"))
+    parser.add_argument("action", choices=("create", "wait", "ranks", "decide", "check", "leave"))
     parser.add_argument("--iteration", type=int)
     parser.add_argument("--phase")
     parser.add_argument("--outcome", choices=("done", "skipped", "failed"), default="done")
@@ -43,6 +43,8 @@ def _act(options: argparse.Namespace, member: Member) -> int:
             print(" ".join([decision.outcome, *decision.words]))
         case "check":
             member.check()
+        case "leave":
+            member.end()
         case "ranks":
             print(",".join(str(rank) for rank in member.participants()))
         case "decide":

@@ -39,10 +39,14 @@ def main(argv: list[str], call: Call = call) -> int:
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _leave)
     with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
-        while words := read_request(requests):
-            status, output = answer(words, call, member)
-            replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
-            replies.flush()
+        try:
+            while words := read_request(requests):
+                status, output = answer(words, call, member)
+                replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
+                replies.flush()
+        except Stopped:
+            member.end(_LEFT, "was stopped")
+            raise
     return 0
 
 
@@ -66,7 +70,7 @@ def answer(words: list[str], call: Call, member: Member) -> tuple[int, str]:
         try:
             status = call(words, member)
         except SystemExit as error:  # argparse ends this way
-            if error.code == _LEFT:
+            if isinstance(error, Stopped):
                 raise
             status = error.code if isinstance(error.code, int) else 1
         except Exception:
@@ -80,4 +84,11 @@ _LEFT = 128 + signal.SIGTERM
 
 
 def _leave(*_: object) -> None:
-    raise SystemExit(_LEFT)
+    raise Stopped
+
+
+class Stopped(SystemExit):
+    """This process was asked to end in the middle of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(_LEFT)

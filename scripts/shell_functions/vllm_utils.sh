@@ -58,7 +58,7 @@ ensure_vllm_running() {
   [[ -z ${PGID_OF[vllm]:-} || $ANSWER != wanted ]] || return 0
   stop_vllm
   start_newest_model "$1"
-  ask model --plan "$PLAN_FILE" served
+  ((!PLAN[is_master])) || ask model --plan "$PLAN_FILE" served
 }
 
 # Start the server on the newest model, once this node sees all of it. If no server was ever ready on that
