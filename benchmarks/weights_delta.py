@@ -5,11 +5,11 @@
     python benchmarks/weights_delta.py --device cuda --shape 8b         123 GiB of GPU memory
 
 Trained: bf16 weights for forward and backward, which are what is served; AdamW (torch's, betas 0.9, 0.999,
-weight decay 0.01) on an fp32 master with fp32 state; real gradients of a real cross-entropy on tokens drawn by
-Zipf's law. Each row is one step: the version after it against the one before. `entropy`: what an ideal coder of
-independent differences would need. Every delta is decoded and compared bit by bit. Baselines of the same run:
-copying the weights, and zstd (level 1, the same threads) of the raw bytes. Needs numpy, pyarrow, torch,
-transformers.
+weight decay 0.01) on an fp32 master with fp32 state; real gradients of a real cross-entropy on tokens drawn
+by Zipf's law. Each row is one step: the version after it against the one before. `entropy`: what an ideal
+coder of independent differences would need. Every delta is decoded and compared bit by bit. Baselines of the
+same run: copying the weights, and zstd (level 1, the same threads) of the raw bytes. Needs numpy, pyarrow,
+torch, transformers.
 """
 
 import argparse
@@ -169,12 +169,13 @@ def measure(
         views = memoryview(old.numpy()), memoryview(now.numpy())
         encode_s, blob = seconds(lambda: encode_delta(*views, layout, **settings), device, repeats)
     old_host, now_host = old.cpu().numpy(), now.cpu().numpy()
-    target = np.zeros_like(now_host)  # zeros are not backed by memory until touched
-    target[:] = 1
+    target = np.ones_like(now_host)  # touched, so that its pages are there
+
+    def write(start: int, content: memoryview) -> None:
+        target[start : start + len(content)] = content
+
     decode_s, _ = seconds(
-        lambda: decode_delta(
-            memoryview(blob), memoryview(old_host), memoryview(target), layout, threads=threads
-        ),
+        lambda: decode_delta(memoryview(blob), memoryview(old_host), write, layout, threads=threads),
         device,
         repeats,
     )

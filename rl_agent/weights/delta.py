@@ -24,7 +24,7 @@ from rl_agent.weights.dtypes import WIDTH_OF
 if TYPE_CHECKING:
     import torch
 
-    from rl_agent.weights.manifest import Manifest, TensorEntry
+    from rl_agent.weights.manifest import TensorEntry
 
 DELTA_FORMAT = 1
 _MAGIC = b"RLWD"
@@ -83,9 +83,16 @@ def encode_delta_on_device(
 
 
 def decode_delta(
-    blob: memoryview, base: memoryview, target: memoryview, tensors: Iterable["TensorEntry"], *, threads: int
+    blob: memoryview,
+    base: memoryview,
+    write: Callable[[int, memoryview], None],
+    tensors: Iterable["TensorEntry"],
+    *,
+    threads: int,
 ) -> None:
-    """Write the full blob that `blob` and `base` stand for to `target`. The result is still to be verified.
+    """Give the full blob that `blob` and `base` stand for to `write`, part by part, with where it starts.
+
+    `write` is called by several threads. It may write over `base`. The result is still to be verified.
 
     Raises WeightsError if the blob is no delta of this layout.
     """
@@ -94,28 +101,28 @@ def decode_delta(
     magic, version, block_bytes, count = _HEAD.unpack(blob[: _HEAD.size])
     if magic != _MAGIC or version != DELTA_FORMAT or not 64 <= block_bytes <= codec.MAX_BLOCK_BYTES:
         raise WeightsError("delta: is not in a format that is known here")
-    blocks = blocks_of(tensors, len(target), block_bytes)
+    blocks = blocks_of(tensors, len(base), block_bytes)
     first = _HEAD.size + 4 * count
-    if count != len(blocks) or len(base) != len(target) or len(blob) < first or block_bytes % 64:
+    if count != len(blocks) or len(blob) < first or block_bytes % 64:
         raise WeightsError("delta: was made for another layout")
     lengths = np.frombuffer(blob[_HEAD.size : first], "<u4").tolist()
     ends = list(accumulate(lengths, initial=first))
     if ends[-1] != len(blob):
         raise WeightsError("delta: has another length than its blocks together")
 
+    scratch = threading.local()  # memory that is touched already, one block a thread
+
     def decode(index: int) -> None:
         start, end, width = blocks[index]
-        codec.decode(base[start:end], blob[ends[index] : ends[index + 1]], target[start:end], width)
+        if not hasattr(scratch, "block"):
+            scratch.block = memoryview(bytearray(block_bytes))
+        target = scratch.block[: end - start]
+        codec.decode(base[start:end], blob[ends[index] : ends[index + 1]], target, width)
+        write(start, target)
 
     with ThreadPoolExecutor(threads, "decode") as pool:
         for _ in pool.map(decode, range(count)):
             pass
-
-
-def is_delta_of(manifest: "Manifest", base: "Manifest") -> bool:
-    """Whether `manifest`'s delta leads from `base`; by content, so that a version number cannot deceive."""
-    delta = manifest.delta
-    return delta is not None and delta.base_digest == base.digest
 
 
 def _width_runs(tensors: Iterable["TensorEntry"], size_bytes: int) -> list[Block]:

@@ -9,8 +9,8 @@ from rl_agent.weights.checksums import piece_digests
 from rl_agent.weights.delta import encode_delta
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.manifest import Blob, Delta, Layout, lay_out, make_manifest
-from rl_agent.weights.sources import Source, served_as, tensor_at
-from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
+from rl_agent.weights.sources import Source, served_as, tensor_bytes
+from rl_agent.weights.store import DELTA, FULL, Draft, DraftFile, Snapshot, SnapshotStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Publisher:
         """
         layout = lay_out(served_as(spec, self._settings.serving_dtype) for spec in source.specs)
         draft = self._store.draft(weight_version)
-        view = draft.allocate(FULL, layout.size_bytes)
-        _fill(view, layout, source)
+        file = draft.create(FULL, layout.size_bytes)
+        _fill(file, layout, source)
+        view = file.map()
         full = self._blob(view)
         delta = self._delta(draft, view, layout)
         return self._store.publish(draft, make_manifest(weight_version, layout, source.aliases, full, delta))
@@ -73,7 +74,7 @@ class Publisher:
         self._switch = self._switch.after(settings, cost)
         if encoded is None:
             return None
-        draft.write(DELTA, encoded)
+        draft.create(DELTA, len(encoded)).write(0, encoded)
         return Delta(
             base_version=base.weight_version,
             base_digest=base.manifest.digest,
@@ -89,13 +90,13 @@ class Publisher:
         )
 
 
-def _fill(view: memoryview, layout: Layout, source: Source) -> None:
+def _fill(file: DraftFile, layout: Layout, source: Source) -> None:
     places = {entry.name: entry for entry in layout.tensors}
     waiting = set(places)
     for name, tensor in source.tensors():
         if name not in waiting or tuple(tensor.shape) != places[name].shape:
             raise WeightsError(f"{name}: came twice, or in another shape than it was said to have")
         waiting.remove(name)
-        tensor_at(view, places[name]).copy_(tensor)  # casts, and copies from the device, in one go
+        file.write(places[name].start, tensor_bytes(tensor, places[name].dtype))
     if waiting:
         raise WeightsError(f"{min(waiting)}: did not come")

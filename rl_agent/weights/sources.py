@@ -140,6 +140,17 @@ def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
     return torch.frombuffer(part, dtype=torch.uint8).view(dtype).view(entry.shape)
 
 
+def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
+    """A tensor's bytes as type `dtype`, from whatever device and layout; no copy where none is needed."""
+    import torch
+
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    ready = tensor.to(torch_dtype(dtype)).cpu().contiguous()
+    flat: Any = ready.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
 def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
     """The spec of a tensor after the cast to the serving dtype."""
     is_cast = serving_dtype is not None and spec.dtype in FLOATS

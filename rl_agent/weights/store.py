@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,14 +35,13 @@ def version_name(weight_version: int) -> str:
     return f"version-{weight_version:06d}"
 
 
-def map_file(path: Path, *, writable: bool = False) -> memoryview:
+def map_file(path: Path) -> memoryview:
     """A file's bytes without a copy, empty for an empty file. The mapping lives as long as the view."""
-    with path.open("r+b" if writable else "rb") as file:
+    with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
         # ACCESS_COPY rather than ACCESS_READ, since torch wants writable memory: writes stay in this process.
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY
-        return memoryview(mmap.mmap(file.fileno(), 0, access=access))
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
 class Snapshot:
@@ -63,39 +63,65 @@ class Snapshot:
 
 
 class Draft:
-    """A version that is being written; nobody else reads it."""
+    """A version that is being written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_resumed: bool) -> None:
         self.folder = folder
+        self.is_resumed = is_resumed
+        """Whether an earlier writer may have left something in it."""
 
     def path(self, blob: str) -> Path:
         return self.folder / f"{blob}.bin"
 
-    def allocate(self, blob: str, size_bytes: int) -> memoryview:
-        """Writable bytes of a blob; what an earlier, interrupted writer left there is kept.
+    def create(self, blob: str, size_bytes: int) -> "DraftFile":
+        """A blob to be written; what an earlier, interrupted writer left there is kept.
 
-        Raises WeightsError if there is no room: memory that is mapped but not there kills who touches it.
+        Raises WeightsError if there is no room.
         """
         path = self.path(blob)
-        with path.open("ab") as file:
-            try:
-                if size_bytes:
-                    os.posix_fallocate(file.fileno(), 0, size_bytes)
-                os.ftruncate(file.fileno(), size_bytes)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EFBIG):
-                    raise
-                path.unlink(missing_ok=True)
-                raise WeightsError(
-                    f"{self.folder.parent}: no room for {size_bytes} bytes of weights"
-                ) from error
-        return map_file(path, writable=True)
+        return DraftFile(path, size_bytes)
 
-    def write(self, blob: str, content: bytes) -> None:
-        self.path(blob).write_bytes(content)
 
-    def discard(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+class DraftFile:
+    """A file that is written at any place by several threads.
+
+    Bytes are written by system call rather than through a mapping: new pages then cost half as much, and a
+    full device is an error rather than the death of the process.
+    """
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        status, space = os.fstat(self._descriptor), os.fstatvfs(self._descriptor)
+        if size_bytes - 512 * status.st_blocks > space.f_bavail * space.f_frsize:
+            self.close()
+            path.unlink()
+            raise WeightsError(_no_room(path, size_bytes))
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def write(self, start: int, content: memoryview | bytes) -> None:
+        view = memoryview(content)
+        try:
+            while view:
+                written = os.pwrite(self._descriptor, view, start)
+                start, view = start + written, view[written:]
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise WeightsError(_no_room(self.path, self.size_bytes)) from error
+
+    def map(self) -> memoryview:
+        """The bytes to read, with what is written later."""
+        return map_file(self.path)
+
+    def close(self) -> None:
+        self._closing()
+
+
+def _no_room(path: Path, size_bytes: int) -> str:
+    return f"{path.parent.parent}: no room for {size_bytes} bytes of weights"
 
 
 class SnapshotStore:
@@ -150,8 +176,9 @@ class SnapshotStore:
         for other in self.root.glob("draft-*"):
             if other != folder or content is None:
                 shutil.rmtree(other, ignore_errors=True)
+        is_resumed = folder.exists()
         folder.mkdir(exist_ok=True)
-        return Draft(folder)
+        return Draft(folder, is_resumed=is_resumed)
 
     def publish(self, draft: Draft, manifest: Manifest) -> Snapshot:
         """Make a draft, whose bytes the caller has verified, a version that all can see.
@@ -165,6 +192,9 @@ class SnapshotStore:
                     f"{self.root}: version {manifest.weight_version} is not newer than"
                     f" {newest.weight_version}"
                 )
+            for path in draft.folder.iterdir():
+                if path.stem not in _blobs(manifest):
+                    path.unlink()
             (draft.folder / MANIFEST).write_bytes(dump_manifest(manifest))
             for path in (*draft.folder.iterdir(), draft.folder):
                 _sync(path)

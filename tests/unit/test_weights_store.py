@@ -92,7 +92,7 @@ def test_weights_that_do_not_fit_are_refused_and_leave_nothing(tmp_path):
     with open_store(tmp_path) as store:
         draft = store.draft(1)
         with pytest.raises(WeightsError, match="no room for"):
-            draft.allocate(FULL, 2**46)
+            draft.create(FULL, 2**46)
         assert list(draft.folder.iterdir()) == []
 
 

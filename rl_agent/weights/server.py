@@ -1,0 +1,189 @@
+"""Gives weights to receivers that know the token. It only answers; it never connects to anyone.
+
+    {"op": "versions"}                                             -> {"versions": {"7": digest}}
+    {"op": "manifest", "version": 7}                               -> the manifest, in a frame of its own
+    {"op": "recommend", "version": 7, "blob": "full", "wanted": bits, "limit": 4, "wait_s": 1}
+                                                                   -> {"indices": [...]}
+    {"op": "piece", "version": 7, "blob": "full", "index": 3}      -> {"size_bytes": n}, then n raw bytes
+    anything that cannot be had                                    -> {"error": why}
+
+A thread a connection; every operation on a socket has a deadline; who takes no bytes is let go.
+"""
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.channel import Channel, accept, shut
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.manifest import dump_manifest
+from rl_agent.weights.pieces import text_to_bits
+from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.throttle import Throttle
+
+_log = logging.getLogger(__name__)
+_ACCEPT_POLL_S = 0.2
+_THROTTLED_BYTES = 2**18
+_MAX_WAIT_S = 5.0
+_MAX_LIMIT = 64
+
+_Rest = Callable[[Channel, Deadline], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    host: str
+    port: int
+    """0: a free one."""
+    max_connections: int
+    idle_timeout_s: float
+    """How long a receiver may take no bytes, or ask for nothing."""
+    piece_timeout_s: float
+    bytes_per_s: float | None
+    """Cap on what leaves this host; None: no cap."""
+
+
+class WeightServer:
+    """Use as a context manager: it serves from entry to exit, and has ended all its threads after."""
+
+    def __init__(self, shelf: Shelf, token: bytes, settings: ServerSettings) -> None:
+        if not token:
+            raise WeightsError("a weight server needs a token")
+        self._shelf = shelf
+        self._token = token
+        self._settings = settings
+        self._throttle = Throttle(settings.bytes_per_s)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._sent_bytes = 0
+        self._listener = socket.create_server((settings.host, settings.port), backlog=128)
+        self._listener.settimeout(_ACCEPT_POLL_S)
+        self._acceptor = threading.Thread(target=self._accept, name="weights-accept", daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of pieces that were sent so far."""
+        return self._sent_bytes
+
+    def __enter__(self) -> "WeightServer":
+        self._acceptor.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._acceptor.join()
+        self._listener.close()
+        with self._lock:
+            threads = list(self._connections.values())
+            for connection in self._connections:
+                shut(connection)
+        for thread in threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connection, peer = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError as error:  # a client that was gone before it was accepted, or no descriptors left
+                _log.warning("cannot accept a receiver: %s", error)
+                self._stopping.wait(_ACCEPT_POLL_S)
+                continue
+            thread = threading.Thread(
+                target=self._serve, args=(connection, peer), name=f"weights-{peer[0]}", daemon=True
+            )
+            with self._lock:
+                if len(self._connections) >= self._settings.max_connections:
+                    connection.close()
+                    continue
+                self._connections[connection] = thread
+            thread.start()
+
+    def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        try:
+            channel = accept(connection, self._token, self._settings.idle_timeout_s)
+            while not self._stopping.is_set():
+                self._answer(channel)
+        except (OSError, WeightsError) as error:
+            if not self._stopping.is_set():
+                _log.info("receiver %s:%s left: %s", *peer[:2], error)
+        finally:
+            with self._lock:
+                del self._connections[connection]
+            connection.close()
+
+    def _answer(self, channel: Channel) -> None:
+        request = _parse(channel.receive(Deadline.after(self._settings.idle_timeout_s)))
+        deadline = Deadline.after(self._settings.piece_timeout_s)
+        with ExitStack() as held:
+            try:
+                answer, rest = self._prepare(request, held)
+            except WeightsError as error:
+                answer, rest = {"error": str(error)}, None
+            channel.send(json.dumps(answer).encode(), deadline)
+            if rest is not None:
+                rest(channel, deadline)
+
+    def _prepare(self, request: Any, held: ExitStack) -> tuple[dict[str, Any], _Rest | None]:
+        """The answer to a request, and what follows it. Raises WeightsError if it cannot be had."""
+        match request:
+            case {"op": "versions"}:
+                return {
+                    "versions": {str(version): digest for version, digest in self._shelf.versions().items()}
+                }, None
+            case {"op": "manifest", "version": int(weight_version)}:
+                text = dump_manifest(self._shelf.manifest(weight_version))
+                return {}, lambda channel, deadline: channel.send(text, deadline)
+            case {
+                "op": "recommend",
+                "version": int(weight_version),
+                "blob": str(blob),
+                "wanted": str(wanted),
+            }:
+                with self._shelf.open(weight_version, blob) as offer:
+                    bits = text_to_bits(wanted, offer.pieces.count)
+                limit = min(max(int(request.get("limit", 1)), 1), _MAX_LIMIT)
+                wait_s = min(max(float(request.get("wait_s", 0)), 0.0), _MAX_WAIT_S)
+                return {"indices": offer.pieces.recommend(bits, limit, wait_s)}, None
+            case {"op": "piece", "version": int(weight_version), "blob": str(blob), "index": int(index)}:
+                offer = held.enter_context(self._shelf.open(weight_version, blob))
+                if index not in offer.pieces:
+                    raise WeightsError(f"has no verified piece {index} of version {weight_version}")
+                start, end = offer.blob.range_of(index)
+                return {"size_bytes": end - start}, partial(self._send, offer.descriptor, start, end)
+        raise WeightsError("cannot understand the request")
+
+    def _send(self, descriptor: int, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
+        slice_bytes = _THROTTLED_BYTES if self._throttle.is_on else end - start
+        while start < end:
+            size_bytes = min(slice_bytes, end - start)
+            if self._stopping.wait(self._throttle.take(size_bytes)):
+                raise WeightsError("the sender is stopping")
+            channel.send_file(descriptor, start, size_bytes, deadline)
+            start += size_bytes
+            with self._lock:
+                self._sent_bytes += size_bytes
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise WeightsError(f"a request is not JSON: {error}") from error

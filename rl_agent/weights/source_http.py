@@ -1,0 +1,117 @@
+"""Pieces over HTTP, one request each: what works where only a proxy leads out."""
+
+import json
+import random
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import numpy as np
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.manifest import Manifest, parse_manifest
+from rl_agent.weights.pieces import Bits
+from rl_agent.weights.store import MANIFEST, version_name
+
+_READ_BYTES = 2**20
+_MAX_DOCUMENT_BYTES = 2**27
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """A folder of versions behind a URL. The environment's proxy settings are honoured."""
+
+    url: str
+    token: str
+    idle_timeout_s: float
+
+    def __str__(self) -> str:
+        return self.url
+
+    def connection(self) -> "HttpConnection":
+        return HttpConnection(self)
+
+
+class HttpConnection:
+    """Raises WeightsError for an answer that is none, OSError where the connection breaks."""
+
+    def __init__(self, source: HttpSource) -> None:
+        self._source = source
+        self._is_interrupted = False
+
+    def open(self, deadline: Deadline) -> None:
+        """Only checks the address: each request makes its own connection."""
+        if urlsplit(self._source.url).scheme not in ("http", "https"):
+            raise WeightsError(f"{self._source.url}: is not an http address")
+
+    def interrupt(self) -> None:
+        """Seen before the next read, which waits no longer than the idle timeout."""
+        self._is_interrupted = True
+
+    def close(self) -> None:
+        """Nothing is open between requests."""
+
+    def versions(self, deadline: Deadline) -> dict[int, str]:
+        content = self._document("versions", deadline)
+        try:
+            return {int(version): str(digest) for version, digest in json.loads(content).items()}
+        except (ValueError, AttributeError) as error:
+            raise WeightsError(f"an answer cannot be understood: {error}") from error
+
+    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
+        content = self._document(f"{version_name(weight_version)}/{MANIFEST}", deadline)
+        return parse_manifest(content, expected_digest=digest)
+
+    def recommend(
+        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+    ) -> list[int]:
+        """Any of them: such a server has whole versions and does not know who else asks."""
+        candidates = np.flatnonzero(wanted).tolist()
+        return random.sample(candidates, min(limit, len(candidates)))
+
+    def read_piece(
+        self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
+    ) -> None:
+        span = f"bytes={start}-{start + len(target) - 1}"
+        with self._get(f"{version_name(weight_version)}/{blob}.bin", deadline, {"Range": span}) as response:
+            if response.status != 206:
+                raise WeightsError(f"status {response.status} instead of 206: the server gives no ranges")
+            self._read_into(response, target, deadline)
+
+    def _document(self, path: str, deadline: Deadline) -> bytes:
+        with self._get(path, deadline, {}) as response:
+            length = int(response.headers.get("Content-Length") or 0)
+            if not 0 < length <= _MAX_DOCUMENT_BYTES:
+                raise WeightsError(f"{path}: has a length of {length} bytes")
+            content = bytearray(length)
+            self._read_into(response, memoryview(content), deadline)
+            return bytes(content)
+
+    def _get(self, path: str, deadline: Deadline, headers: dict[str, str]) -> HTTPResponse:
+        request = Request(  # noqa: S310 - `open` has checked the scheme
+            f"{self._source.url.rstrip('/')}/{path}",
+            headers={"Authorization": f"Bearer {self._source.token}", **headers},
+        )
+        try:
+            timeout_s = deadline.remaining_s(self._source.idle_timeout_s)
+            response: HTTPResponse = urlopen(request, timeout=timeout_s)  # noqa: S310
+        except HTTPException as error:
+            raise WeightsError(f"{path}: {error}") from error
+        return response
+
+    def _read_into(self, response: HTTPResponse, target: memoryview, deadline: Deadline) -> None:
+        position = 0
+        while position < len(target):
+            deadline.remaining_s()
+            if self._is_interrupted:
+                raise ConnectionAbortedError("interrupted")
+            try:
+                part = response.read1(min(_READ_BYTES, len(target) - position))
+            except HTTPException as error:
+                raise WeightsError(str(error)) from error
+            if not part:
+                raise ConnectionResetError("the answer was cut short")
+            target[position : position + len(part)] = part
+            position += len(part)

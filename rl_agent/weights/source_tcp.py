@@ -1,0 +1,120 @@
+"""Pieces from a weight server, over one connection; several of these make several streams."""
+
+import json
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.channel import Channel, connect, shut
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.manifest import Manifest, parse_manifest
+from rl_agent.weights.pieces import Bits, bits_to_text
+
+
+@dataclass(frozen=True, slots=True)
+class TcpSource:
+    """Where a weight server answers."""
+
+    host: str
+    port: int
+    token: bytes
+    idle_timeout_s: float
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def connection(self) -> "TcpConnection":
+        return TcpConnection(self)
+
+
+class TcpConnection:
+    """Raises WeightsError for an answer that is none, OSError where the connection breaks."""
+
+    def __init__(self, source: TcpSource) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._is_interrupted = False
+        self._channel: Channel | None = None
+
+    def open(self, deadline: Deadline) -> None:
+        source = self._source
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            source.host, source.port, type=socket.SOCK_STREAM
+        )[0]
+        with self._lock:
+            if self._is_interrupted:
+                raise ConnectionAbortedError("interrupted")
+            self._socket = socket.socket(family, kind, protocol)
+        self._channel = connect(self._socket, address, source.token, deadline, source.idle_timeout_s)
+
+    def interrupt(self) -> None:
+        """End whatever another thread waits for on this connection, now and later."""
+        with self._lock:
+            self._is_interrupted = True
+            if self._socket is not None:
+                shut(self._socket)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+
+    def versions(self, deadline: Deadline) -> dict[int, str]:
+        """Weight version -> digest, of what the server has something of."""
+        answer = self._ask({"op": "versions"}, deadline)
+        try:
+            return {int(version): str(digest) for version, digest in answer["versions"].items()}
+        except (KeyError, AttributeError, ValueError) as error:
+            raise WeightsError(f"an answer cannot be understood: {error}") from error
+
+    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
+        self._ask({"op": "manifest", "version": weight_version}, deadline)
+        return parse_manifest(self._opened.receive(deadline), expected_digest=digest)
+
+    def recommend(
+        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+    ) -> list[int]:
+        """Which of the wanted pieces to ask for next; none if the server has none of them yet."""
+        request = {
+            "op": "recommend",
+            "version": weight_version,
+            "blob": blob,
+            "wanted": bits_to_text(wanted),
+            "limit": limit,
+            "wait_s": wait_s,
+        }
+        indices = self._ask(request, deadline).get("indices")
+        if not isinstance(indices, list) or not all(isinstance(index, int) for index in indices):
+            raise WeightsError("an answer cannot be understood: no list of pieces")
+        return indices
+
+    def read_piece(
+        self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
+    ) -> None:
+        """Fill `target` with what the server says is piece `index`; it is for the caller to verify."""
+        request = {"op": "piece", "version": weight_version, "blob": blob, "index": index}
+        size_bytes = self._ask(request, deadline).get("size_bytes")
+        if size_bytes != len(target):
+            raise WeightsError(f"piece {index} has {size_bytes} bytes there, {len(target)} by the manifest")
+        self._opened.receive_into(target, deadline)
+
+    @property
+    def _opened(self) -> Channel:
+        if self._channel is None:
+            raise WeightsError("the connection was not opened")
+        return self._channel
+
+    def _ask(self, request: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
+        self._opened.send(json.dumps(request).encode(), deadline)
+        try:
+            answer = json.loads(self._opened.receive(deadline))
+        except ValueError as error:
+            raise WeightsError(f"an answer is not JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise WeightsError("an answer cannot be understood: not an object")
+        if "error" in answer:
+            raise WeightsError(str(answer["error"]))
+        return answer

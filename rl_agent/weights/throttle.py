@@ -1,0 +1,33 @@
+"""A cap on the bytes a second that leave a host, over all its connections."""
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class Throttle:
+    """A bucket that fills at the allowed rate; whoever sends takes from it first. Thread-safe."""
+
+    def __init__(
+        self, bytes_per_s: float | None, *, clock: Callable[[], float] = time.monotonic, burst_s: float = 0.05
+    ) -> None:
+        self._rate = bytes_per_s
+        self._clock = clock
+        self._burst_s = burst_s
+        self._lock = threading.Lock()
+        self._free_at = clock()
+        """When all that was taken so far has left."""
+
+    @property
+    def is_on(self) -> bool:
+        return self._rate is not None
+
+    def take(self, size_bytes: int) -> float:
+        """Seconds to wait before sending `size_bytes`, which are counted as sent."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            start = max(self._free_at, now - self._burst_s)
+            self._free_at = start + size_bytes / self._rate
+            return max(0.0, start - now)
