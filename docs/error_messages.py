@@ -57,14 +57,19 @@ def remedies() -> dict[str, Remedy]:
 
 
 def key_of(message: Message) -> str | None:
-    """The longest key that is part of the message; one without a word of its own must be all of it."""
-    known, whole = f"{message.kind}: {message.text}", {message.text, f"{message.kind}: {message.text}"}
-    parts = (part for part in remedies() if part in whole or (_has_words(part) and part in known))
-    return max(parts, key=len, default=None)
+    """The longest key that is part of the message, else the key of its whole class, `Class:`.
+
+    A key without a word of its own must be all of the message.
+    """
+    full, of_class = f"{message.kind}: {message.text}", f"{message.kind}:"
+    parts = (
+        part for part in remedies() if part in (full, message.text) or (_has_words(part) and part in full)
+    )
+    return max(parts, key=len, default=of_class if of_class in remedies() else None)
 
 
 def _has_words(part: str) -> bool:
-    words = re.sub(r"^\w+: |<\w+>", "", part)
+    words = re.sub(r"^\w+:|<\w+>", "", part)
     return re.search(r"\w", words) is not None
 
 

@@ -37,6 +37,11 @@ def test_a_message_that_is_only_names_belongs_to_no_other_entry():
     assert key_of(Message("ConfigError", "<key>: <problem>", "")) == "ConfigError: <key>: <problem>"
 
 
+def test_the_entry_of_a_whole_class_is_the_last_resort():
+    assert key_of(Message("WeightsError", "something new", "")) == "WeightsError:"
+    assert key_of(Message("WeightsError", "<min>: did not come", "")) == "did not come"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_table_is_still_to_be_filled_in(page):
     assert not re.search(r"^[A-Z]+_TABLE", page.read_text(), flags=re.MULTILINE)
