@@ -164,9 +164,13 @@ class Served:
 async def start_engine(engine: StreamingEngine, port: int = 0) -> Served:
     server = web.Server(engine.handle, handler_cancellation=True, access_log=None)
     runner = web.ServerRunner(server, shutdown_timeout=0.05)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
-    await site.start()
+    try:
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
+        await site.start()
+    except BaseException:
+        await runner.cleanup()
+        raise
     return Served(engine, runner, runner.addresses[0][1])
 
 

@@ -3,7 +3,7 @@
 import heapq
 
 from rl_agent.pool.balance import OPTIMISM, LengthEstimate, can_take, gain_of_moving, predicted_rate
-from rl_agent.pool.continuation import tokens_left
+from rl_agent.pool.continuation import can_continue, tokens_left
 from rl_agent.pool.events import Command, Generate
 from rl_agent.pool.poison import is_suspect, must_wait
 from rl_agent.pool.records import Engine, EngineState, Request, RequestState
@@ -14,7 +14,8 @@ PREFILL_SPEEDUP = 10.0
 """How much faster an engine is taken to read a prompt than to sample: what a move costs."""
 CONSIDERED = 8
 """Engines looked at from either end when work is moved."""
-MOVES_AT_ONCE = 4
+MOVES_AT_ONCE = 16
+"""From one engine to another, before speeds are learned anew."""
 
 
 def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
@@ -172,6 +173,8 @@ def _move_longest(state: PoolState, source: Engine, target: Engine, now: float, 
     moved = 0
     for remaining, request_id in left[:MOVES_AT_ONCE]:
         request = state.requests[request_id]
+        if not can_continue(request.order.params):
+            continue  # its tokens would be lost
         speed = PREFILL_SPEEDUP * max(target.tokens_per_s, source.tokens_per_s)
         gain = gain_of_moving(request, source, target, remaining, speed) if speed else -1.0
         if gain < state.rules.rebalance_gain_s or not can_take(target, now):

@@ -10,9 +10,10 @@ runs on one event loop inside `run`, whose task group owns all jobs.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool import events
@@ -66,20 +67,28 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._jobs: asyncio.TaskGroup | None = None
+        self._is_over = False
 
     async def run(self, ready: asyncio.Event) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as jobs:
             self._jobs = jobs
             ready.set()
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._is_over = True
+                if self._timer is not None:
+                    self._timer.cancel()
 
-    def start(self, job: Awaitable[None], name: str) -> "asyncio.Task[None]":
+    def start(self, job: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         """A job of this pool: ends with it."""
         assert self._jobs is not None, "the pool is not running"
-        return self._jobs.create_task(_awaited(job), name=name)
+        return self._jobs.create_task(job, name=name)
 
     def tell(self, event: events.Event) -> None:
+        if self._is_over:
+            return
         now = self.clock()
         for command in step(self.state, event, now):
             self._carry_out(command)
@@ -240,7 +249,3 @@ class Pool:
                 return await link.load() or Load(0, 0)
         except (StreamError, TimeoutError):
             return None
-
-
-async def _awaited(job: Awaitable[None]) -> None:
-    await job

@@ -1,0 +1,238 @@
+"""The pool over real vLLM servers on the CPU: cut, killed and stopped, and the same tokens all the same."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rl_agent.engine.server import server_argv, server_environment
+from tests.integration.conftest import free_port, stop_group, wait_until_ready
+from tests.integration.tiny_model import make_plan
+from tests.pool_setup import Client, manager
+
+pytestmark = pytest.mark.vllm
+
+TOKENS = 160
+PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]
+CUTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+
+@pytest.fixture(scope="module")
+def second(vllm_server, tmp_path_factory):
+    """Another server with the same model, which tests may kill."""
+    folder = tmp_path_factory.mktemp("second")
+    words = [f"engine.port={free_port()}", *vllm_server.plan.command.overrides[1:]]
+    plan = make_plan(folder / "run", vllm_server.model, *words)
+    log = folder / "vllm.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            server_argv(plan),
+            env=server_environment(plan.config, os.environ),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until_ready(process, plan.config.engine.base_url, log)
+        yield Second(plan.config.engine.base_url, process)
+    finally:
+        stop_group(process)
+
+
+class CuttingProxy:
+    """Passes on to one engine; cuts the connection after a random number of events, `cuts` times in all."""
+
+    def __init__(self, target: str, seed: int, cuts: list[int]) -> None:
+        self.target = target
+        self.random = random.Random(seed)
+        self.cuts = cuts
+        self.passed_tokens = 0
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        headers = {"Content-Type": "application/json"}
+        async with self.session.request(
+            request.method, self.target + request.path, data=body or None, headers=headers
+        ) as answer:
+            if request.path != "/v1/completions":
+                return web.Response(status=answer.status, body=await answer.read())
+            response = web.StreamResponse(status=answer.status)
+            await response.prepare(request)
+            left = self.random.randrange(1, 40) if self.cuts else -1
+            async for line in answer.content:
+                if left == 0 and self.cuts:
+                    self.cuts.pop()
+                    request.transport.abort()
+                    return response
+                await response.write(line)
+                left -= line.startswith(b"data: {")
+            return response
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as self.session:
+            server = web.Server(self.handle, handler_cancellation=True, access_log=None)
+            runner = web.ServerRunner(server, shutdown_timeout=0.1)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            try:
+                yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+            finally:
+                await runner.cleanup()
+
+
+def batch(count: int = len(PROMPTS), **sampling) -> dict:
+    params = {"temperature": 0.0, "ignore_eos": True, **sampling}
+    items = [
+        {
+            "id": f"r{n}",
+            "prompt_token_ids": PROMPTS[n % len(PROMPTS)],
+            "max_tokens": TOKENS,
+            "sampling": params,
+        }
+        for n in range(count)
+    ]
+    return {"requests": items}
+
+
+async def collect(pool: Client, run: str, count: int = len(PROMPTS), **sampling) -> dict[str, dict]:
+    status, answer = await pool.call("POST", f"/runs/{run}/requests", batch(count, **sampling))
+    assert status == 202, answer
+    return await collected(pool, run, count)
+
+
+async def collected(pool: Client, run: str, count: int = len(PROMPTS)) -> dict[str, dict]:
+    samples = await pool.samples(run, at_least=count, wait_s=100)
+    assert [sample["failure"] for sample in samples] == [""] * count
+    return {sample["id"]: sample for sample in samples}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(vllm_server):
+    """Each prompt's greedy response, from one engine and without a pool."""
+
+    async def ask() -> list[list[int]]:
+        async with aiohttp.ClientSession() as session:
+
+            async def one(prompt: list[int]) -> list[int]:
+                body = {"model": str(vllm_server.model), "prompt": prompt, "max_tokens": TOKENS}
+                body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True}
+                async with session.post(vllm_server.url + "/v1/completions", json=body) as answer:
+                    return (await answer.json())["choices"][0]["token_ids"]
+
+            return await asyncio.gather(*map(one, PROMPTS))
+
+    return asyncio.run(ask())
+
+
+SLOW = ("lease_s=5", "heartbeat_s=1", "stall_timeout_s=20", "rebalance_gain_s=0")
+
+
+async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_server, second, uninterrupted):
+    cuts = [0] * CUTS
+    first_proxy = CuttingProxy(vllm_server.url, 1, cuts)
+    second_proxy = CuttingProxy(second.url, 2, cuts)
+    async with (
+        manager(*SLOW, "max_fruitless=1000") as pool,
+        first_proxy.running() as first_url,
+        second_proxy.running() as second_url,
+    ):
+        await pool.join(first_url)
+        await pool.join(second_url)
+        await pool.ready(2)
+        found = await collect(pool, "run")
+        assert not cuts, f"{len(cuts)} cuts were left"
+        moves = sum(sample["moves"] for sample in found.values())
+        assert moves >= CUTS
+        assert pool.state.account.tokens == TOKENS * len(PROMPTS), "a token was sampled twice"
+        assert len(pool.state.engines) == 2, "a cut connection is no reason to give an engine up"
+    for number, tokens in enumerate(uninterrupted):
+        assert found[f"r{number}"]["token_ids"] == tokens
+
+
+async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
+    proxy = CuttingProxy(second.url, 3, [0] * 20)
+    async with manager(*SLOW, "max_fruitless=1000") as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        found = await collect(pool, "run", temperature=1.0, seed=7)
+    assert not proxy.cuts
+    for sample in found.values():
+        assert len(sample["token_ids"]) == len(sample["logprobs"]) == TOKENS
+        assert sample["finish_reason"] == "length"
+
+
+async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, uninterrupted):
+    async with manager(*SLOW) as pool:
+        await pool.join(vllm_server.url)
+        await pool.join(second.url)
+        await pool.ready(2)
+        count = 3 * len(PROMPTS)
+        await pool.call("POST", "/runs/stopped/requests", batch(count))
+        await pool.until(lambda: pool.state.account.tokens > 1000, limit_s=60)
+        os.killpg(second.process.pid, signal.SIGSTOP)
+        try:
+            stopped = await collected(pool, "stopped", count)
+        finally:
+            os.killpg(second.process.pid, signal.SIGCONT)
+        assert len(pool.state.engines) == 1, "a silent engine is gone with its lease"
+        before = pool.state.account.tokens
+        await pool.join(second.url)
+        await pool.ready(2)
+        await pool.call("POST", "/runs/killed/requests", batch(count))
+        await pool.until(lambda: pool.state.account.tokens > before + 1000, limit_s=60)
+        os.killpg(second.process.pid, signal.SIGKILL)
+        killed = await collected(pool, "killed", count)
+        await pool.until(lambda: len(pool.state.engines) == 1)
+        account = pool.state.account
+        assert account.submitted == account.completed == 2 * count
+        assert account.tokens == 2 * count * TOKENS
+    for found in (stopped, killed):
+        assert sum(sample["moves"] for sample in found.values()) > 0
+        for number in range(count):
+            assert found[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)]
+
+
+async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):
+    messages = [{"role": "user", "content": "What is 1 + 1?"}]
+    body = {"model": str(vllm_server.model), "messages": messages, "max_tokens": 12, "temperature": 0}
+    async with manager(*SLOW) as pool:
+        await pool.join(vllm_server.url)
+        await pool.ready(1)
+        _, direct = await pool.call("GET", "/health")
+        async with pool.session.post(vllm_server.url + "/v1/chat/completions", json=body) as answer:
+            direct = await answer.json()
+        status, through = await pool.call(
+            "POST", "/v1/chat/completions", body, headers={"X-Session-Id": "agent-1"}
+        )
+        assert status == 200, through
+        assert through["choices"][0]["message"] == direct["choices"][0]["message"]
+        assert through["usage"]["total_tokens"] == direct["usage"]["total_tokens"]
+        _, session = await pool.call("GET", "/sessions/agent-1")
+        [exchange] = session["exchanges"]
+        assert exchange["token_ids"] == through["choices"][0]["token_ids"]
+        assert len(exchange["logprobs"]) == len(exchange["token_ids"])
+        assert len(exchange["prompt_token_ids"]) == direct["usage"]["prompt_tokens"]
+        text = {"model": "x", "prompt": "What is 2 + 2?", "max_tokens": 9, "temperature": 0}
+        async with pool.session.post(
+            vllm_server.url + "/v1/completions", json=text | {"model": str(vllm_server.model)}
+        ) as answer:
+            wanted = (await answer.json())["choices"][0]["text"]
+        _, completed = await pool.call("POST", "/v1/completions", text | {"skip_special_tokens": True})
+        assert completed["choices"][0]["text"] == wanted
