@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -49,19 +50,38 @@ class Ranks:
         if self.mesh["replicate"].size() > 1:
             dist.all_reduce(tensor, group=self.mesh.get_group("replicate"))
 
+    def any_of_world(self, is_so: bool) -> bool:
+        """Whether it is so for any rank."""
+        flag = torch.tensor([is_so], dtype=torch.int32)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def bytes_of_first(self, content: bytes | None) -> bytes | None:
+        """What rank 0 passes, on every rank; what the others pass does not matter."""
+        length = torch.tensor([-1 if content is None else len(content)])
+        dist.broadcast(length, 0)
+        if length < 0:
+            return None
+        payload = torch.empty(int(length), dtype=torch.uint8)
+        if self.rank == 0 and content:
+            payload.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        dist.broadcast(payload, 0)
+        return payload.numpy().tobytes()
+
     def sum_over_shards(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, group=self.mesh.get_group("shard"))
 
 
 @contextmanager
-def join_ranks(shard_size: int | None) -> Iterator[Ranks]:
+def join_ranks(shard_size: int | None, *, timeout_s: float) -> Iterator[Ranks]:
     """Meet the other ranks, as torchrun's environment names them. Raises ConfigError for an uneven grid."""
     is_cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if is_cuda else torch.device("cpu")
     if is_cuda:
         torch.cuda.set_device(device)
-    # Both: checkpoints are coordinated by gloo while NCCL is busy with the next step.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo")
+    # Both: groups are handed round and checkpoints coordinated by gloo while NCCL is busy with gradients.
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     try:
         yield grid(device, shard_size)
     finally:

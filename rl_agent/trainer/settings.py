@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.config import Positive, Section, Share
+from rl_agent.config import Positive, Seconds, Section, Share
 from rl_agent.trainer.advantages import Estimator
 from rl_agent.trainer.losses import Correction, KlEstimator, Normalization
 
@@ -72,6 +72,8 @@ class ParallelSettings(Section):
     offload_optimizer: bool
     """Keep the moments in host memory."""
     compile_layers: bool
+    peer_timeout_s: Seconds
+    """How long a rank waits for the others, and they for rank 0 while it waits for groups."""
 
 
 class OptimizerSettings(Section):
@@ -96,12 +98,25 @@ class OptimizerSettings(Section):
 class CheckpointSettings(Section):
     every_steps: Positive
     keep: Positive
+    in_background: bool
+    """Write while the next step runs; needs host memory for a second copy of weights and moments."""
+
+
+class ReplaySettings(Section):
+    """A recorded run to train on."""
+
+    log_path: Path
+    iterations: tuple[Positive, ...]
+    group_size: Positive
 
 
 class TrainerSettings(Section):
     model: Path
     """A folder in Hugging Face's format."""
+    first_version: Annotated[int, Field(ge=0)]
+    """Weight version of `model`; every optimizer step adds one."""
     output: Path
+    export_dtype: Literal["bfloat16", "float32"]
     seed: Annotated[int, Field(ge=0)]
     steps: Positive
     loss: LossSettings
@@ -109,6 +124,7 @@ class TrainerSettings(Section):
     parallel: ParallelSettings
     optimizer: OptimizerSettings
     checkpoint: CheckpointSettings
+    replay: ReplaySettings
 
 
 def _refusal(key: str, reason: str) -> PydanticCustomError:

@@ -44,7 +44,7 @@ def compute(ranks: Ranks, arrival: str, *, parallel: dict | None = None, **loss)
 def main() -> None:
     output, shard_size, arrival = sys.argv[1:]
     torch.set_num_threads(1)
-    with join_ranks(int(shard_size)) as ranks:
+    with join_ranks(int(shard_size), timeout_s=60) as ranks:
         gradients, metrics = compute(ranks, arrival, kl_in="reward", normalization="sequence_mean")
         if ranks.rank == 0:
             save_file(gradients, output, {"metrics": json.dumps(metrics)})

@@ -38,6 +38,7 @@ PARALLEL: dict[str, Any] = {
     "activation_checkpointing": 0.0,
     "offload_optimizer": False,
     "compile_layers": False,
+    "peer_timeout_s": 60.0,
 }
 OPTIMIZER: dict[str, Any] = {
     "learning_rate": 1e-3,
@@ -67,8 +68,10 @@ def trainer_settings(model: Path, output: Path, *, steps: int, **changes: dict[s
         "batch": BATCH,
         "parallel": PARALLEL,
         "optimizer": OPTIMIZER,
-        "checkpoint": {"every_steps": 1, "keep": 2},
+        "checkpoint": {"every_steps": 1, "keep": 2, "in_background": True},
+        "replay": {"log_path": output, "iterations": [1], "group_size": 4},
     }
     merged = {name: values | changes.get(name, {}) for name, values in sections.items()}
-    top = {"model": model, "output": output, "seed": 3, "steps": steps}
+    top = {"model": model, "first_version": 0, "output": output, "export_dtype": "float32"}
+    top |= {"seed": 3, "steps": steps}
     return TrainerSettings.model_validate(top | merged)

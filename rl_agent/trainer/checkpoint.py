@@ -1,0 +1,167 @@
+"""Everything a trainer needs to go on as if nothing had happened, on disk after every few steps.
+
+    step-7.tmp/ ── tensors/, rank-<r>.json, groups.bin, state.json ── fsync ──► step-7/ ──► older ones removed
+
+Tensors are written by torch.distributed.checkpoint as safetensors, each rank its own part, and can be read by
+any number of ranks; nothing here is pickled. In the background, a snapshot in host memory is written while
+the next step runs; a later save, or `wait`, waits for it and raises what it raised. A folder without `.tmp`
+is whole.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from rl_agent.trainer.group_codec import decode, encode
+from rl_agent.trainer.optimizer import AdamW
+from rl_agent.trainer.parallel import Ranks, local
+from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.samples import Group
+from rl_agent.trainer.settings import CheckpointSettings
+from rl_agent.update.files import remove, sync, sync_tree
+
+_STEP = re.compile(r"^step-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is no tensor: updates made, and what became of the groups."""
+
+    steps: int
+    consumed: frozenset[str]
+    buffered: tuple[Group, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one trainer; every rank has one and calls it alike."""
+
+    def __init__(
+        self, folder: Path, policy: Policy, optimizer: AdamW, ranks: Ranks, settings: CheckpointSettings
+    ) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._optimizer = optimizer
+        self._ranks = ranks
+        self._settings = settings
+        # Of its own: the writer's collectives must not mix with those of the next step.
+        self._group = dist.new_group(backend="gloo")
+        # Snapshots live in host memory, whatever device the weights are on.
+        self._mesh = init_device_mesh("cpu", tuple(ranks.mesh.shape), mesh_dim_names=("replicate", "shard"))
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint, in the background if the settings say so."""
+        self.wait()
+        tensors = self._tensors(copy=self._settings.in_background)
+        rng = {"torch": torch.get_rng_state().numpy().tobytes().hex()}
+        if self._ranks.device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
+        self._pending = self._writer.submit(self._write, tensors, json.dumps(rng), progress)
+        if not self._settings.in_background:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the last save is on disk; raises what it raised."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def load(self) -> Progress | None:
+        """Restore the newest checkpoint into policy, optimizer and random numbers; None if there is none."""
+        newest = max(self._steps(), default=-1) if self._ranks.rank == 0 else -1
+        step = int(self._ranks.bytes_of_first(str(newest).encode()) or -1)
+        if step < 0:
+            return None
+        folder = self._folder / f"step-{step}"
+        tensors = self._tensors(copy=True)
+        dcp.load(
+            tensors,
+            storage_reader=HuggingFaceStorageReader(str(folder / "tensors")),
+            process_group=self._group,
+        )
+        for name, target in self._parts():
+            target.copy_(local(tensors[name]))
+        self._optimizer.steps = step
+        self._restore_rng(folder / f"rank-{self._ranks.rank}.json")
+        state = json.loads((folder / "state.json").read_bytes())
+        buffered = tuple(decode((folder / "groups.bin").read_bytes()))
+        return Progress(step, frozenset(state["consumed"]), buffered)
+
+    def close(self) -> None:
+        """Wait for what is being written, and give the writer back."""
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
+
+    def _parts(self) -> Iterator[tuple[str, Tensor]]:
+        """This rank's parts of all that is a tensor."""
+        for name, parameter in self._optimizer.named():
+            first, second = self._optimizer.moments[name]
+            yield f"weight.{name}", local(parameter.detach())
+            yield f"first.{name}", first
+            yield f"second.{name}", second
+
+    def _tensors(self, *, copy: bool) -> dict[str, Tensor]:
+        shapes = dict(self._optimizer.named())
+        tensors: dict[str, Tensor] = {}
+        for name, part in self._parts():
+            whole = shapes[name.split(".", 1)[1]]
+            tensors[name] = DTensor.from_local(
+                part.to("cpu", copy=copy),
+                self._mesh["shard"],
+                [Shard(0)],
+                run_check=False,
+                shape=whole.shape,
+                stride=whole.stride(),
+            )
+        return tensors
+
+    def _write(self, tensors: dict[str, Tensor], rng: str, progress: Progress) -> None:
+        final = self._folder / f"step-{progress.steps}"
+        growing = final.with_name(final.name + ".tmp")
+        if self._ranks.rank == 0:
+            remove(growing)
+            (growing / "tensors").mkdir(parents=True)
+        dist.barrier(self._group)
+        (growing / f"rank-{self._ranks.rank}.json").write_text(rng)
+        writer = HuggingFaceStorageWriter(str(growing / "tensors"), save_distributed=True)
+        dcp.save(tensors, storage_writer=writer, process_group=self._group)
+        dist.barrier(self._group)
+        if self._ranks.rank == 0:
+            (growing / "groups.bin").write_bytes(encode(progress.buffered))
+            (growing / "state.json").write_text(json.dumps({"consumed": sorted(progress.consumed)}))
+            sync_tree(growing)
+            remove(final)
+            growing.rename(final)
+            sync(self._folder)
+            for step in sorted(self._steps())[: -self._settings.keep]:
+                remove(self._folder / f"step-{step}")
+
+    def _steps(self) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        return [int(match[1]) for entry in self._folder.iterdir() if (match := _STEP.match(entry.name))]
+
+    def _restore_rng(self, file: Path) -> None:
+        if not file.exists():
+            return  # more ranks than before: the new ones go on with their own seed
+        states = {
+            name: torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8)
+            for name, state in json.loads(file.read_bytes()).items()
+        }
+        torch.set_rng_state(states["torch"])
+        if "cuda" in states and self._ranks.device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"])

@@ -1,0 +1,73 @@
+"""One rank of a trainer.
+
+    torchrun --nproc-per-node=N -m rl_agent.trainer.worker SETTINGS
+
+SETTINGS is a JSON file of `TrainerSettings`. Trains on the episodes of a recorded run, writes checkpoints and
+`metrics.jsonl` into the output folder, and at the end the model into its folder `model`. Started again, it
+goes on from the newest checkpoint. SIGTERM makes it save and end with 143.
+"""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from transformers.utils import logging as transformers_logging
+
+from rl_agent.errors import ConfigError, HarnessError
+from rl_agent.trainer.model_files import export, load_policy
+from rl_agent.trainer.parallel import Ranks, join_ranks
+from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.replay import Replay
+from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.trainer.trainer import Trainer, seed_everything
+
+EXIT_TERMINATED = 143
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    transformers_logging.disable_progress_bar()
+    try:
+        settings = read_settings(Path(argv[0]))
+        shard_size, timeout_s = settings.parallel.shard_size, settings.parallel.peer_timeout_s
+        with join_ranks(shard_size, timeout_s=timeout_s) as ranks:
+            return train(settings, ranks)
+    except HarnessError as error:
+        logging.getLogger(__name__).error(str(error))
+        return error.exit_code
+
+
+def read_settings(path: Path) -> TrainerSettings:
+    """Raises ConfigError that names the first key that is wrong."""
+    try:
+        return TrainerSettings.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def train(settings: TrainerSettings, ranks: Ranks) -> int:
+    """Load, train, export; the exit code."""
+    seed_everything(settings.seed, ranks)
+    policy = load_policy(settings, ranks)
+    reference = None if settings.loss.kl_in == "none" else frozen(load_policy(settings, ranks))
+    trainer = Trainer(settings, ranks, policy, reference, Replay(settings.replay))
+    signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
+    trainer.run()
+    if trainer.is_stopping:
+        return EXIT_TERMINATED
+    dtype: torch.dtype = getattr(torch, settings.export_dtype)
+    export(policy, ranks, settings.model, settings.output / "model", dtype)
+    return 0
+
+
+def frozen(policy: Policy) -> Policy:
+    """A policy that is only asked."""
+    return policy.requires_grad_(False).eval()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
