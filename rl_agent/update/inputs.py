@@ -18,7 +18,10 @@ from rl_agent.update.files import remove, write_whole
 
 SUMMARY_FILE = "update.json"
 TRAIN_FILE = "train.yaml"
+DEEPSPEED_FILE = "deepspeed.json"
+"""Only where DeepSpeed has to load shards of another number of processes."""
 
+_DATASET = ".jsonl"
 _POLL_S = 0.25
 
 
@@ -30,13 +33,19 @@ class Prepared:
     validation_samples: int
     candidates: int
     learning_rate: float
+    started_from: str
+    """The model that was served."""
     steps_before: int
     """Optimizer steps of earlier updates that this one continues."""
     first_step: int
-    """Where Trainer starts to count: `steps_before`, or 0 where the learning rate's schedule starts anew."""
+    """What Trainer counted when the update began: 0 where the learning rate's schedule starts anew."""
     new_steps: int
     nodes: int
     files: dict[str, FileDigest]
+
+    @property
+    def datasets(self) -> dict[str, FileDigest]:
+        return {name: digest for name, digest in self.files.items() if name.endswith(_DATASET)}
 
 
 _PREPARED = TypeAdapter(Prepared)
@@ -44,14 +53,20 @@ _PREPARED = TypeAdapter(Prepared)
 
 def forget(folder: Path) -> None:
     """Remove what an earlier preparation left: nobody may train on it by mistake."""
-    remove(folder / SUMMARY_FILE)
-    remove(folder / TRAIN_FILE)
+    for name in (SUMMARY_FILE, TRAIN_FILE, DEEPSPEED_FILE):
+        remove(folder / name)
+    for dataset in folder.glob(f"*{_DATASET}"):
+        remove(dataset)
+
+
+def digest_datasets(folder: Path) -> dict[str, FileDigest]:
+    return digest_files(sorted(folder.glob(f"*{_DATASET}")))
 
 
 def digest_inputs(folder: Path) -> dict[str, FileDigest]:
     """Digests of what the training reads from an update's folder."""
-    names = sorted([*folder.glob("*.jsonl"), folder / "dataset_info.json", folder / TRAIN_FILE])
-    return digest_files(names)
+    others = [folder / name for name in ("dataset_info.json", TRAIN_FILE, DEEPSPEED_FILE)]
+    return digest_datasets(folder) | digest_files(path for path in others if path.exists())
 
 
 def write_summary(folder: Path, summary: Prepared) -> None:
@@ -66,6 +81,14 @@ def read_summary(folder: Path) -> Prepared:
         raise ConfigError(f"{folder / SUMMARY_FILE}: not there; run prepare-update first") from error
     except ValidationError as error:
         raise ConfigError(f"{folder / SUMMARY_FILE}: cannot be read; run prepare-update again") from error
+
+
+def last_summary(folder: Path) -> Prepared | None:
+    """What an earlier preparation wrote; None if there was none, or none that can be read."""
+    try:
+        return read_summary(folder)
+    except ConfigError:
+        return None
 
 
 def await_inputs(

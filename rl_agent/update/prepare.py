@@ -1,13 +1,12 @@
 """One update's inputs: dataset, `dataset_info.json`, `train.yaml`, and the optimizer's state to resume from.
 
-    shards of the last k iterations ─► candidates ─► draw ─► examples ─► train.yaml
-                                                     version's trainer/ ─┘
+    shards of the last k iterations ─► candidates ─► draw ─► examples ─► train.yaml ─► update.json
+               version's trainer/, or the interrupted training ─► start ─┘
 
 Shards are read twice, each time without the tokens: once for what decides, once for the texts of the steps
 that were drawn. Everything is written anew, so that a repeated call gives the same files.
 """
 
-import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,20 +26,22 @@ from rl_agent.types import EpisodeKey
 from rl_agent.update import select, versions
 from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
 from rl_agent.update.files import remove, write_whole
-from rl_agent.update.inputs import TRAIN_FILE, Prepared, digest_inputs, forget, write_summary
-from rl_agent.update.optimizer import (
-    find_progress,
-    obstacle,
-    restarts_schedule,
-    resume_folder,
-    update_steps,
+from rl_agent.update.inputs import (
+    TRAIN_FILE,
+    Prepared,
+    digest_datasets,
+    digest_inputs,
+    forget,
+    last_summary,
+    write_summary,
 )
-from rl_agent.update.render import Setup, Start, setup_of, to_yaml, training_arguments
+from rl_agent.update.optimizer import update_steps
+from rl_agent.update.render import setup_of, to_yaml, training_arguments
+from rl_agent.update.start import choose_start, find_interrupted
 from rl_agent.update.weights import local_folder, parameters, read_tensors, size_bytes
 
 _OUTCOME = TypeAdapter(select.Outcome)
 _DIALOGUE = TypeAdapter(Dialogue)
-_log = logging.getLogger(__name__)
 
 
 def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
@@ -53,6 +54,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     setup = setup_of(plan, nodes)
     folder = paths.update_dir(iteration)
     folder.mkdir(parents=True, exist_ok=True)
+    before = last_summary(folder)
     forget(folder)
     shards = recent_shards(paths, config.trainer.recent_iterations)
     pool = [
@@ -72,17 +74,20 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     chosen, held_out = select.split(drawn, config.trainer.val_split_ratio, do_eval=config.trainer.do_eval)
     _export(folder, shards, chosen, held_out, _stop_texts(config))
 
+    model = resolve_model(config).path
+    interrupted = find_interrupted(paths, iteration, before, model, digest_datasets(folder))
     new_steps = update_steps(len(chosen), setup.world_size, config.trainer)
-    start, steps_before = _start(plan, folder / "resume", new_steps, setup)
+    start = choose_start(plan, iteration, setup, new_steps, interrupted)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(held_out))
-    remove(paths.training_dir(iteration))  # of an attempt that ended early
+    remove(paths.training_dir(iteration))  # what is gone on with has a second name in the resume folder
     write_whole(folder / TRAIN_FILE, to_yaml(arguments))
     summary = Prepared(
         samples=len(chosen),
         validation_samples=len(held_out),
         candidates=len(pool),
         learning_rate=config.trainer.learning_rate,
-        steps_before=steps_before,
+        started_from=model,
+        steps_before=start.steps_before,
         first_step=start.first_step,
         new_steps=new_steps,
         nodes=nodes,
@@ -135,30 +140,6 @@ def _export(
 def _stop_texts(config: Config) -> list[str]:
     chat = ChatTokenizer.load(resolve_model(config).path, config.model.chat_template_kwargs)
     return [chat.decode([token_id]) for token_id in sorted(chat.eos_token_ids)]
-
-
-def _start(plan: Plan, target: Path, new_steps: int, setup: Setup) -> tuple[Start, int]:
-    """What the training starts from, and the optimizer steps behind that."""
-    trainer = plan.config.trainer
-    served = versions.served_folder(plan.paths)
-    progress = find_progress(served / versions.TRAINER) if served is not None else None
-    base = versions.adapter_base(served) if served is not None else None
-    adapter = served / versions.TRAINER if served is not None and base is not None else None
-    is_lora = trainer.finetuning_type == "lora"
-    model = str(base) if is_lora and base is not None else resolve_model(plan.config).path
-    reason = obstacle(progress, trainer, setup)
-    if progress is None or reason:
-        _log.info("the optimizer starts afresh: %s", reason)
-        return Start(model, adapter=adapter if is_lora else None), 0
-    record = versions.read_record(progress.folder.parent)
-    old_learning_rate = record.learning_rate if record is not None else trainer.learning_rate
-    resume = resume_folder(
-        progress, target, trainer, new_steps=new_steps, old_learning_rate=old_learning_rate
-    )
-    first_step = 0 if restarts_schedule(trainer) else progress.global_step
-    steps_before = record.update_steps if record is not None else progress.global_step
-    last_step = first_step + new_steps
-    return Start(model, resume_from=resume, first_step=first_step, max_steps=last_step), steps_before
 
 
 def _check_disk(config: Config) -> None:

@@ -19,16 +19,15 @@ from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.errors import PublishError
 from rl_agent.paths import RunPaths
 from rl_agent.update import versions
+from rl_agent.update.checkpoints import STATE, find_checkpoint
 from rl_agent.update.checks import check_model
 from rl_agent.update.digest import digest_files
 from rl_agent.update.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.launch import merge_command, training_environment
-from rl_agent.update.optimizer import STATE
 from rl_agent.update.render import setup_of, to_yaml
 from rl_agent.update.weights import local_folder, read_tensors
 
-_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _ADAPTER = "adapter_config.json"
 _NOT_SERVED = re.compile(
     r"^(optimizer|scheduler|scaler|rng_state.*|training_args)\.(pt|pth|bin)$|^trainer_(state|log)\.json"
@@ -58,22 +57,6 @@ def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) 
     versions.prune(paths, plan.config.trainer.keep_versions)
     _drop_training_weights(paths)
     return resolve_model(plan.config)
-
-
-def find_checkpoint(training: Path) -> Path | None:
-    """The last finished checkpoint-K by number, else the folder itself if it holds the final model."""
-    if not training.is_dir():
-        return None
-    found = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
-    for folder in (*(found[step] for step in sorted(found, reverse=True)), training):
-        # Trainer writes its state last: without it the folder is not finished.
-        if (folder / STATE).is_file() and any(folder.glob("*.safetensors")):
-            return folder
-    return None
-
-
-def _match(entry: Path) -> re.Match[str] | None:
-    return _CHECKPOINT.match(entry.name) if entry.is_dir() else None
 
 
 def _is_adapter(folder: Path) -> bool:
@@ -172,5 +155,5 @@ def _drop_training_weights(paths: RunPaths) -> None:
             if entry.is_dir() or entry.suffix in (".safetensors", ".bin", ".pt", ".pth"):
                 remove(entry)
     for folder in paths.update_dir(0).parent.glob("iteration*"):
-        remove(folder / "resume")
-        remove(folder / "cache")
+        for leftover in (*folder.glob("resume*"), folder / "cache"):
+            remove(leftover)

@@ -44,8 +44,12 @@ class Start:
     adapter: Path | None = None
     """LoRA's adapter to go on with, where the optimizer starts afresh."""
     resume_from: Path | None = None
+    deepspeed: Path | None = None
+    """Settings that read what `resume_from` holds, where those of the configuration do not."""
+    steps_before: int = 0
+    """Optimizer steps of earlier updates that this one continues."""
     first_step: int = 0
-    """Optimizer steps that the state in `resume_from` counts."""
+    """What Trainer counted when the update began."""
     max_steps: int | None = None
 
 
@@ -129,7 +133,7 @@ def training_arguments(
             "gradient_checkpointing": trainer.gradient_checkpointing,
             "bf16": setup.bf16,
             "use_cpu": setup.uses_cpu,
-            "deepspeed": _text(setup.deepspeed),
+            "deepspeed": _text(start.deepspeed or setup.deepspeed),
             "ddp_timeout": int(trainer.peer_timeout_s),
         },
         trainer.extra_args,

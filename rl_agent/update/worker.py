@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from rl_agent.monitor import metrics
+from rl_agent.update.inputs import read_summary
 
 STEP = "update_step"
 LAUNCHED = "TORCHELASTIC_RUN_ID"
@@ -42,9 +43,9 @@ class StepRecorder:
         self._clock = clock
         self._offset = 0
 
-    def begin(self, global_step: int) -> None:
-        """Trainer starts to count at `global_step`; ours goes on from the iterations before."""
-        self._offset = last_step(self._path, before=self._iteration) - global_step
+    def begin(self, first_step: int) -> None:
+        """Trainer counted `first_step` when the update began; ours goes on from the iterations before."""
+        self._offset = last_step(self._path, before=self._iteration) - first_step
 
     def record(self, global_step: int, entry: Mapping[str, Any]) -> None:
         numbers = {f"{STEP}/{name}": float(entry[name]) for name in _RECORDED if name in entry}
@@ -59,14 +60,14 @@ def last_step(path: Path, *, before: int) -> int:
     return max((record[STEP] for record in lines if record["iteration"] < before), default=0)
 
 
-def callback(recorder: StepRecorder) -> Any:
-    """The recorder as transformers' Trainer wants it."""
+def callback(recorder: StepRecorder, first_step: int) -> Any:
+    """The recorder as transformers' Trainer wants it; a training that goes on is behind `first_step`."""
     from transformers import TrainerCallback
 
     class RecordSteps(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.is_world_process_zero:
-                recorder.begin(state.global_step)
+                recorder.begin(first_step)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if state.is_world_process_zero:
@@ -104,7 +105,8 @@ def main(argv: list[str]) -> None:
     from llamafactory.train.tuner import run_exp
 
     sys.argv = [sys.argv[0], train_file]  # where LLaMA-Factory looks
-    run_exp(callbacks=[callback(StepRecorder(Path(metrics_file), int(iteration)))])
+    recorder = StepRecorder(Path(metrics_file), int(iteration))
+    run_exp(callbacks=[callback(recorder, read_summary(Path(train_file).parent).first_step)])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,8 @@ from rl_agent.cluster.address import free_port
 from rl_agent.config import Plan
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.update.checkpoints import find_checkpoint
+from rl_agent.update.inputs import read_summary, write_summary
 from rl_agent.update.verify import verify_served
 from rl_agent.update.versions import read_record
 from tests.integration.tiny_model import make_plan, make_tiny_model
@@ -65,12 +68,13 @@ def log_of(plan: Plan, rank: int) -> Path:
     return plan.paths.log_path / f"node-{rank}.log"
 
 
-def update(plan: Plan, nodes: int, start_training: Start, iteration: int = 1) -> None:
-    """Prepare an iteration, train it to its end and publish it."""
-    prepare(plan, nodes, iteration)
+def update(plan: Plan, nodes: int, start_training: Start, iteration: int = 1) -> str:
+    """Prepare an iteration, train it to its end and publish it; returns what the preparation said."""
+    said = prepare(plan, nodes, iteration)
     for rank, node in enumerate(start_training(plan, nodes, iteration)):
         assert node.wait(TRAIN_TIMEOUT_S) == 0, log_of(plan, rank).read_text()[-3000:]
     run_verb("publish", plan, iteration)
+    return said
 
 
 def prepare(plan: Plan, nodes: int, iteration: int = 1) -> str:
@@ -120,28 +124,74 @@ def test_two_nodes_train_as_one_with_twice_the_accumulation(tmp_path, start_trai
     assert max(float(abs(expected[name] - found[name]).max()) for name in expected) < 2e-4
 
 
-def test_nodes_continue_their_shards_of_the_optimizer_and_other_numbers_of_nodes_start_afresh(
-    tmp_path, start_training
-):
+def test_an_optimizer_in_shards_goes_on_when_the_number_of_nodes_changes(tmp_path, start_training):
+    """Two nodes, again two, then one: the moments stay, the shards of the third update are converted."""
     settings = (*SETTINGS, "trainer.deepspeed=zero1", "trainer.max_steps=3")
     plan = make_plan(tmp_path / "log", make_tiny_model(tmp_path / "base"), *settings)
     collect(plan, 1, 64)
     update(plan, 2, start_training)
-    trainer = plan.paths.version_dir(1) / "trainer"
-    shards = {path.name for path in trainer.glob("global_step3/*_optim_states.pt")}
-    assert shards == {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)}
+    assert shards_of(plan, 1) == ["global_step3/rank_0", "global_step3/rank_1"]
+    said = [update(plan, 2, start_training, iteration=2), update(plan, 1, start_training, iteration=3)]
 
-    update(plan, 2, start_training, iteration=2)
-    assert recorded_steps(plan) == [1, 2, 3, 4, 5, 6]
+    assert "converting" not in said[0]
+    assert "the number of processes changed from 2 to 1: converting the optimizer's shards" in said[1]
+    assert shards_of(plan, 3) == ["global_step9/rank_0"]
+    assert optimizer_steps(plan, 3) == {9}
+    assert recorded_steps(plan) == list(range(1, 10))
     losses = recorded(plan, "loss")
-    assert losses[3] < losses[2]  # a rate of 0 or a lost state would show here
-    record = read_record(plan.paths.version_dir(2))
+    assert losses[8] < losses[6] < losses[3] < losses[0]
+    record = read_record(plan.paths.version_dir(3))
     assert record is not None
-    assert record.update_steps == 6
+    assert record.update_steps == 9
 
-    fewer = prepare(plan, 1, iteration=3)
-    assert "the optimizer starts afresh: the number of processes changed from 2 to 1" in fewer
-    assert "optimizer steps after 0" in fewer
+
+def test_what_is_left_of_an_interrupted_training_goes_on_with_fewer_nodes(tmp_path, start_training):
+    settings = (*SETTINGS, "trainer.deepspeed=zero1", "trainer.save_steps=2")
+    base = make_tiny_model(tmp_path / "base")
+    plan = make_plan(tmp_path / "log", base, *settings, "trainer.num_train_epochs=500")
+    collect(plan, 1, 64)
+    prepare(plan, 2)
+    nodes = start_training(plan, 2)
+    wait_for_steps(plan, nodes, 5)
+    for node in nodes:
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+    saved = find_checkpoint(plan.paths.training_dir(1))
+    assert saved is not None
+    done = int(saved.name.removeprefix("checkpoint-"))
+    losses = recorded(plan, "loss")
+
+    short = make_plan(tmp_path / "log", base, *settings, f"trainer.max_steps={done + 4}")
+    shorten(short, done + 2)  # of the two nodes' steps; the one node then has twice as many
+    said = update(short, 1, start_training)
+
+    at = round(done * (done + 4) / (done + 2))
+    assert f"the interrupted training goes on after step {at} of {done + 4}" in said
+    assert recorded_steps(plan)[len(losses) :] == list(range(at + 1, done + 5))
+    assert recorded(plan, "loss")[len(losses)] < losses[0] - 0.2
+    assert optimizer_steps(plan, 1) == {done + 4 + done - at}
+    verify_served(plan.paths, weight_version=1)
+
+
+def shorten(plan: Plan, steps: int) -> None:
+    """Let the interrupted training have been prepared for that many steps."""
+    folder = plan.paths.update_dir(1)
+    write_summary(folder, replace(read_summary(folder), new_steps=steps))
+
+
+def shards_of(plan: Plan, version: int) -> list[str]:
+    """DeepSpeed's shards of a version's optimizer, as STEP/rank_R."""
+    found = (plan.paths.version_dir(version) / "trainer").glob("global_step*/*_optim_states.pt")
+    return sorted(f"{path.parent.name}/{'_'.join(path.name.split('_')[2:4])}" for path in found)
+
+
+def optimizer_steps(plan: Plan, version: int) -> set[int]:
+    """What the moments of one process have counted."""
+    import torch
+
+    [shard, *_] = (plan.paths.version_dir(version) / "trainer").glob("global_step*/*_optim_states.pt")
+    state = torch.load(shard, weights_only=False)["optimizer_state_dict"]["base_optimizer_state"]
+    return {int(entry["step"]) for entry in state["state"].values()}
 
 
 @pytest.mark.parametrize("victim", [1, 0], ids=["a worker", "the master"])
@@ -151,7 +201,7 @@ def test_the_loss_of_a_node_ends_the_other_within_seconds(tmp_path, start_traini
     collect(plan, 1, 64)
     prepare(plan, 2)
     nodes = start_training(plan, 2)
-    wait_for_steps(plan, nodes)
+    wait_for_steps(plan, nodes, 3)
     processes = [one for node in nodes for one in psutil.Process(node.pid).children(recursive=True)]
 
     os.killpg(nodes[victim].pid, signal.SIGKILL)
@@ -163,10 +213,10 @@ def test_the_loss_of_a_node_ends_the_other_within_seconds(tmp_path, start_traini
     assert recorded(plan, "loss")
 
 
-def wait_for_steps(plan: Plan, nodes: list[subprocess.Popen]) -> None:
+def wait_for_steps(plan: Plan, nodes: list[subprocess.Popen], count: int) -> None:
     """Until the training is under way on all nodes."""
     deadline = time.monotonic() + TRAIN_TIMEOUT_S
-    while len(recorded(plan, "loss")) < 3:
+    while len(recorded(plan, "loss")) < count:
         assert time.monotonic() < deadline, "no optimizer step"
         assert all(node.poll() is None for node in nodes), log_of(plan, 0).read_text()[-3000:]
         time.sleep(0.2)

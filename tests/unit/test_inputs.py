@@ -29,6 +29,7 @@ def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> Prepared
         validation_samples=0,
         candidates=9,
         learning_rate=1e-3,
+        started_from="/base",
         steps_before=0,
         first_step=0,
         new_steps=4,

@@ -12,8 +12,8 @@ from rl_agent.cli import prepare_update, publish
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.types import Status
+from rl_agent.update.checkpoints import STATE
 from rl_agent.update.inputs import await_inputs, read_summary
-from rl_agent.update.optimizer import STATE
 from rl_agent.update.prepare import needed_bytes, prepare
 from rl_agent.update.versions import read_record
 from tests.integration.tiny_model import make_plan

@@ -7,7 +7,8 @@ import pytest
 
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import PublishError
-from rl_agent.update.publish import find_checkpoint, publish
+from rl_agent.update.checkpoints import find_checkpoint
+from rl_agent.update.publish import publish
 from rl_agent.update.versions import read_record
 from tests.unit.publishing.trainings import finish_training, kept, publish_iteration, served_value
 from tests.unit.safetensors_files import write_checkpoint

@@ -24,6 +24,7 @@ def finish_training(plan: Plan, iteration: int, *, value: float | None = None, *
         validation_samples=0,
         candidates=9,
         learning_rate=1e-3,
+        started_from="/base",
         steps_before=0,
         first_step=0,
         new_steps=4,

@@ -1,0 +1,24 @@
+"""The checkpoints that a training leaves in its output folder."""
+
+import re
+from pathlib import Path
+
+STATE = "trainer_state.json"
+
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+
+
+def find_checkpoint(training: Path) -> Path | None:
+    """The last finished checkpoint-K by number, else the folder itself if it holds the final model."""
+    if not training.is_dir():
+        return None
+    found = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
+    for folder in (*(found[step] for step in sorted(found, reverse=True)), training):
+        # Trainer writes its state last: without it the folder is not finished.
+        if (folder / STATE).is_file() and any(folder.glob("*.safetensors")):
+            return folder
+    return None
+
+
+def _match(entry: Path) -> re.Match[str] | None:
+    return _CHECKPOINT.match(entry.name) if entry.is_dir() else None
