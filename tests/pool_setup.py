@@ -51,9 +51,9 @@ class Client:
     async def samples(self, run: str, after: int = 0, *, at_least: int = 1, wait_s: int = 30) -> list[Any]:
         path = f"/runs/{run}/samples?after={after}&min={at_least}&wait_s={wait_s}"
         async with self.session.get(self.url + path) as answer:
-            text = await answer.text()
-            assert answer.status == 200, text
-        return [json.loads(line) for line in text.splitlines()]
+            payload = await answer.read()
+            assert answer.status == 200, payload
+        return [json.loads(line) for line in payload.splitlines()]  # a text may hold other line breaks
 
     async def until(self, is_true: Any, limit_s: float = 20.0) -> None:
         async with asyncio.timeout(limit_s):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 
 import aiohttp
@@ -75,9 +76,10 @@ class WorkerTunnel:
                     await socket.send_bytes(frames.pack(frames.Data(id=number), part))
             await socket.send_bytes(frames.pack(frames.End(id=number)))
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            if not socket.closed:
-                words = f"{type(error).__name__}: {error}"
-                await socket.send_bytes(frames.pack(frames.Error(id=number, words=words)))
+            frame = frames.Error(id=number, words=f"{type(error).__name__}: {error}")
+            # If it is the socket that broke, the manager knows.
+            with suppress(aiohttp.ClientError, ConnectionError):
+                await socket.send_bytes(frames.pack(frame))
 
 
 def _forget(open_jobs: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task[None]) -> None:

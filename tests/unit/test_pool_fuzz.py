@@ -1,0 +1,64 @@
+"""Whatever is sent to any route, the manager answers in words and stays up: never a 5xx of its own making."""
+
+import asyncio
+import json
+from urllib.parse import quote
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.pool_setup import manager
+
+ROUTES = [
+    ("POST", "/engines"),
+    ("POST", "/engines/{}/beat"),
+    ("POST", "/engines/{}/drain"),
+    ("POST", "/engines/{}/leave"),
+    ("POST", "/model"),
+    ("POST", "/runs/{}/requests"),
+    ("GET", "/runs/{}/samples?wait_s=0&after={}&min={}"),
+    ("DELETE", "/runs/{}"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("GET", "/sessions/{}"),
+    ("GET", "/engines/{}/tunnel"),
+]
+KEYS = [
+    *("name", "url", "api_key", "capacity", "price_per_hour", "has_worker", "load", "running", "waiting"),
+    *("deadline_s", "reason", "is_crash", "model", "weight_version", "requests", "id", "prompt_token_ids"),
+    *("max_tokens", "sampling", "group", "prompt", "messages", "role", "content", "n", "stream", "stop"),
+    *("timeout_s", "logprobs", "seed", "stream_options", "temperature"),
+]
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=12),
+    st.sampled_from(["http://127.0.0.1:1", "http://[::1]:0", "\x00", "a" * 300, 0, 1, -1]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=12,
+)
+BODIES = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8).map(json.dumps) | st.text(max_size=40)
+WORDS = st.text(min_size=1, max_size=20).map(lambda text: quote(text, safe=""))
+
+
+@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@given(calls=st.lists(st.tuples(st.sampled_from(ROUTES), WORDS, BODIES), min_size=20, max_size=60))
+def test_no_input_gets_a_server_error_or_a_lost_account(calls):
+    async def play() -> None:
+        async with manager("request_timeout_s=0.05", "heartbeat_s=0.02", "lease_s=0.2") as pool:
+            for (method, route), word, body in calls:
+                url = pool.url + route.replace("{}", word)
+                async with pool.session.request(method, url, data=body.encode()) as answer:
+                    text = await answer.text()
+                    # 503 and 504 say that no engine is there, which is true.
+                    assert answer.status < 500 or answer.status in (501, 503, 504), (url, body, text)
+            account = pool.state.account
+            await pool.until(lambda: account.submitted == account.completed + account.failed)
+            assert (await pool.call("GET", "/health"))[0] == 200
+
+    asyncio.run(play())
