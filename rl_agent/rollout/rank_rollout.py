@@ -34,6 +34,8 @@ class Membership(Protocol):
     @property
     def rank(self) -> int: ...
     @property
+    def incarnation(self) -> str: ...
+    @property
     def is_alone(self) -> bool:
         """No other member is alive: whatever is not claimed yet is this rank's."""
 
@@ -43,7 +45,7 @@ class Membership(Protocol):
 
 
 class RankRollout:
-    """Used once. Everything recorded goes through `count`, so that the numbers are of the whole iteration."""
+    """Used once. Its numbers are of what it recorded, and of the files that `count` was given."""
 
     def __init__(
         self,
@@ -84,7 +86,8 @@ class RankRollout:
             create_environment=registry.create,
             step_timeout_s=rollout.step_timeout_s,
             episode_timeout_s=rollout.episode_timeout_s,
-            images=config.paths.images,
+            # A node that was given up may wake up in an episode that another one runs by now.
+            images=config.paths.images if shard.is_sole else config.paths.images / member.incarnation,
             rank=member.rank,
         )
         self.collector = Collector(

@@ -1,0 +1,151 @@
+"""One rank's part of a rollout, with a real collector and file, and nothing else real."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import EngineError, RetryLater
+from rl_agent.rollout.manifest import read_iteration
+from rl_agent.rollout.rank_rollout import RankRollout
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.sample import Assignment, Ledger, Sample
+from rl_agent.rollout.shard import TRAJECTORY
+from rl_agent.types import Observation
+from tests.rollout_setup import make_plan
+from tests.tiny_chat import tiny_chat
+from tests.unit.episodes import FakeEngine, FakeEnvironment, make_spec
+from tests.unit.trajectories import make_header, make_trajectory
+
+
+class Screen(FakeEnvironment):
+    """Shows one image, which says whose it is."""
+
+    owner = b""
+
+    async def reset(self, task, seed):
+        image = Path(task.extra["folder"]) / "screen.png"
+        image.write_bytes(self.owner)
+        return Observation("look", (str(image),))
+
+
+class Stuck(FakeEnvironment):
+    def __init__(self):
+        super().__init__(hangs=["step 1"])
+
+
+class Engine(FakeEngine):
+    served = SimpleNamespace(root="model")
+
+    async def pressure(self):
+        raise EngineError("has no metrics")
+
+
+@dataclass
+class Member:
+    rank: int
+    incarnation: str
+    is_alone: bool = False
+    error: Exception | None = None
+    doing: str = ""
+
+    def set_doing(self, text):
+        self.doing = text
+
+    def check(self):
+        if self.error:
+            raise self.error
+
+
+@dataclass(frozen=True)
+class Chunk:
+    id: int
+    indices: tuple[int, ...]
+
+
+class OneChunk:
+    """A source of one chunk, closed behind it."""
+
+    def __init__(self, *indices):
+        self.left = [Chunk(0, indices)]
+
+    async def next_chunk(self):
+        return self.left.pop() if self.left else None
+
+    async def more_or_closed(self):
+        return False
+
+    def report(self, chunk_id):
+        pass
+
+
+async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, count=2):
+    where = f"+env_config.kinds.fake=tests.unit.test_rank_rollout:{kind}"
+    plan = make_plan(tmp_path, where, engine_url="http://127.0.0.1:1")
+    specs = [make_spec(index) for index in range(count)]
+    for spec in specs:
+        spec.task.extra["folder"] = str(tmp_path)
+    sample = Sample(specs)
+    ledger = Ledger(sample)
+    shard = RankShard(plan.paths, make_header(), ledger, rank=member.rank, is_sole=is_sole, fsync=False)
+    async with asyncio.timeout(10), shard:
+        rollout = RankRollout(
+            Assignment(plan, "train", 1, resume=False),
+            member,
+            sample,
+            ledger,
+            engine=Engine(),
+            chat=tiny_chat(),
+            registry=EnvironmentRegistry(plan.config.env_config),
+            shard=shard,
+            judge=None,
+        )
+        await rollout.collect(source)
+    return plan, rollout
+
+
+async def test_two_nodes_that_run_the_same_episode_keep_their_images_apart(tmp_path, monkeypatch):
+    for name in ("first", "again"):
+        monkeypatch.setattr(Screen, "owner", name.encode())
+        plan, _ = await collect(tmp_path, Member(1, name), OneChunk(0))
+    kept = [
+        step.observation.images[0]
+        for shard in plan.paths.shards("train", 1)
+        for line in shard.with_name(shard.name + ".checkpoint").read_bytes().splitlines()[1:]
+        for step in TRAJECTORY.validate_json(line).steps
+    ]
+    assert list(map(content, kept)) == [b"first", b"again"]
+
+
+def content(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+async def test_the_only_node_keeps_images_where_they_always_were(tmp_path):
+    plan, _ = await collect(tmp_path, Member(0, "abc"), OneChunk(0), is_sole=True)
+    (found,) = read_iteration(plan.paths, "train", 1, TRAJECTORY)
+    assert Path(found.steps[0].observation.images[0]).is_relative_to(plan.paths.images / "train-iteration1")
+
+
+async def test_a_node_that_is_no_member_any_more_stops_in_mid_episode_and_records_nothing(tmp_path):
+    member = Member(1, "abc", error=RetryLater("the master has given this node up"))
+    with pytest.raises(RetryLater, match="given this node up"):
+        await collect(tmp_path, member, OneChunk(0, 1), "Stuck")
+    assert not (tmp_path / "log" / "train_trajectories").exists()
+
+
+async def test_the_others_see_how_far_it_is(tmp_path):
+    member = Member(1, "abc")
+    await collect(tmp_path, member, OneChunk(0, 1))
+    assert member.doing.startswith("train iteration 1: 0 of ")
+
+
+async def test_an_episode_that_two_files_hold_is_counted_once(tmp_path):
+    _, rollout = await collect(tmp_path, Member(1, "abc"), OneChunk(0), count=3)
+    twice = [make_trajectory(0), make_trajectory(1), make_trajectory(1)]
+    assert rollout.count(twice) == 3
+    assert rollout.collector.done == 2
+    assert rollout.record()["train/episodes"] == 2
