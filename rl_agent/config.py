@@ -242,6 +242,7 @@ class PoolConfig(Section):
     probe_interval_s: Seconds
     start_timeout_s: Seconds
     stall_timeout_s: Seconds
+    stream_interval: Positive
     request_timeout_s: Seconds
     poison_engines: Positive
     poison_progress_tokens: Positive

@@ -49,7 +49,13 @@ class Adapter(Protocol):
     has_text: bool
 
     def body(
-        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+        self,
+        model: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: dict[str, Any],
+        request_id: str,
+        stream_interval: int,
     ) -> bytes: ...
 
     def reader(self, *, token_by_token: bool) -> Reader: ...
@@ -152,10 +158,16 @@ class VllmCompletions:
     has_text = True
 
     def body(
-        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+        self,
+        model: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: dict[str, Any],
+        request_id: str,
+        stream_interval: int,
     ) -> bytes:
         return to_json(
-            {"skip_special_tokens": False, "repetition_penalty": 1.0}
+            {"skip_special_tokens": False, "repetition_penalty": 1.0, "stream_interval": stream_interval}
             | params
             | {
                 "model": model,
@@ -217,9 +229,16 @@ class VllmTokens:
     has_text = False
 
     def body(
-        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+        self,
+        model: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: dict[str, Any],
+        request_id: str,
+        stream_interval: int,
     ) -> bytes:
-        sampling = {"repetition_penalty": 1.0} | params | {"max_tokens": max_tokens, "logprobs": 0}
+        sampling = {"repetition_penalty": 1.0, "stream_interval": stream_interval} | params
+        sampling |= {"max_tokens": max_tokens, "logprobs": 0}
         return to_json(
             {
                 "model": model,
@@ -254,13 +273,21 @@ class _TokensReader:
 
 
 class Sglang:
+    """Its stream interval is the server's own (`--stream-interval`)."""
+
     kind = "sglang"
     path = "/generate"
     has_text = True
     _names = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}  # noqa: RUF012 - never changed
 
     def body(
-        self, model: str, prompt: Sequence[int], max_tokens: int, params: dict[str, Any], request_id: str
+        self,
+        model: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: dict[str, Any],
+        request_id: str,
+        stream_interval: int,
     ) -> bytes:
         sampling = {self._names.get(name, name): value for name, value in params.items()}
         return to_json(

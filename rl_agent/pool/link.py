@@ -140,6 +140,7 @@ class EngineLink:
         request_id: str,
         *,
         token_by_token: bool = False,
+        stream_interval: int = 1,
     ) -> AsyncGenerator[Chunk, None]:
         """The response as it is made; ends after the chunk that finishes it. Raises StreamError, Refused."""
         if self._adapter is None or self.info is None:
@@ -147,7 +148,8 @@ class EngineLink:
         adapter = self._adapter
         if token_by_token and not adapter.has_text:
             raise Refused(f"stop strings need text, and an engine of kind {adapter.kind} gives none")
-        body = adapter.body(self.info.served_name, prompt, max_tokens, params, request_id)
+        interval = 1 if token_by_token else stream_interval
+        body = adapter.body(self.info.served_name, prompt, max_tokens, params, request_id, interval)
         events, reader = EventReader(), adapter.reader(token_by_token=token_by_token)
         async with self._transport.open("POST", adapter.path, body) as answer:
             if answer.status != 200:

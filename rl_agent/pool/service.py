@@ -211,6 +211,7 @@ class Pool:
             params_of(request),
             f"{request_id}-{attempt}",
             token_by_token=bool(stop_strings(request.order.params)),
+            stream_interval=self.config.stream_interval,
         )
         async with aclosing(stream):
             async for chunk in stream:

@@ -149,7 +149,7 @@ async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_serve
     first_proxy = CuttingProxy(vllm_server.url, 1, cuts)
     second_proxy = CuttingProxy(second.url, 2, cuts)
     async with (
-        manager(*SLOW, "max_fruitless=1000") as pool,
+        manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool,
         first_proxy.running() as first_url,
         second_proxy.running() as second_url,
     ):
@@ -168,7 +168,7 @@ async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_serve
 
 async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
     proxy = CuttingProxy(second.url, 3, [0] * 20)
-    async with manager(*SLOW, "max_fruitless=1000") as pool, proxy.running() as url:
+    async with manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool, proxy.running() as url:
         await pool.join(url)
         await pool.ready(1)
         found = await collect(pool, "run", temperature=1.0, seed=7)

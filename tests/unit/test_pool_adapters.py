@@ -138,7 +138,7 @@ async def test_the_request_states_prompt_limit_and_every_parameter(wire):
 
     async with engine(kind, lambda request: response(make())) as link:
         adapter = ADAPTERS[kind]
-        asked = json.loads(adapter.body("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r"))
+        asked = json.loads(adapter.body("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8))
         assert link.info.kind == kind and link.info.model == "/models/one"
     inner = asked.get("sampling_params", asked)
     assert [1, 2, 3] in asked.values()

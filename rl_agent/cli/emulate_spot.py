@@ -1,0 +1,131 @@
+"""`emulate-spot`: let workers come and go as spot machines do."""
+
+import argparse
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_agent.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rl_agent.pool.spot import Change
+
+SUMMARY = "start and take away pool workers by a trace of spot machines, or by a fixed schedule"
+EXAMPLE = """examples:
+  bash scripts/emulate_spot.sh --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
+  bash scripts/emulate_spot.sh --time-scale 0.01 --until-s 14400 -- --model model.pt
+
+A trace is CSV, `time_s,change[,how]`: `600,+1` or `1200,-1,notice`; without `how` a machine is killed.
+Without a trace: one more every 1800 s up to four, then the oldest is taken and one comes again.
+What follows `--` are the arguments of every worker (join-pool).
+"""
+STOP_TIMEOUT_S = 40.0
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_agent.cli emulate-spot",
+        description=SUMMARY,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--trace", type=Path, help="CSV file; default: the fixed schedule")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="0.1: ten times as fast")
+    parser.add_argument("--until-s", type=float, help="stop at this time of the trace; default: its end")
+    parser.add_argument("worker", nargs="*", metavar="-- ARGUMENTS", help="of every worker")
+    options = parser.parse_args(argv)
+    if not options.time_scale > 0:
+        raise UsageError(f"--time-scale {options.time_scale}: expected a number above 0")
+
+    from rl_agent.pool.spot import read_trace, step_schedule
+
+    if options.trace is not None:
+        try:
+            lines = options.trace.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise UsageError(f"--trace {options.trace} cannot be read: {error.strerror}") from error
+        changes = iter(read_trace(lines, str(options.trace)))
+    else:
+        changes = step_schedule()
+    until_s = options.until_s if options.until_s is not None else float("inf")
+    machines = Machines(options.worker)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        _replay(itertools.takewhile(lambda c: c.at_s <= until_s, changes), machines, options.time_scale)
+        if options.until_s is not None:
+            machines.wait_until(until_s * options.time_scale)
+    finally:
+        machines.stop_all()
+    return 0
+
+
+def _replay(changes: "Iterable[Change]", machines: "Machines", scale: float) -> None:
+    for change in changes:
+        machines.wait_until(change.at_s * scale)
+        if change.is_join:
+            machines.join()
+        else:
+            machines.take_oldest(with_notice=change.with_notice)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+class Machines:
+    """The workers that run, oldest first; each leads a process group of its own."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._arguments = arguments
+        self._running: deque[subprocess.Popen[bytes]] = deque()
+        self._leaving: list[subprocess.Popen[bytes]] = []
+        self._started = time.monotonic()
+
+    def wait_until(self, at_s: float) -> None:
+        while (left_s := at_s - (time.monotonic() - self._started)) > 0:
+            time.sleep(min(left_s, 1.0))
+            self._leaving = [worker for worker in self._leaving if worker.poll() is None]
+
+    def join(self) -> None:
+        command = [sys.executable, "-m", "rl_agent.cli", "join-pool", *self._arguments]
+        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._running.append(worker)
+        self._say(f"+1: worker {worker.pid}; {len(self._running)} run")
+
+    def take_oldest(self, *, with_notice: bool) -> None:
+        if not self._running:
+            self._say("-1: nobody is left to take")
+            return
+        worker = self._running.popleft()
+        # The engine of a killed worker gets TERM from the kernel; what a machine's end does at once.
+        _signal(worker, signal.SIGTERM if with_notice else signal.SIGKILL)
+        self._leaving.append(worker)
+        word = "notice" if with_notice else "kill"
+        self._say(f"-1 ({word}): worker {worker.pid}; {len(self._running)} run")
+
+    def stop_all(self) -> None:
+        for worker in self._running:
+            _signal(worker, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for worker in [*self._running, *self._leaving]:
+            try:
+                worker.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(worker, signal.SIGKILL)
+                worker.wait()
+
+    def _say(self, words: str) -> None:
+        print(f"[{time.monotonic() - self._started:7.0f} s] {words}", file=sys.stderr, flush=True)
+
+
+def _signal(worker: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    if worker.poll() is None:
+        os.killpg(worker.pid, number)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Watch a rollout pool on this machine's CPU, in under three minutes: two real engines work on a batch, one is
+# killed, another joins, and nothing is lost.
+#
+# Usage: bash scripts/demo_pool.sh [--requests 256] [--out DIR]
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/shell_functions/common_utils.sh
+source "$SCRIPTS/shell_functions/common_utils.sh"
+
+main() {
+  local python
+  python=$(python_of_project)
+  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  exec "$python" "$PROJECT_ROOT/benchmarks/pool_demo.py" "$@"
+}
+
+main "$@"
