@@ -42,7 +42,7 @@ class Ranks:
     tasks: int = 200
     processes: dict[int, subprocess.Popen] = field(default_factory=dict)
 
-    def plan(self, *overrides: str, latency_s: float = 0.05, **command: object) -> Plan:
+    def plan(self, *overrides: str, latency_s: float = 0.25, **command: object) -> Plan:
         """The plan of one node with an engine of its own."""
         engine = engine_process(self.home, latency=f"constant:{latency_s}", max_num_seqs=64)
         url, self.engine = self.stack.enter_context(engine)
@@ -194,7 +194,7 @@ def test_a_rank_that_is_asked_to_stop_leaves_and_its_chunks_go_to_the_others_at_
 
 
 def test_a_node_that_joins_later_helps_with_what_is_left(ranks):
-    ranks.start(ranks.plan(latency_s=0.2))
+    ranks.start(ranks.plan("env_config.server_size=2"))  # 25 s alone: longer than any node takes to start
     growing = ranks.paths.checkpoint_shard("train", 1)
     ranks.wait_until(lambda: growing.exists() and lines(growing) > 8)
     ranks.start(ranks.plan(latency_s=0.05, join=True))
