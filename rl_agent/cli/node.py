@@ -6,6 +6,8 @@ imported once and not in every phase.
     request   <count>\\0 <word>\\0 …        the verb and its arguments (stdin)
     reply     <status>\\0 <output>\\0       exit status and what the verb printed on stdout (stdout)
 
+The first reply comes without a request, once this node is a member of the run.
+
 What a verb writes to stderr goes to the caller's stderr. TERM ends the verb that is running, and then this
 process; so does the end of the requests. Meanwhile this process is the node's member of the run: it shows
 that the node lives, and at rank 0 it coordinates the others.
@@ -40,10 +42,9 @@ def main(argv: list[str], call: Call = call) -> int:
     signal.signal(signal.SIGTERM, _leave)
     with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
         try:
+            send_reply(replies, 0, "")
             while words := read_request(requests):
-                status, output = answer(words, call, member)
-                replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
-                replies.flush()
+                send_reply(replies, *answer(words, call, member))
         except Stopped:
             member.end(_LEFT, "was stopped")
             raise
@@ -61,6 +62,11 @@ def _read_word(requests: BinaryIO) -> bytes:
     while (byte := requests.read(1)) not in (b"", b"\0"):
         word += byte
     return bytes(word)
+
+
+def send_reply(replies: BinaryIO, status: int, output: str) -> None:
+    replies.write(b"%d\0%s\0" % (status, output.rstrip("\n").encode(errors="surrogateescape")))
+    replies.flush()
 
 
 def answer(words: list[str], call: Call, member: Member) -> tuple[int, str]:
@@ -84,6 +90,8 @@ _LEFT = 128 + signal.SIGTERM
 
 
 def _leave(*_: object) -> None:
+    # run.sh and Slurm may each send one; a second must not cut the good-bye short.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Stopped
 
 

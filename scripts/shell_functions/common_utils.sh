@@ -32,22 +32,31 @@ python_of_project() {
   printf '%s\n' "$python"
 }
 
-# Start the process that answers the verbs of this run, so that Python starts once and not in every phase.
+# Start the process that answers the verbs of this run, so that Python starts once and not in every phase;
+# returns once this node is a member of the run.
 # Usage: start_node
 start_node() {
   RL_AGENT_DRIVER_PID=$$ start_group node "$PYTHON_BIN" -m rl_agent.cli node --plan "$PLAN_FILE"
+  take_reply
 }
 
-# Ask the node process to run a verb: sets ANSWER to what it printed, returns its exit status. `read` and not
-# a subshell waits for the reply, so that a signal ends the wait at once.
+# Ask the node process to run a verb: sets ANSWER to what it printed, returns its exit status.
 # Usage: ask <verb> [arguments…]
 ask() {
-  local status=''
-  ANSWER=''
   printf '%s\0' "$#" "$@" >&"$NODE_IN" || true
+  take_reply
+}
+
+# `read` and not a subshell waits for the reply, so that a signal ends the wait at once. If the node process
+# has ended instead, its exit status is returned; it has said why.
+# Usage: take_reply
+take_reply() {
+  local status=0
   IFS='' read -r -d '' status <&"$NODE_OUT" || true
-  IFS='' read -r -d '' ANSWER <&"$NODE_OUT" || { say "the node process died at: $*"; return 70; }
-  return "$status"
+  IFS='' read -r -d '' ANSWER <&"$NODE_OUT" && return "$status"
+  status=0
+  wait "${PGID_OF[node]}" || status=$?
+  return $((status ? status : 70))
 }
 
 # Start a command as the leader of its own process group, recorded on disk before it runs. It keeps the
