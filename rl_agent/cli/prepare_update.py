@@ -32,10 +32,11 @@ def main(argv: list[str]) -> int:
         print()
         return 0
     summary = read_summary(yaml.parent)
-    print(
-        f"training on {summary.samples} of {summary.candidates} positive steps: {summary.new_steps} "
-        f"optimizer steps after {summary.steps_before}",
-        file=sys.stderr,
-    )
+    if not summary.is_trained:
+        print(
+            f"training on {summary.samples} of {summary.candidates} positive steps: {summary.new_steps} "
+            f"optimizer steps after {summary.steps_before}",
+            file=sys.stderr,
+        )
     print(yaml)
     return 0

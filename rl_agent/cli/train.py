@@ -5,7 +5,7 @@ import sys
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.address import interface_name
-from rl_agent.update.inputs import await_inputs
+from rl_agent.update.inputs import await_inputs, read_summary
 from rl_agent.update.launch import node_environment, place_of, training_command, training_environment
 from rl_agent.update.render import setup_of
 
@@ -37,6 +37,9 @@ def main(argv: list[str]) -> int:
         0.0 if place.node_rank == 0 else config.trainer.peer_timeout_s,
         on_wait=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    if read_summary(folder).is_trained:
+        print("this training has already come to its end", file=sys.stderr)
+        return 0
     setup = setup_of(plan, options.nodes)
     command = training_command(plan, options.iteration, setup, place)
     environment = training_environment(setup, os.environ, folder / "cache" / f"node-{place.node_rank}")

@@ -1,5 +1,6 @@
 """The checkpoints that a training leaves in its output folder."""
 
+import json
 import re
 from pathlib import Path
 
@@ -18,6 +19,11 @@ def find_checkpoint(training: Path) -> Path | None:
         if (folder / STATE).is_file() and any(folder.glob("*.safetensors")):
             return folder
     return None
+
+
+def global_step(checkpoint: Path) -> int:
+    """Optimizer steps that Trainer had counted."""
+    return json.loads((checkpoint / STATE).read_bytes())["global_step"]
 
 
 def _match(entry: Path) -> re.Match[str] | None:

@@ -41,6 +41,8 @@ class Prepared:
     """What Trainer counted when the update began: 0 where the learning rate's schedule starts anew."""
     new_steps: int
     nodes: int
+    is_trained: bool
+    """The training had already come to its end: only publishing is left."""
     files: dict[str, FileDigest]
 
     @property
@@ -52,11 +54,8 @@ _PREPARED = TypeAdapter(Prepared)
 
 
 def forget(folder: Path) -> None:
-    """Remove what an earlier preparation left: nobody may train on it by mistake."""
-    for name in (SUMMARY_FILE, TRAIN_FILE, DEEPSPEED_FILE):
-        remove(folder / name)
-    for dataset in folder.glob(f"*{_DATASET}"):
-        remove(dataset)
+    """Let an earlier preparation count no longer: what it left cannot be trained on any more."""
+    remove(folder / SUMMARY_FILE)
 
 
 def digest_datasets(folder: Path) -> dict[str, FileDigest]:

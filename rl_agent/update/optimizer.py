@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config import TrainerConfig
-from rl_agent.update.checkpoints import STATE
+from rl_agent.update.checkpoints import STATE, global_step
 from rl_agent.update.render import Setup
 
 _ENDLESS = ("constant", "constant_with_warmup")
@@ -64,8 +64,7 @@ def find_progress(folder: Path) -> Progress | None:
     shards = sum(1 for _ in folder.glob("global_step*/*_optim_states.pt"))
     if not shards and not (folder / "optimizer.pt").is_file():
         return None
-    step = json.loads((folder / STATE).read_bytes())["global_step"]
-    return Progress(folder, step, (folder / "adapter_config.json").is_file(), shards)
+    return Progress(folder, global_step(folder), (folder / "adapter_config.json").is_file(), shards)
 
 
 def needs_reshape(progress: Progress, setup: Setup) -> bool:

@@ -7,9 +7,11 @@ Shards are read twice, each time without the tokens: once for what decides, once
 that were drawn. Everything is written anew, so that a repeated call gives the same files.
 """
 
+import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,12 @@ from rl_agent.update.inputs import (
 )
 from rl_agent.update.optimizer import update_steps
 from rl_agent.update.render import setup_of, to_yaml, training_arguments
-from rl_agent.update.start import choose_start, find_interrupted
+from rl_agent.update.start import choose_start, find_interrupted, is_finished, same_update
 from rl_agent.update.weights import local_folder, parameters, read_tensors, size_bytes
 
 _OUTCOME = TypeAdapter(select.Outcome)
 _DIALOGUE = TypeAdapter(Dialogue)
+_log = logging.getLogger(__name__)
 
 
 def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
@@ -75,11 +78,17 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     _export(folder, shards, chosen, held_out, _stop_texts(config))
 
     model = resolve_model(config).path
-    interrupted = find_interrupted(paths, iteration, before, model, digest_datasets(folder))
+    training = paths.training_dir(iteration)
+    before = same_update(before, model, digest_datasets(folder))
+    if before is not None and is_finished(training, before):
+        _log.info("the training had come to its end: only publishing is left")
+        write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
+        return folder / TRAIN_FILE
     new_steps = update_steps(len(chosen), setup.world_size, config.trainer)
+    interrupted = find_interrupted(paths, iteration, before) if before is not None else None
     start = choose_start(plan, iteration, setup, new_steps, interrupted)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(held_out))
-    remove(paths.training_dir(iteration))  # what is gone on with has a second name in the resume folder
+    remove(training)  # what is gone on with has a second name in the resume folder
     write_whole(folder / TRAIN_FILE, to_yaml(arguments))
     summary = Prepared(
         samples=len(chosen),
@@ -91,6 +100,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         first_step=start.first_step,
         new_steps=new_steps,
         nodes=nodes,
+        is_trained=False,
         files=digest_inputs(folder),
     )
     write_summary(folder, summary)

@@ -19,7 +19,7 @@ from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.errors import PublishError
 from rl_agent.paths import RunPaths
 from rl_agent.update import versions
-from rl_agent.update.checkpoints import STATE, find_checkpoint
+from rl_agent.update.checkpoints import STATE, find_checkpoint, global_step
 from rl_agent.update.checks import check_model
 from rl_agent.update.digest import digest_files
 from rl_agent.update.files import link_file, link_tree, remove, sync, sync_tree, write_whole
@@ -94,7 +94,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
         iteration=iteration,
         learning_rate=summary.learning_rate,
         samples=summary.samples,
-        update_steps=summary.steps_before - summary.first_step + _global_step(checkpoint),
+        update_steps=summary.steps_before - summary.first_step + global_step(checkpoint),
         created_at=now,
         files=digest_files(sorted(served_files)),
     )
@@ -103,10 +103,6 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
     growing.rename(folder)
     sync(folder.parent)
     return folder
-
-
-def _global_step(checkpoint: Path) -> int:
-    return json.loads((checkpoint / STATE).read_bytes())["global_step"]
 
 
 def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]) -> Path:

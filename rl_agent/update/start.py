@@ -15,7 +15,7 @@ from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.paths import RunPaths
 from rl_agent.update import versions
-from rl_agent.update.checkpoints import find_checkpoint
+from rl_agent.update.checkpoints import find_checkpoint, global_step
 from rl_agent.update.digest import FileDigest
 from rl_agent.update.inputs import DEEPSPEED_FILE, Prepared
 from rl_agent.update.optimizer import (
@@ -50,12 +50,24 @@ class Interrupted:
         return self.progress.global_step - self.before.first_step
 
 
-def find_interrupted(
-    paths: RunPaths, iteration: int, before: Prepared | None, model: str, datasets: dict[str, FileDigest]
-) -> Interrupted | None:
-    """The interrupted training of an update from `model` on `datasets`, if it left a state to go on with."""
-    if before is None or before.started_from != model or before.datasets != datasets:
-        return None
+def same_update(before: Prepared | None, model: str, datasets: dict[str, FileDigest]) -> Prepared | None:
+    """An earlier preparation if it was of the present update: from `model`, on `datasets`."""
+    is_same = before is not None and before.started_from == model and before.datasets == datasets
+    return before if is_same else None
+
+
+def is_finished(training: Path, before: Prepared) -> bool:
+    """Whether a training came to its last step; what it left was not published, or it would be served."""
+    checkpoint = find_checkpoint(training)
+    return (
+        checkpoint is not None
+        and global_step(checkpoint) == before.first_step + before.new_steps
+        and _is_finite(checkpoint)
+    )
+
+
+def find_interrupted(paths: RunPaths, iteration: int, before: Prepared) -> Interrupted | None:
+    """What a training that was prepared so left to go on with; None if it left nothing, or is at its end."""
     # A training that was resumed and saved nothing itself leaves what it resumed from.
     for folder in (find_checkpoint(paths.training_dir(iteration)), paths.update_dir(iteration) / RESUME):
         progress = find_progress(folder) if folder is not None else None

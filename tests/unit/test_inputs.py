@@ -34,6 +34,7 @@ def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> Prepared
         first_step=0,
         new_steps=4,
         nodes=nodes,
+        is_trained=False,
         files=digest_inputs(folder),
     )
     write_summary(folder, summary)
@@ -107,12 +108,13 @@ def test_what_stays_amiss_ends_the_wait_with_its_name(tmp_path, damage, message)
         SharedFolder().wait(tmp_path, 2, 60.0)
 
 
-def test_an_update_that_was_forgotten_cannot_be_read(tmp_path):
+def test_an_update_that_was_forgotten_cannot_be_trained_on(tmp_path):
     write_inputs(tmp_path)
     forget(tmp_path)
     with pytest.raises(ConfigError, match="run prepare-update first"):
         read_summary(tmp_path)
-    assert not (tmp_path / TRAIN_FILE).exists()
+    with pytest.raises(DeadlineError, match="run prepare-update first"):
+        SharedFolder().wait(tmp_path, 2, 0.0)
 
 
 def test_the_summary_on_the_disk_is_plain_json(tmp_path):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
+from rl_agent.cli import publish as publish_verb
+from rl_agent.cli import train as train_verb
 from rl_agent.config import Plan
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.update import reshape
@@ -130,6 +132,25 @@ def serve(plan: Plan, *, global_step: int) -> None:
     switch(plan.paths, folder)
 
 
+def test_a_training_that_came_to_its_end_is_only_published(plan, caplog, capsys):
+    caplog.set_level("INFO")
+    plan_file = plan.paths.log_path / "plan.json"
+    plan.write(plan_file)
+    prepare(plan, 1)
+    trained = interrupt(plan, 60)
+
+    prepare(plan, 1, 2)
+
+    assert "the training had come to its end: only publishing is left" in caplog.text
+    words = ["--plan", str(plan_file), "--iteration", "1"]
+    place = ["--nodes", "2", "--node-rank", "1", "--master", "10.0.0.1:29500"]
+    assert train_verb.main([*words, *place]) == 0  # and starts nothing: it would replace this process
+    assert trained.exists()
+    publish_verb.main(words)
+    assert capsys.readouterr().out == f"{plan.paths.version_dir(1)}\t1\n"
+    assert value_of(plan.paths.version_dir(1)) == 0.75
+
+
 def without_optimizer(plan: Plan) -> None:
     (interrupt(plan, 30) / "optimizer.pt").unlink()
 
@@ -164,12 +185,12 @@ def no_training(plan: Plan) -> None:
         other_examples,
         another_model,
         no_training,
-        lambda plan: interrupt(plan, 60),
+        lambda plan: interrupt(plan, 60, value=float("nan")),
         lambda plan: interrupt(plan, 30, value=float("nan")),
     ],
     ids=[
         *("nothing was saved", "no optimizer", "half a checkpoint", "other examples", "another model"),
-        *("never prepared", "it was finished", "it had diverged"),
+        *("never prepared", "it had diverged at its end", "it had diverged"),
     ],
 )
 def test_the_update_begins_anew_where_there_is_nothing_to_go_on_with(plan, happen):

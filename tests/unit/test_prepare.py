@@ -83,12 +83,12 @@ def test_an_unfinished_iteration_does_not_count(plan_of):
     assert answers(prepare(plan, 2)) == ["done"]
 
 
-def test_nothing_positive_is_an_outcome_and_leaves_no_old_yaml(plan_of, capsys):
+def test_nothing_positive_is_an_outcome_that_leaves_nothing_to_train_on(plan_of, capsys):
     plan = plan_of()
+    collect(plan, 1, good(0))
+    prepare(plan, 1)
+    plan.paths.shard("train", 1).unlink()
     collect(plan, 1, good(0, reward=0.0), good(1, status=Status.FAILED))
-    stale = plan.paths.update_dir(1) / "train.yaml"
-    stale.parent.mkdir(parents=True)
-    stale.write_text("old")
     plan_file = plan.paths.log_path / "plan.json"
     plan.write(plan_file)
 
@@ -97,7 +97,8 @@ def test_nothing_positive_is_an_outcome_and_leaves_no_old_yaml(plan_of, capsys):
     said = capsys.readouterr()
     assert said.out == "\n"
     assert "nothing to train on: no step of the last 4 iterations is positive" in said.err
-    assert not stale.exists()
+    with pytest.raises(ConfigError, match="run prepare-update first"):
+        read_summary(plan.paths.update_dir(1))
 
 
 def test_short_responses_are_left_out_where_asked(plan_of):

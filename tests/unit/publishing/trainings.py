@@ -29,6 +29,7 @@ def finish_training(plan: Plan, iteration: int, *, value: float | None = None, *
         first_step=0,
         new_steps=4,
         nodes=1,
+        is_trained=False,
         files=digest_inputs(folder),
     )
     write_summary(folder, summary)
