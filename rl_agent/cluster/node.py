@@ -121,22 +121,9 @@ class Node:
     # --- coming and going ---
     def start(self) -> None:
         """Start the threads, and wait until this node may begin."""
-        look = self.coordinator.turn if self.coordinator else self.look
         self._heartbeat.beat()
-        for name, turn, least_pause_s in (
-            ("heartbeat", self._heartbeat.turn, _LEAST_PAUSE_S),
-            ("cluster", look, 0.0),
-        ):
-            turns = Turns(
-                name,
-                turn,
-                fail=self.fail,
-                say=self._say,
-                clock=self.clock,
-                patience_s=self._settings.lease_s / 2,
-                least_pause_s=least_pause_s,
-            )
-            self._turns.append(turns)
+        self._turns = self.make_turns()
+        for turns in self._turns:
             turns.start()
         is_ready = self._all_are_here if self.is_master else self._is_admitted
         self._wait("the start", is_ready, self._whom_to_start, timeout_s=self._settings.start_timeout_s)
@@ -207,6 +194,25 @@ class Node:
         self._bell.ring()
 
     # --- what the threads do ---
+    def make_turns(self) -> list[Turns]:
+        """The heartbeat and the look at the others, not started."""
+        look = self.coordinator.turn if self.coordinator else self.look
+        return [
+            Turns(
+                name,
+                turn,
+                fail=self.fail,
+                say=self._say,
+                clock=self.clock,
+                patience_s=self._settings.lease_s / 2,
+                least_pause_s=least_pause_s,
+            )
+            for name, turn, least_pause_s in (
+                ("heartbeat", self._heartbeat.turn, _LEAST_PAUSE_S),
+                ("cluster", look, 0.0),
+            )
+        ]
+
     def look(self) -> float:
         """A worker looks at the master's View; seconds until the next look."""
         now = self.clock()
