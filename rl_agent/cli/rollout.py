@@ -77,7 +77,8 @@ def _pass_on(signal_number: int) -> None:
 def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> tuple[str | None, int]:
     """The result, or None and the number of the signal (INT, TERM) that cancelled it.
 
-    A second signal ends the process at once. Afterwards the process is as it was.
+    A second Ctrl+C ends the process at once; a second TERM does not, as run.sh and Slurm may each send one.
+    Afterwards the process is as it was.
     """
     import uvloop
 
@@ -124,7 +125,8 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 
 def _cancel(job: asyncio.Task[Any], number: int, received: list[int]) -> None:
-    if received:
+    if not received:
+        received.append(number)
+        job.cancel()
+    elif number == signal.SIGINT:
         os._exit(128 + received[0])
-    received.append(number)
-    job.cancel()
