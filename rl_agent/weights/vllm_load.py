@@ -1,0 +1,145 @@
+"""Bring a version that is on this host into a running vLLM server.
+
+    verify the bytes ─► pause, keeping requests ─► load on every worker ─► drop caches ─► resume
+      (while it generates)        │                       │ fails
+                                  │                       ▼
+                                  └───────── load the version before ─► resume, and say what failed
+
+Requests that were running go on with the tokens they have; their next tokens come from the new weights. The
+server never resumes with weights of two versions: when neither version can be loaded it stays paused, and
+`TornEngine` says so.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.checksums import wrong_pieces
+from rl_agent.weights.store import FULL, Snapshot
+
+WORKER_EXTENSION = "rl_agent.weights.vllm_worker.WeightsWorker"
+"""Value of vLLM's `--worker-extension-cls`; the routes used here need VLLM_SERVER_DEV_MODE=1 as well."""
+
+_MOST_THREADS = 4
+
+
+class TornEngine(WeightsError):
+    """The server is paused and holds no version. It has to be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    weight_version: int
+    pause_s: float
+    """Time in which the server gave no token."""
+    load_s: float
+    """The slowest worker's part of that."""
+    fingerprints: tuple[str, ...]
+    """Of the parameters of each worker; engines alike at the same version have the same."""
+
+
+class VllmServer:
+    """The routes of one server that concern weights; it listens on this host."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
+        self._session = session
+        self._url = url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def load(self, snapshot: Snapshot, *, previous: Snapshot | None) -> LoadReport:
+        """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
+
+        Whoever cancels this leaves the server paused; the next load takes it on from there.
+        """
+        await asyncio.to_thread(_verify, snapshot)
+        began = time.monotonic()
+        try:
+            await self._post("/pause", {"mode": "keep", "clear_cache": "true"})
+        except WeightsError:
+            with contextlib.suppress(WeightsError):  # it may be paused although its answer did not come
+                await self._post("/resume")
+            raise
+        try:
+            results = await self._load_and_reset(snapshot)
+        except WeightsError as error:
+            await self._go_back(previous, error)
+            raise
+        await self._post("/resume")
+        return LoadReport(
+            weight_version=snapshot.weight_version,
+            pause_s=time.monotonic() - began,
+            load_s=max(float(result["load_s"]) for result in results),
+            fingerprints=tuple(str(result["fingerprint"]) for result in results),
+        )
+
+    async def fingerprints(self) -> tuple[str, ...]:
+        return tuple(map(str, await self._call("rl_agent_fingerprint")))
+
+    async def _go_back(self, previous: Snapshot | None, why: WeightsError) -> None:
+        if previous is None:
+            raise TornEngine(f"{self._url}: {why}; there is no earlier version to go back to") from why
+        try:
+            await self._load_and_reset(previous)
+            await self._post("/resume")
+        except WeightsError as error:
+            raise TornEngine(f"{self._url}: {why}; going back failed as well: {error}") from error
+
+    async def _load_and_reset(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        digest = snapshot.manifest.digest
+        arguments = [str(snapshot.folder.parent), snapshot.weight_version, digest]
+        results = await self._call("rl_agent_load_weights", arguments)
+        if not results or any(
+            not isinstance(result, dict) or result.get("digest") != digest for result in results
+        ):
+            raise WeightsError(f"{self._url}: a worker did not load version {snapshot.weight_version}")
+        await self._reset_caches()
+        await self._post("/update_weight_version", body={"new_version": str(snapshot.weight_version)})
+        return results
+
+    async def _reset_caches(self) -> None:
+        """What was computed with the old weights must not be met by requests under the new ones."""
+        answer = await self._post("/reset_prefix_cache", {"reset_running_requests": "true"})
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise WeightsError(f"{self._url}: could not reset its prefix cache")
+        for route in ("/reset_mm_cache", "/reset_encoder_cache"):
+            await self._post(route)
+
+    async def _call(self, method: str, arguments: list[Any] | None = None) -> list[Any]:
+        answer = await self._post("/collective_rpc", body={"method": method, "args": arguments or []})
+        results = answer.get("results") if isinstance(answer, dict) else None
+        return results if isinstance(results, list) else []
+
+    async def _post(
+        self, route: str, query: dict[str, str] | None = None, *, body: dict[str, Any] | None = None
+    ) -> Any:
+        """The JSON that a route answers, None if it answers nothing. Raises WeightsError if it fails."""
+        try:
+            # A connection each: after an error the server closes the one it came on, and the next request,
+            # which must not be sent twice, would meet the closing.
+            async with self._session.post(
+                self._url + route,
+                params=query,
+                json=body,
+                timeout=self._timeout,
+                headers={"Connection": "close"},
+            ) as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise WeightsError(f"{self._url}{route}: status {response.status}: {text[:500]}")
+                return await response.json() if text else None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise WeightsError(f"{self._url}{route}: {error or type(error).__name__}") from error
+
+
+def _verify(snapshot: Snapshot) -> None:
+    full = snapshot.manifest.full
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    wrong = wrong_pieces(snapshot.map(FULL), full.piece_bytes, full.digests, threads=threads)
+    if wrong:
+        raise WeightsError(f"{snapshot.folder}: {len(wrong)} pieces differ from their digests")

@@ -1,0 +1,120 @@
+"""Runs inside vLLM's workers: loads a version that lies on this host into the model that is being served.
+
+vLLM mixes the class into its worker (`--worker-extension-cls rl_agent.weights.vllm_worker.WeightsWorker`) and
+calls its methods by name through `/collective_rpc`. It opens files and no connection. Every worker reads the
+whole version from the same memory, and the model's own loader takes the worker's share of each tensor, so any
+tensor parallelism works; beyond the version itself, memory is needed for one layer.
+
+Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 to 0.32 have.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.manifest import TensorEntry, TensorSpec
+from rl_agent.weights.sources import Checkpoint, tensor_at
+from rl_agent.weights.store import FULL, Snapshot, open_snapshot
+
+if TYPE_CHECKING:
+    import torch
+
+Shapes = dict[str, tuple[int, ...]]
+
+_HEAD = "lm_head.weight"
+"""May be left out of a version whose model ties it to the embedding."""
+_PART_VALUES = 2**22
+_MODULUS = 2**61 - 1
+
+
+class WeightsWorker:
+    """Adds to vLLM's worker. Names start alike so that none meets one of vLLM's."""
+
+    reload_weights: Any
+    model_runner: Any
+    model_config: Any
+    _rl_agent_shapes: Shapes | None = None
+
+    def rl_agent_load_weights(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
+        """Serve a version from the next step on. The engine must be paused.
+
+        Raises WeightsError, and leaves the model as it is, if the version there is not the announced one or
+        not one of this model. An error from the loader itself leaves the model torn.
+        """
+        began = time.monotonic()
+        snapshot = open_snapshot(Path(root), weight_version)
+        if snapshot.manifest.digest != digest:
+            raise WeightsError(f"{snapshot.folder}: is not the announced version")
+        shapes = _shapes(snapshot.manifest.tensors, snapshot.manifest.aliases)
+        self._rl_agent_check(snapshot.folder, shapes)
+        self.reload_weights(weights_iterator=_tensors(snapshot))
+        self._rl_agent_shapes = shapes
+        return {
+            "weight_version": weight_version,
+            "digest": digest,
+            "load_s": time.monotonic() - began,
+            "fingerprint": self.rl_agent_fingerprint(),
+        }
+
+    def _rl_agent_check(self, folder: Path, shapes: Shapes) -> None:
+        """Compare with what was loaded before: a loader that meets a strange name stops halfway."""
+        known = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
+        if known is None:
+            return
+        differing = sorted(
+            name
+            for name in shapes.keys() | known.keys()
+            if shapes.get(name) != known.get(name) and not (name.endswith(_HEAD) and name not in shapes)
+        )
+        if differing:
+            raise WeightsError(
+                f"{folder}: is of another model: {differing[0]} is missing, new or of another shape"
+            )
+
+    def rl_agent_fingerprint(self) -> str:
+        """A number for the bits of all parameters of this worker, equal on engines that serve the same."""
+        return fingerprint(self.model_runner.get_model().named_parameters())
+
+
+def fingerprint(parameters: "Iterable[tuple[str, torch.Tensor]]") -> str:
+    """Computed where the parameters lie. Finds errors, not intent: digests of versions are for that."""
+    import torch
+
+    total = 0
+    with torch.inference_mode():
+        for name, parameter in sorted(parameters, key=lambda item: item[0]):
+            flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
+            total = (total * 1_000_003 + sum(name.encode()) + flat.numel()) % _MODULUS
+            for start in range(0, flat.numel(), _PART_VALUES):
+                part = flat[start : start + _PART_VALUES].to(torch.int64)
+                places = torch.arange(1, part.numel() + 1, device=part.device)
+                total = (total * 1_000_003 + int((part * places).sum())) % _MODULUS
+    return f"{total:016x}"
+
+
+def _shapes(tensors: Iterable[TensorEntry | TensorSpec], aliases: dict[str, str]) -> Shapes:
+    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    return shapes | {alias: shapes[name] for alias, name in aliases.items()}
+
+
+def _shapes_of_folder(folder: Path) -> Shapes | None:
+    """What the model that vLLM was started on is made of; None where that cannot be seen."""
+    try:
+        checkpoint = Checkpoint.of(folder)
+    except WeightsError:
+        return None
+    return _shapes(checkpoint.specs, checkpoint.aliases)
+
+
+def _tensors(snapshot: Snapshot) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Every name of the version with its tensor; tied tensors come under each of their names, once in memory.
+
+    A model that ties them takes what it needs: loaders skip an output layer that is the embedding.
+    """
+    view = snapshot.map(FULL)
+    by_name = {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
+    yield from by_name.items()
+    for alias, name in snapshot.manifest.aliases.items():
+        yield alias, by_name[name]

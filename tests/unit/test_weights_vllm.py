@@ -1,0 +1,167 @@
+"""A server is paused only for a version that is right, and resumes only with one version whole."""
+
+import asyncio
+
+import aiohttp
+import pytest
+import torch
+from aiohttp import web
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.store import FULL
+from rl_agent.weights.vllm_load import TornEngine, VllmServer
+from rl_agent.weights.vllm_worker import WeightsWorker, fingerprint
+from tests.unit.weight_versions import publish_steps, state_of
+
+
+class FakeServer:
+    """Answers vLLM's routes; `failing` names the (route, version) pairs that do not work."""
+
+    def __init__(self, failing=()):
+        self.failing = set(failing)
+        self.calls = []
+        self.is_paused = False
+        self.weight_version = 0
+
+    async def answer(self, request):
+        body = await request.json() if request.can_read_body else {}
+        version = body["args"][1] if body.get("args") else None
+        self.calls.append(request.path)
+        if (request.path, version) in self.failing or (request.path, None) in self.failing:
+            return web.Response(status=500, text="broken")
+        if request.path == "/pause":
+            self.is_paused = True
+        if request.path == "/resume":
+            self.is_paused = False
+        if request.path == "/collective_rpc":
+            self.weight_version = version
+            digest = body["args"][2]
+            return web.json_response({"results": [{"digest": digest, "load_s": 0.1, "fingerprint": "f"}]})
+        if request.path == "/reset_prefix_cache":
+            return web.json_response({"success": True})
+        return web.Response()
+
+
+async def load(server, store, weight_version, previous):
+    app = web.Application()
+    app.router.add_post("/{route}", server.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            running = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
+            with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
+                return await running.load(snapshot, previous=older if previous else None)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def store(tmp_path):
+    with publish_steps(tmp_path, 2) as opened:
+        yield opened
+
+
+def test_caches_are_dropped_between_the_load_and_going_on(store):
+    server = FakeServer()
+    report = asyncio.run(load(server, store, 2, 1))
+    assert server.calls == [
+        "/pause",
+        "/collective_rpc",
+        "/reset_prefix_cache",
+        "/reset_mm_cache",
+        "/reset_encoder_cache",
+        "/update_weight_version",
+        "/resume",
+    ]
+    assert (report.weight_version, report.load_s, report.fingerprints) == (2, 0.1, ("f",))
+
+
+def test_a_damaged_version_is_refused_before_the_server_is_paused(store):
+    server = FakeServer()
+    with store.hold(2) as snapshot:
+        path = snapshot.path(FULL)
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(WeightsError, match="differ from their digests"):
+        asyncio.run(load(server, store, 2, 1))
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("broken", [("/collective_rpc", 2), ("/pause", None)])
+def test_a_version_that_cannot_be_loaded_leaves_the_one_before_serving(store, broken):
+    server = FakeServer({broken})
+    with pytest.raises(WeightsError, match="broken") as caught:
+        asyncio.run(load(server, store, 2, 1))
+    assert not isinstance(caught.value, TornEngine)
+    assert not server.is_paused
+    assert server.weight_version == (1 if broken[0] == "/collective_rpc" else 0)
+
+
+@pytest.mark.parametrize(
+    ("failing", "previous"),
+    [
+        ({("/collective_rpc", 1), ("/collective_rpc", 2)}, 1),
+        ({("/collective_rpc", 2)}, None),
+        ({("/reset_prefix_cache", None)}, 1),
+    ],
+)
+def test_a_server_that_holds_no_version_stays_paused(store, failing, previous):
+    server = FakeServer(failing)
+    with pytest.raises(TornEngine):
+        asyncio.run(load(server, store, 2, previous))
+    assert server.is_paused
+
+
+class FakeWorker(WeightsWorker):
+    def __init__(self, model):
+        self.model_config = type("Config", (), {"model": str(model)})
+        self.model_runner = self
+        self.loaded = {}
+
+    def reload_weights(self, weights_iterator):
+        self.loaded = dict(weights_iterator)
+
+    def get_model(self):
+        return self
+
+    def named_parameters(self):
+        return self.loaded.items()
+
+
+def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
+    worker = FakeWorker(tmp_path / "not a folder")
+    with store.hold(2) as snapshot:
+        result = worker.rl_agent_load_weights(str(store.root), 2, snapshot.manifest.digest)
+        assert worker.loaded.keys() == state_of(snapshot).keys()
+        assert result["fingerprint"] == fingerprint(state_of(snapshot).items())
+
+
+def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_its_weights(store, tmp_path):
+    from rl_agent.weights.publish import Publisher
+    from rl_agent.weights.sources import StateDict
+    from tests.unit.weight_versions import settings
+
+    worker = FakeWorker(tmp_path)
+    with store.hold(2) as two:
+        worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+    before = worker.rl_agent_fingerprint()
+    other = Publisher(store, settings()).publish(3, StateDict.of({"norm.weight": torch.ones(7)}))
+    with pytest.raises(WeightsError, match="is of another model"):
+        worker.rl_agent_load_weights(str(store.root), 3, other.manifest.digest)
+    with pytest.raises(WeightsError, match="not the announced version"):
+        worker.rl_agent_load_weights(str(store.root), 2, "0" * 64)
+    with pytest.raises(WeightsError, match="is not a weight version"):
+        worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)
+    assert worker.rl_agent_fingerprint() == before
+
+
+def test_a_fingerprint_sees_any_changed_bit_and_any_swap_but_no_order_of_names():
+    state = {"a": torch.arange(10.0), "b": torch.zeros(3), "c": torch.zeros(0)}
+    same = fingerprint(reversed(state.items()))
+    assert fingerprint(state.items()) == same
+    bits = state["a"].clone()
+    bits.view(torch.int32)[4] ^= 1
+    swapped = state["a"][torch.tensor([1, 0, *range(2, 10)])]
+    for changed in ({"a": bits}, {"a": swapped}, {"b": torch.tensor([0.0, -0.0, 0.0])}):
+        assert fingerprint((state | changed).items()) != same
