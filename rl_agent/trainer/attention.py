@@ -7,15 +7,18 @@ sequence, which is exact, needs no mask, and costs Σ L² rather than (Σ L)².
 """
 
 import inspect
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 NAME = "packed"
+
+_SUPPORTED = frozenset(inspect.signature(varlen_attn).parameters)
+"""What this PyTorch's variable-length attention can be asked for: it differs between versions."""
 
 
 def packed_attention(
@@ -45,31 +48,19 @@ def packed_attention(
 def _flash(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, boundaries: Tensor, max_length: int
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    supported = _varlen_parameters()
-    options: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in supported else {"is_causal": True}
-    if "scale" in supported:
+    options: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in _SUPPORTED else {"is_causal": True}
+    if "scale" in _SUPPORTED:
         options["scale"] = scaling
-    elif scaling != query.shape[-1] ** -0.5:
+    else:  # its own scale is 1 / √size
         query = query * (scaling * query.shape[-1] ** 0.5)
-    if "enable_gqa" in supported:
+    if "enable_gqa" in _SUPPORTED:
         options["enable_gqa"] = True
     else:
         copies = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-    output = varlen_attn(q, k, v, boundaries, boundaries, max_length, max_length, **options)
-    assert isinstance(output, Tensor)
+    output: Any = varlen_attn(q, k, v, boundaries, boundaries, max_length, max_length, **options)
     return output[None]
-
-
-@cache
-def _varlen_parameters() -> frozenset[str]:
-    """What this PyTorch's variable-length attention can be asked for: it differs between versions."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def register() -> None:

@@ -8,6 +8,8 @@ from rl_agent.trainer.admission import Versions
 from rl_agent.trainer.policy import Policy, build_model
 from rl_agent.trainer.samples import Group, Sample, Segment
 
+torch.set_num_threads(1)  # threads cost a tiny model more than they give
+
 VOCABULARY = 131
 
 
@@ -44,16 +46,18 @@ def random_segment(generator: np.random.Generator, *, turns: int = 2, longest: i
     return Segment(token_ids.astype(np.int32), is_response, behaviour.astype(np.float32))
 
 
-def random_groups(count: int, *, size: int = 4, seed: int = 0, longest: int = 24) -> list[Group]:
-    """Groups whose episodes have one to three turns, one of them in two segments, and rewards in [0, 1]."""
+def random_groups(
+    count: int, *, size: int = 4, seed: int = 0, longest: int = 24, turns: int | None = None
+) -> list[Group]:
+    """Groups with rewards in [0, 1]; their episodes have `turns`, or one to three, one in two segments."""
     generator = np.random.default_rng(seed)
     groups = []
     for index in range(count):
         samples = []
         for attempt in range(size):
             segments = tuple(
-                random_segment(generator, turns=int(generator.integers(1, 4)), longest=longest)
-                for _ in range(2 if attempt == 1 else 1)
+                random_segment(generator, turns=turns or int(generator.integers(1, 4)), longest=longest)
+                for _ in range(2 if attempt == 1 and turns is None else 1)
             )
             samples.append(
                 Sample(f"task-{index}:0:{attempt}", segments, float(generator.random()), Versions(0, 0))
