@@ -1,4 +1,4 @@
-"""The first tutorial, typed as it stands: its commands end well, and the model gets better at its task."""
+"""The tutorials, typed as they stand and in their order: their commands end well, and do what they say."""
 
 import os
 import re
@@ -10,6 +10,8 @@ import pytest
 
 from rl_agent.monitor.report import reward_rows
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.manifest import read_iteration
+from rl_agent.rollout.shard import TRAJECTORY
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ("scripts", "configs", "data", "docs", "rl_agent", "requirements", "setup.py", "pyproject.toml")
@@ -21,17 +23,32 @@ def commands(page: Path) -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A copy of the project that shares the environment, so that nothing is written into the real one."""
+def copy_project(folder: Path) -> Path:
+    """A copy that shares the environment, so that nothing is written into the real one."""
     for name in TREE:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
         else:
-            shutil.copy2(source, tmp_path / name)
-    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    return tmp_path
+            shutil.copy2(source, folder / name)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """Where the tutorials are typed, one after the other."""
+    return copy_project(tmp_path_factory.mktemp("project"))
+
+
+def type_in(folder: Path, block: str) -> str:
+    """What a block of commands prints; it has to end well."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        ["bash", "-euc", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
 
 
 def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
@@ -41,16 +58,7 @@ def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
     blocks[0] = f"{quickstart} --iterations 2"  # two of the four iterations show it
 
     for block in blocks:
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(
-            ["bash", "-euc", block],
-            cwd=checkout,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=1500,
-        )
-        assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        type_in(checkout, block)
 
     rows = reward_rows(RunPaths(checkout / "quickstart/run"))
     accuracy = [row["test/success_rate"] for row in rows.values()]
@@ -59,7 +67,23 @@ def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
     assert (checkout / "quickstart/run/reward.png").exists()
 
 
-def test_a_second_quickstart_skips_what_is_done(checkout):
+def test_three_nodes_on_one_machine_collect_and_train_together(checkout):
+    assert (checkout / "quickstart/base-model").exists(), "the first tutorial makes the tasks and the model"
+    for block in commands(checkout / "docs/tutorials/three-nodes.md"):
+        type_in(checkout, block)
+
+    paths = RunPaths(checkout / "quickstart/nodes")
+    for node in range(3):
+        assert "stopping" not in (checkout / f"node-{node}.log").read_text()
+    for split, episodes in (("train", 512), ("test", 100)):
+        keys = [trajectory.key for trajectory in read_iteration(paths, split, 1, TRAJECTORY)]
+        assert len(keys) == len(set(keys)) == episodes
+    assert len(list(paths.trajectory_dir("train").glob("*.iteration1_rank_[012]*"))) == 3
+    assert paths.model_link.resolve().name == "version-000001"
+
+
+def test_a_second_quickstart_skips_what_is_done(tmp_path):
+    checkout = copy_project(tmp_path)
     out = checkout / "quickstart"
     (out / "run").mkdir(parents=True)
     (out / "run/metrics.jsonl").write_text('{"iteration": 1, "test/success_rate": 0.5}\n')
