@@ -29,7 +29,7 @@ from rl_agent.cluster.work import Work
 from rl_agent.config import Config, Plan
 from rl_agent.errors import HarnessError, RetryLater
 
-_LEAST_PAUSE_S = 0.05
+_LEAST_PAUSE_S = 0.2
 """Between two beats."""
 _LONGEST_WAIT_S = 1.0
 _FAREWELL_S = 5.0
@@ -239,6 +239,10 @@ class Node:
             self._heartbeat.beat()
         elif self._turns:
             self._turns[0].poke()
+
+    def ring(self) -> None:
+        """Let whoever waits in this process look again."""
+        self._bell.ring()
 
     # --- waiting ---
     def _wait(

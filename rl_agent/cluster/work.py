@@ -4,7 +4,9 @@
     everybody   next_chunk ─► run it ─► report ─► next_chunk ─► … ─► None ─► more_or_closed ─► True: again
                                                                                           └─► False: done
 
-A node claims a chunk by creating `claims/<chunk>`; of all that try, one succeeds. It tells the master with
+A node claims a chunk by creating `claims/<chunk>`; of all that try, one succeeds. It takes those that are meant
+for others only when it is half idle itself, so that the shares hold where every node is as fast as its weight
+says; a joiner, for which none are meant, takes what it can run. It tells the master with
 its next beat what it has claimed and completed. A phase that was broken off on this node (its engine was
 lost) and is begun again goes on here: what was claimed and not reported comes first.
 """
@@ -50,6 +52,7 @@ class Node(Protocol):
     def check(self) -> None: ...
     def clock(self) -> float: ...
     def tell(self, *, now: bool) -> None: ...
+    def ring(self) -> None: ...
     async def wait_async(self, what: str, is_ready: Callable[[], bool], who: Callable[[], str]) -> None: ...
     def has_decision(self, key: PhaseKey) -> bool: ...
     def straggling(self, key: PhaseKey) -> str: ...
@@ -88,6 +91,10 @@ class Work:
         self._lock = threading.Lock()
         self._claimed: set[int] = set()
         self._completed: set[int] = set()
+        self._share = 0
+        """Episodes that are meant for this node."""
+        self._unfinished = 0
+        """Episodes that it has claimed and not reported."""
 
     def restart(self) -> None:
         """The node begins with the phase again: chunks that it did not complete come first."""
@@ -118,11 +125,14 @@ class Work:
         while self._own or self._others:
             is_own = bool(self._own)
             if not is_own:
+                if not self._may_help:
+                    return None
                 self._look_who_claimed()
             chunk = (self._own if is_own else self._others).popleft()
             if chunk not in self._taken and self._create_claim(chunk):
                 with self._lock:
                     self._claimed.add(chunk)
+                    self._unfinished += len(self._indices[chunk])
                 return self._chunk(chunk)
         return None
 
@@ -137,9 +147,13 @@ class Work:
         if chunk_id not in self._claimed:
             raise ValueError(f"chunk {chunk_id} of {self.key} was not claimed here")
         with self._lock:
+            if chunk_id not in self._completed:
+                self._unfinished -= len(self._indices[chunk_id])
             self._completed.add(chunk_id)
             is_idle = self._completed == self._claimed and not (self._own or self._others)
         self._node.tell(now=is_idle)
+        if self._others and self._may_help:
+            self._node.ring()
 
     def summary(self) -> WorkReport:
         """What the master is told with every beat."""
@@ -218,7 +232,11 @@ class Work:
 
     def _is_more_or_closed(self) -> bool:
         self._load_batches()
-        return bool(self._again or self._own or self._others) or self._is_closed
+        return bool(self._again or self._own or (self._others and self._may_help)) or self._is_closed
+
+    @property
+    def _may_help(self) -> bool:
+        return self._unfinished <= self._share / 2 or not self._share
 
     def _load_batches(self) -> None:
         """New chunks; where the shared folder does not show a batch yet, it is tried again later."""
@@ -234,6 +252,7 @@ class Work:
                 self._indices[batch.first_id + offset] = indices
             own, others = claim_order(len(batch.chunks), view.weights, self._node.rank)
             self._own.extend(batch.first_id + offset for offset in own)
+            self._share += sum(len(batch.chunks[offset]) for offset in own)
             self._others.extend(batch.first_id + offset for offset in others)
 
     def _chunk(self, chunk: int) -> Chunk:
