@@ -164,6 +164,7 @@ class SimulatedEngine:
     is_alive: bool = True
     is_stopped: bool = False
     is_stepping: bool = False
+    beats: bool = True
     attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
     sampled: int = 0
     random_: random.Random | None = None
@@ -220,7 +221,7 @@ class SimulatedEngine:
     def beat(self) -> None:
         if not self.is_alive:
             return
-        if not self.is_stopped:
+        if not self.is_stopped and self.beats:
             self.world.tell(events.Beat(self.engine_id))
         self.world.at(self.world.now + 1.0, self.beat)
 

@@ -38,6 +38,7 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     if event.text:
         request.texts.append(event.text)
     request.last_progress = now
+    engine.lease_until = max(engine.lease_until, now + state.rules.lease_s)  # what samples, lives
     engine.tokens_since_measure += len(event.token_ids)
     engine.useful_tokens += len(event.token_ids)
     state.account.tokens += len(event.token_ids)

@@ -9,10 +9,11 @@ runs on one event loop inside `run`, whose task group owns all jobs.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rl_agent.config import PoolConfig
@@ -164,7 +165,9 @@ class Pool:
         words = f": {reason}" if reason else ""
         log.info("engine %s (%s) is %s%s", engine.offer.name, engine_id[:8], state.value, words)
         if state is EngineState.GONE:
-            self.links.pop(engine_id, None)
+            reached = self.links.pop(engine_id, None)
+            if reached is not None and not reached.has_worker and engine.lease_until <= self.clock():
+                self.start(self._await_return(engine.offer, reached.link), f"await {engine.offer.name}")
             keeper = self._keepers.pop(engine_id, None)
             if keeper is not None:
                 keeper.cancel()
@@ -247,6 +250,19 @@ class Pool:
         try:
             async with asyncio.timeout(self.config.lease_s / 2):
                 await link.health()
-                return await link.load() or Load(0, 0)
         except (StreamError, TimeoutError):
             return None
+        try:
+            return await link.load() or Load(0, 0)
+        except StreamError:
+            return Load(0, 0)
+
+    async def _await_return(self, offer: EngineOffer, link: EngineLink) -> None:
+        """An engine without a worker that went silent may only have been too busy: take it back if so."""
+        deadline = self.clock() + self.config.start_timeout_s
+        while await self._look(link) is None:
+            if self.clock() > deadline:
+                return
+            await asyncio.sleep(self.config.probe_interval_s)
+        if not any(engine.offer.name == offer.name for engine in self.state.engines.values()):
+            self.register(replace(offer, engine_id=secrets.token_hex(16)), link, has_worker=False)

@@ -80,6 +80,19 @@ def test_a_silent_engine_is_gone_within_its_lease_and_its_tokens_are_kept():
     world.assert_all_right()
 
 
+def test_an_engine_that_sends_tokens_lives_however_late_its_beats_are():
+    world = World()
+    engine = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 800)
+    engine.beats = False
+    world.run(12.0)
+    assert state_of(world, engine) is EngineState.READY
+    engine.is_stopped = True
+    world.run(12.0 + RULES.lease_s + 0.1)
+    assert state_of(world, engine) is EngineState.GONE
+
+
 def test_a_drained_engine_loses_its_requests_at_once_and_leaves_at_the_deadline():
     world = World()
     engine = world.join("a")

@@ -103,5 +103,5 @@ def test_a_lease_is_the_longest_that_a_silent_death_stays_unnoticed():
     world.submit("r0", 5000)
     world.run(2.5)
     engine.die(silently=True)
-    world.run(2.0 + RULES.lease_s + 0.001)
+    world.run(2.5 + RULES.lease_s + 0.001)
     assert not world.state.engines

@@ -62,6 +62,20 @@ async def test_a_stopped_engine_is_noticed_within_its_lease():
         assert pool.batches.pool.open_requests() == 1
 
 
+async def test_an_engine_that_was_only_silent_comes_back_by_itself():
+    async with manager("lease_s=0.5", "heartbeat_s=0.1") as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        [first] = pool.state.engines
+        a.engine.stop()
+        await pool.until(lambda: not pool.state.engines)
+        a.engine.resume()
+        await pool.ready(1)
+        assert list(pool.state.engines) != [first]
+        await pool.submit("run", [10])
+        assert len(await pool.samples("run")) == 1
+
+
 async def test_a_consumer_that_reconnects_sees_each_sample_exactly_once():
     async with manager() as pool, serving(engine()) as a:
         await pool.join(a.url)
