@@ -209,6 +209,13 @@ class MemoryFolder:
         return sorted({name.partition("/")[0] for name in below})
 
 
+class LoneFolder(MemoryFolder):
+    """Shared with nobody: what is claimed there need not be kept, however much it is."""
+
+    def create_exclusive(self, name: str, record: Record) -> bool:
+        return True
+
+
 class LaggingFolder:
     """Shows the writes of others late and out of order, as NFS with attribute caching does, and worse.
 

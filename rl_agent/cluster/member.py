@@ -13,7 +13,7 @@ from rl_agent.cluster import records, stacks
 from rl_agent.cluster.coordinator import Coordinator
 from rl_agent.cluster.events import Awaited, Decided, Ordered, Regrouped
 from rl_agent.cluster.flags import flag_record
-from rl_agent.cluster.folder import Folder, MemoryFolder, SharedFolder, open_folder
+from rl_agent.cluster.folder import Folder, LoneFolder, SharedFolder, open_folder
 from rl_agent.cluster.heartbeat import Driver
 from rl_agent.cluster.node import Node, in_background, print_line
 from rl_agent.cluster.records import Decision, Flag, MemberView, Order, Outcome, PhaseKey
@@ -83,7 +83,7 @@ class Member(Node):
         command = plan.command.model_copy(update={"num_nodes": 1, "rank": 0, "rank_weights": (1,)})
         plan = plan.model_copy(update={"command": command})
         durable = SharedFolder(plan.config.log_path)
-        member = cls(plan, folder=MemoryFolder(), durable=durable, say=lambda line: None)
+        member = cls(plan, folder=LoneFolder(), durable=durable, say=lambda line: None)
         member._heartbeat.beat()
         return member
 
