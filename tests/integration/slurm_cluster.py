@@ -8,6 +8,7 @@ in /proc, which takes neither root nor cgroups.
 import contextlib
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -48,6 +49,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+TaskProlog={folder}/task_prolog
 ReturnToService=2
 KillWait={kill_wait_s}
 """
@@ -55,6 +57,13 @@ NODE = "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=
 PARTITIONS = """\
 PartitionName=main Nodes=ALL Default=YES State=UP PriorityTier=2 PreemptMode=OFF
 PartitionName=preemptible Nodes=ALL State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=30
+"""
+
+TASK_PROLOG = """\
+#!/bin/sh
+# What is written here becomes the task's environment. The nodes are one host: each has a port for its engine.
+read -r port <"{folder}/engine-port-$SLURMD_NODENAME"
+echo "export HYDRA_OVERRIDES=engine.port=$port"
 """
 
 
@@ -143,9 +152,13 @@ class SlurmCluster:
         text = CONFIGURATION.format(
             host=host, port=ports[0], user=getpass.getuser(), folder=self.folder, kill_wait_s=KILL_WAIT_S
         )
-        for node, port in zip(self.nodes, ports[1:], strict=True):
+        for node, port, engine_port in zip(self.nodes, ports[1:], quiet_ports(len(self.nodes)), strict=True):
             (self.folder / f"spool-{node}").mkdir()
+            (self.folder / f"engine-port-{node}").write_text(f"{engine_port}\n")
             text += NODE.format(node=node, host=host, port=port)
+        task_prolog = self.folder / "task_prolog"
+        task_prolog.write_text(TASK_PROLOG.format(folder=self.folder))
+        task_prolog.chmod(0o755)
         (self.folder / "slurm.conf").write_text(text + PARTITIONS)
         # Before 24.05 none cannot be named; the old kind is loaded then, and touches nothing.
         kind = "disabled" if slurm_version() >= (24, 5) else "cgroup/v1"
@@ -233,12 +246,22 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, words: Callable[
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Held open together, so that no two are the same."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    return _bindable([0] * count)
+
+
+def quiet_ports(count: int) -> Sequence[int]:
+    """Free ports that no program is given by chance while nobody listens on them."""
+    lowest_by_chance = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return _bindable(random.sample(range(10_000, lowest_by_chance), 10 * count))[:count]
+
+
+def _bindable(ports: Sequence[int]) -> list[int]:
+    """Those that can be bound, held open together so that no two are the same; 0 is any."""
+    found = []
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(probe.getsockname()[1])
+    return found
