@@ -39,7 +39,8 @@ class AdamW:
         self.steps = 0
         self._settings = settings
         self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.moments = {name: (self._zeros(p, offload), self._zeros(p, offload)) for name, p in self.named()}
+        first, second = self._zeros(offload), self._zeros(offload)
+        self.moments = {name: (first[name], second[name]) for name in self._parameters}
 
     def named(self) -> Iterable[tuple[str, nn.Parameter]]:
         return self._parameters.items()
@@ -68,12 +69,16 @@ class AdamW:
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the host's copies are whole before anyone reads them
 
-    @staticmethod
-    def _zeros(parameter: nn.Parameter, offload: bool) -> Tensor:
-        part = local(parameter)
-        if not offload or part.device.type == "cpu":
-            return torch.zeros_like(part)
-        return torch.zeros(part.shape, dtype=part.dtype, pin_memory=True)
+    def _zeros(self, offload: bool) -> dict[str, Tensor]:
+        """One tensor for each weight, cut from one allocation: pinned memory comes in powers of two."""
+        parts = {name: local(parameter) for name, parameter in self.named()}
+        if offload and torch.cuda.is_available():
+            memory = torch.zeros(sum(part.numel() for part in parts.values()), pin_memory=True)
+        else:
+            device = next((part.device for part in parts.values()), None)
+            memory = torch.zeros(sum(part.numel() for part in parts.values()), device=device)
+        cuts = memory.split([part.numel() for part in parts.values()])
+        return {name: cut.view(part.shape) for (name, part), cut in zip(parts.items(), cuts, strict=True)}
 
 
 def scale_gradients(module: nn.Module, ranks: Ranks, divisor: float) -> float:
