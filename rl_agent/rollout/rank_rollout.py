@@ -36,8 +36,10 @@ class Membership(Protocol):
     @property
     def incarnation(self) -> str: ...
     @property
+    def is_master(self) -> bool: ...
+    @property
     def is_alone(self) -> bool:
-        """No other member is alive: whatever is not claimed yet is this rank's."""
+        """No other member is alive; of the master: whatever is not claimed yet is its own."""
 
     def set_doing(self, text: str) -> None: ...
     def check(self) -> None:
@@ -101,7 +103,7 @@ class RankRollout:
             writer=shard,
             judge=judge,
             on_recorded=self._metrics.add,
-            whole=lambda: len(sample) if member.is_alone else None,
+            whole=lambda: len(sample) if member.is_master and member.is_alone else None,
         )
 
     def count(self, recorded: Iterable[Trajectory]) -> int:

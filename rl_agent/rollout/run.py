@@ -46,8 +46,6 @@ class Work(lead.Work, Protocol):
 class Member(Membership, Protocol):
     """A node of the run, as a rollout needs it of `cluster.member.Member`."""
 
-    @property
-    def is_master(self) -> bool: ...
     def work(self, iteration: int, phase: Phase) -> Work: ...
 
 

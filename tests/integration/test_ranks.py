@@ -145,13 +145,13 @@ def test_shares_follow_the_weights_where_speeds_do_and_each_episode_is_there_onc
 
 
 def test_a_slow_rank_sheds_work_to_the_others(ranks):
-    for rank, latency_s in enumerate((0.05, 0.5)):
+    for rank, latency_s in enumerate((0.25, 2.5)):
         command = {"rank": rank, "num_nodes": 2, "rank_weights": (1, 1)}
         ranks.start(ranks.plan(latency_s=latency_s, **command))
 
     assert ranks.wait(0)[:2] == (0, complete(200))
     assert ranks.wait(1)[0] == 0
-    assert 0 < ranks.by_rank()[1] < 60
+    assert 0 < ranks.by_rank()[1] < 75  # of 100 that were meant for it
 
 
 def test_a_killed_rank_has_its_chunks_taken_over_and_its_file_counts_up_to_the_cut(ranks):

@@ -48,6 +48,7 @@ class Engine(FakeEngine):
 class Member:
     rank: int
     incarnation: str
+    is_master: bool = False
     is_alone: bool = False
     error: Exception | None = None
     doing: str = ""
@@ -141,6 +142,13 @@ async def test_the_others_see_how_far_it_is(tmp_path):
     member = Member(1, "abc")
     await collect(tmp_path, member, OneChunk(0, 1))
     assert member.doing.startswith("train iteration 1: 0 of ")
+
+
+@pytest.mark.parametrize(("is_master", "submitted"), [(True, 2), (False, 1)])
+async def test_only_a_master_that_is_alone_has_the_whole_iteration_to_itself(tmp_path, is_master, submitted):
+    member = Member(0, "abc", is_master=is_master, is_alone=True)  # a worker whose master has just left
+    _, rollout = await collect(tmp_path, member, OneChunk(0))
+    assert rollout.collector.submitted == submitted
 
 
 async def test_an_episode_that_two_files_hold_is_counted_once(tmp_path):
