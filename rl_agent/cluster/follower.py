@@ -51,12 +51,12 @@ class Follower:
         if found.master == self.answers and self._incarnation in found.refused:
             reason = found.refused[self._incarnation]
             raise ConfigError(f"the master, rank 0 ({found.host}), refuses this node: {reason}")
-        if found.ended is not None:
-            raise RetryLater(f"the run has ended before this node came: {found.ended.reason}")
         is_change = found.master != self.answers
         self.answers = found.master
         if found.member(self._incarnation) is not None:
             self.view, self.silent_s, is_change = found, 0.0, True
+        elif found.ended is not None:
+            raise RetryLater(f"the run has ended before this node came: {found.ended.reason}")
         return is_change
 
     def _check_stranger(self, found: View) -> None:

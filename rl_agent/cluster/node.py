@@ -29,9 +29,8 @@ from rl_agent.cluster.work import Work
 from rl_agent.config import Config, Plan
 from rl_agent.errors import HarnessError, RetryLater
 
-_LEAST_PAUSE_S = 0.2
+_LEAST_PAUSE_S = 0.1
 """Between two beats."""
-_LONGEST_WAIT_S = 1.0
 _FAREWELL_S = 5.0
 _T = TypeVar("_T")
 
@@ -256,8 +255,7 @@ class Node:
             self.check()
             if found := is_ready():
                 return found
-            wait.look()
-            self._bell.wait(count, _LONGEST_WAIT_S)
+            self._bell.wait(count, wait.look())
 
     async def wait_async(self, what: str, is_ready: Callable[[], bool], who: Callable[[], str]) -> None:
         """The same for a job; the deadline is that of a phase."""
@@ -268,8 +266,7 @@ class Node:
             self.check()
             if is_ready():
                 return
-            wait.look()
-            await self._bell.wait_async(count, _LONGEST_WAIT_S)
+            await self._bell.wait_async(count, wait.look())
 
     def _new_wait(self, what: str, who: Callable[[], str], timeout_s: float) -> Wait:
         return Wait(

@@ -7,6 +7,7 @@ from rl_agent.errors import DeadlineError, RetryLater, StoreError
 
 FIRST_LINE_S = 10.0
 NEXT_LINES_S = 60.0
+_LONGEST_PAUSE_S = 1.0
 _LONGEST_GAP_S = 2.0
 _STOP_TIMEOUT_S = 5.0
 
@@ -114,8 +115,8 @@ class Wait:
         self._counts: list[int] = []
         self._hanging_s = 0.0
 
-    def look(self) -> None:
-        """Call it at least every second. Raises DeadlineError, RetryLater."""
+    def look(self) -> float:
+        """Seconds until it wants to be called again, at most one. Raises DeadlineError, RetryLater."""
         now = self._clock()
         waited_s = now - self._since
         self._check_turns(now - self._now)
@@ -125,6 +126,7 @@ class Wait:
         if now >= self._next_line:
             self._next_line = now + NEXT_LINES_S
             self._say(f"{self._what}: waiting for {self._who()}, {waited_s:.0f} s so far")
+        return min(_LONGEST_PAUSE_S, self._timeout_s - waited_s)
 
     def _check_turns(self, gap_s: float) -> None:
         """A thread that hangs in the file system tells nothing; a process that was stopped proves nothing."""
