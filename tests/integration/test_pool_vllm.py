@@ -13,12 +13,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rl_agent.cluster.member import Member
 from rl_agent.engine.server import server_argv, server_environment
+from rl_agent.rollout.run import run_rollout
+from rl_agent.rollout.sample import Assignment
 from tests.integration.conftest import free_port, stop_group, wait_until_ready
+from tests.integration.test_collector import with_tasks
 from tests.integration.tiny_model import make_plan
 from tests.pool_setup import Client, manager
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 TOKENS = 160
 PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]
@@ -125,16 +129,17 @@ async def collected(pool: Client, run: str, count: int = len(PROMPTS)) -> dict[s
 
 @pytest.fixture(scope="module")
 def uninterrupted(vllm_server):
-    """Each prompt's greedy response, from one engine and without a pool."""
+    """Each prompt's greedy response with its logprobs, from one engine and without a pool."""
 
-    async def ask() -> list[list[int]]:
+    async def ask() -> list[tuple[list[int], list[float]]]:
         async with aiohttp.ClientSession() as session:
 
-            async def one(prompt: list[int]) -> list[int]:
+            async def one(prompt: list[int]) -> tuple[list[int], list[float]]:
                 body = {"model": str(vllm_server.model), "prompt": prompt, "max_tokens": TOKENS}
-                body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True}
+                body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
                 async with session.post(vllm_server.url + "/v1/completions", json=body) as answer:
-                    return (await answer.json())["choices"][0]["token_ids"]
+                    choice = (await answer.json())["choices"][0]
+                    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
 
             return await asyncio.gather(*map(one, PROMPTS))
 
@@ -162,8 +167,9 @@ async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_serve
         assert moves >= CUTS
         assert pool.state.account.tokens == TOKENS * len(PROMPTS), "a token was sampled twice"
         assert len(pool.state.engines) == 2, "a cut connection is no reason to give an engine up"
-    for number, tokens in enumerate(uninterrupted):
+    for number, (tokens, logprobs) in enumerate(uninterrupted):
         assert found[f"r{number}"]["token_ids"] == tokens
+        assert found[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
 
 
 async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
@@ -206,7 +212,21 @@ async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, u
     for found in (stopped, killed):
         assert sum(sample["moves"] for sample in found.values()) > 0
         for number in range(count):
-            assert found[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)]
+            assert found[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)][0]
+
+
+async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
+    proxy = CuttingProxy(vllm_server.url, 4, [0] * 10)
+    async with manager(*SLOW, "max_fruitless=1000") as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        plan = with_tasks(vllm_server.plan, count=8)
+        engine = plan.config.engine.model_copy(update={"url": pool.url})
+        plan = plan.model_copy(update={"config": plan.config.model_copy(update={"engine": engine})})
+        account = await run_rollout(Assignment(plan, "train", 7, resume=False), Member.alone(plan))
+        assert pool.state.account.failed == 0
+    assert account == "submitted=8 completed=8 failed=0 timed_out=0 abandoned=0"
+    assert len(proxy.cuts) < 10, "nothing was cut"
 
 
 async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):
