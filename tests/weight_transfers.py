@@ -145,9 +145,13 @@ class Link:
         while True:
             try:
                 receiver, _ = self._listener.accept()
-                sender = socket.create_connection(self._target)
             except OSError:
                 return
+            try:
+                sender = socket.create_connection(self._target)
+            except OSError:  # the sender is gone: the receiver is to see that
+                receiver.close()
+                continue
             with self._lock:
                 if self._is_closed:
                     receiver.close()
