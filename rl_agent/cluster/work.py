@@ -4,11 +4,11 @@
     everybody   next_chunk ─► run it ─► report ─► next_chunk ─► … ─► None ─► more_or_closed ─► True: again
                                                                                           └─► False: done
 
-A node claims a chunk by creating `claims/<chunk>`; of all that try, one succeeds. It takes those that are meant
-for others only when it is half idle itself, so that the shares hold where every node is as fast as its weight
-says; a joiner, for which none are meant, takes what it can run. It tells the master with
-its next beat what it has claimed and completed. A phase that was broken off on this node (its engine was
-lost) and is begun again goes on here: what was claimed and not reported comes first.
+A node claims a chunk by creating `claims/<chunk>`; of all that try, one succeeds. It takes those that are
+meant for others only when it is half idle itself, so that the shares hold where every node is as fast as its
+weight says; a joiner, for which none are meant, takes what it can run. It tells the master with its next beat
+what it has claimed and completed. A phase that was broken off on this node (its engine was lost) and is begun
+again goes on here: what was claimed and not reported comes first.
 """
 
 import asyncio

@@ -22,15 +22,26 @@ GROUP = 2
 
 
 class CountingFolder(MemoryFolder):
-    """Remembers how often each name was written."""
+    """Remembers how often each name was written, and how much each node asked for."""
 
     def __init__(self):
         super().__init__()
+        self.asking = ""
+        self.operations = Counter()
         self.writes = Counter()
 
     def write_whole(self, name, record, *, is_durable=True):
+        self.operations[self.asking] += 1
         self.writes[name] += 1
         super().write_whole(name, record, is_durable=is_durable)
+
+    def look(self, name, seen):
+        self.operations[self.asking] += 1
+        return super().look(name, seen)
+
+    def names(self, folder):
+        self.operations[self.asking] += 1
+        return super().names(folder)
 
 
 class SimulatedNode:
@@ -86,10 +97,25 @@ class SimulatedNode:
 
 
 class World:
-    """`run` takes it to its end. `lag_s` is how late a node may see what others write."""
+    """`run` takes it to its end. `lag_s` is how late a node may see what others write.
 
-    def __init__(self, plan: Plan, *, num_nodes, seed, lag_s=0.0, iterations=2, tasks=18):
+    Threads look less often than they would, at `least_pause_s`, to make the simulation quick.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        num_nodes,
+        seed,
+        lag_s=0.0,
+        iterations=2,
+        tasks=18,
+        training_s=(1.0, 20.0),
+        least_pause_s=0.3,
+    ):
         self.plan, self.num_nodes = plan, num_nodes
+        self.training_s, self.least_pause_s = training_s, least_pause_s
         self.lag_s, self.iterations, self.tasks = lag_s, iterations, tasks
         self.random = random.Random(seed)
         self.now = 0.0
@@ -145,9 +171,10 @@ class World:
             if node.frozen_until > self.now:
                 self.schedule(node, action, node.frozen_until - self.now)
                 continue
+            self.server.asking = node.name
             pause_s = action()
             if pause_s is not None:
-                self.schedule(node, action, max(pause_s, 0.3))
+                self.schedule(node, action, max(pause_s, self.least_pause_s))
 
     # --- what nodes do ---
     def master(self, node):
@@ -216,7 +243,7 @@ class World:
         """A training that no participant can end without the others."""
         member, phase = node.member, f"train-{order.seq}"
         ready = self.training.setdefault((order.iteration, phase), set())
-        yield self.random.uniform(1.0, 20.0)
+        yield self.random.uniform(*self.training_s)
         ready.add(member.incarnation)
         while ready < set(order.participants):
             member.check()

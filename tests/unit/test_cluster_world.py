@@ -138,6 +138,17 @@ def test_a_training_that_loses_a_node_is_ordered_again_with_those_who_are_left(f
     assert decisions["train-2"].lost[0].startswith("rank 2 (")
 
 
+def test_nodes_that_train_ask_the_shared_folder_for_little(folder):
+    made = world(folder, num_nodes=8, tasks=2, iterations=1, training_s=(300.0, 301.0), least_pause_s=0.0)
+    made.at(100.0, lambda w: w.server.operations.clear())
+    counts = []
+    made.at(200.0, lambda w: counts.append(dict(w.server.operations)))
+    run(made)
+    per_second = {name: count / 100 for name, count in counts[0].items()}
+    assert max(per_second[f"n{rank}"] for rank in range(1, 8)) <= 6
+    assert sum(per_second.values()) / 8 <= 11
+
+
 NODES = st.sampled_from(["n0", "n1", "n2", "again", "j"])
 FAULTS = st.one_of(
     st.tuples(st.just("kill"), NODES),

@@ -1,0 +1,132 @@
+"""`doctor`: tells from the shared folder alone how a run is: who lives, who waits for whom, what to do."""
+
+import argparse
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rl_agent.cluster import records, stacks
+from rl_agent.cluster.diagnosis import Look, diagnose
+from rl_agent.cluster.folder import SharedFolder
+from rl_agent.cluster.processes import is_same_process, members, read_groups, stat_of
+from rl_agent.cluster.records import MASTER_FILE, Places, RankRecord, View
+from rl_agent.errors import ConfigError
+from rl_agent.paths import RunPaths
+
+SUMMARY = "say who of a run is alive, who waits for whom and since when, and what to do"
+EXAMPLE = """examples:
+  python -m rl_agent.cli doctor --log-path /shared/exp1
+  python -m rl_agent.cli doctor --log-path /shared/exp1 --stacks     # on the host that hangs
+"""
+_HEARTBEATS = 2.5
+"""Between the two looks; a node that lives has beaten at least twice."""
+_POLL_S = 0.1
+_PY_SPY_TIMEOUT_S = 20
+
+
+def main(argv: list[str]) -> int:
+    """Prints the diagnosis; returns 1 where there is something to do."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_agent.cli doctor",
+        description=SUMMARY,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="also print the Python stacks of the run's processes on this host",
+    )
+    options = parser.parse_args(argv)
+    log_path = options.log_path.resolve()
+    look = look_twice(SharedFolder(log_path))
+    seen, advice = diagnose(look)
+    print("\n".join(seen))
+    print("\n".join(["", "what to do", *(f"  - {line}" for line in advice or ["nothing: the run goes on"])]))
+    if options.stacks:
+        for line in local_stacks(look, RunPaths(log_path)):
+            print(line)
+    return 1 if advice else 0
+
+
+def look_twice(folder: SharedFolder) -> Look:
+    """Takes some heartbeats, less where everybody shows life before. Raises ConfigError without a run."""
+    before, known = _read(folder)
+    view, now = before, known
+    deadline = time.monotonic() + _HEARTBEATS * before.heartbeat_s
+    beating: set[str] = set()
+    while before.ended is None and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        view, now = _read(folder)
+        beating = {name for name, record in now.items() if name in known and record.beat != known[name].beat}
+        living = {member.incarnation for member in view.members if member.status == "alive"}
+        if view.beat != before.beat and living <= beating:
+            break
+    is_beating = view.beat != before.beat or view.master != before.master
+    stopped = frozenset(name for name, record in now.items() if _is_stopped(record))
+    return Look(view, now, frozenset(beating), is_beating, stopped)
+
+
+def _read(folder: SharedFolder) -> tuple[View, dict[str, RankRecord]]:
+    view = records.parse(View, folder.read(MASTER_FILE))
+    if view is None:
+        raise ConfigError(f"--log-path {folder.root}: no run of this version has begun there")
+    places = Places(view.run_id, view.attempt)
+    found = (
+        records.parse(RankRecord, folder.read(f"{places.ranks}/{name}"))
+        for name in folder.names(places.ranks)
+    )
+    return view, {record.incarnation: record for record in found if record is not None}
+
+
+def _is_here(record: RankRecord) -> bool:
+    return record.host == socket.gethostname() and is_same_process(record.pid, record.start_ticks)
+
+
+def _is_stopped(record: RankRecord) -> bool:
+    stat = stat_of(record.pid) if _is_here(record) else None
+    return stat is not None and stat.state in "Tt"
+
+
+def local_stacks(look: Look, paths: RunPaths) -> Iterator[str]:
+    """Of this host: of node processes by their own hand, of all others by py-spy where it is installed."""
+    here = [record for record in look.records.values() if _is_here(record)]
+    for record in here:
+        yield f"\nrank {record.rank}, node process {record.pid}, at: {record.doing}"
+        yield stacks.collect(record)
+    others = _other_processes(paths.run_dir(look.view.run_id), {record.pid for record in here})
+    py_spy = shutil.which("py-spy")
+    if py_spy is None and others:
+        yield "\npy-spy is not installed: no stacks of " + ", ".join(
+            f"{name} ({pid})" for name, pid in others
+        )
+    for name, pid in others if py_spy else ():
+        yield f"\n{name}, process {pid}"
+        yield _dump(str(py_spy), pid)
+    if not here and not others:
+        yield f"\nno process of this run is on this host ({socket.gethostname()})"
+
+
+def _other_processes(run_dir: Path, known: set[int]) -> list[tuple[str, int]]:
+    """Group and pid of what the run started on this host."""
+    folders = (run_dir / "groups" / socket.gethostname()).glob("*/")
+    groups = [group for folder in folders for group in read_groups(folder)]
+    return [(group.name, pid) for group in groups for pid in members(group) if pid not in known]
+
+
+def _dump(py_spy: str, pid: int) -> str:
+    try:
+        done = subprocess.run(
+            [py_spy, "dump", "--pid", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=_PY_SPY_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "py-spy did not answer"
+    return done.stdout or done.stderr
