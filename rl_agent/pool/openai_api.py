@@ -247,9 +247,7 @@ async def _json(request: web.Request) -> dict[str, Any]:
 
 
 async def _end_of(request: Request, watch: Watch) -> Request:
-    while request.is_open:
-        watch.changed.clear()
-        await watch.changed.wait()
+    await watch.ended.wait()
     raise_failure(request)
     return request
 

@@ -40,9 +40,11 @@ class Reached:
 
 @dataclass(slots=True)
 class Watch:
-    """Someone who follows one request: set on every change of it."""
+    """Someone who follows one request."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever it has more tokens, and when it ends."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Pool:
@@ -157,6 +159,7 @@ class Pool:
         watch = self.watches.get(request.request_id)
         if watch is not None:
             watch.changed.set()
+            watch.ended.set()
         else:
             self._on_ended(request)
 
