@@ -84,7 +84,7 @@ class Coordinator:
         """Of the records that are looked at."""
         self._next_listing = self._next_beat = self._next_check = self._last_change = clock()
         self._is_sole = True
-        self._unreadable: dict[int, float] = {}
+        self._unreadable: dict[str, float] = {}
         self._to_read: list[ReadShard] = []
         found = records.parse(View, folder.read(MASTER_FILE))
         self._term = 1 + (found.term if found else 0)
@@ -165,11 +165,11 @@ class Coordinator:
         for name in self._folder.names(folder) if unknown else ():
             if not name.isdigit() or int(name) not in unknown:
                 continue
-            chunk = int(name)
-            claim = records.parse(Claim, self._folder.read(f"{folder}/{name}"))
+            chunk, path = int(name), f"{folder}/{name}"
+            claim = records.parse(Claim, self._folder.read(path))
             if claim is not None:
                 self.apply(Claimed(ledger.key, chunk, claim.incarnation, claim.rank))
-            elif now - self._unreadable.setdefault(chunk, now) > self.state.terms.lease_s:
+            elif now - self._unreadable.setdefault(path, now) > self.state.terms.lease_s:
                 # Without hard links a claim is written after it was made, and its node died in between.
                 self.apply(Claimed(ledger.key, chunk, f"nobody-{chunk}", 0))
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_agent.cluster.records import PhaseKey
 from rl_agent.errors import RetryLater
 from tests.rollout_setup import make_plan
 from tests.unit.cluster_world import World
@@ -136,6 +137,19 @@ def test_a_training_that_loses_a_node_is_ordered_again_with_those_who_are_left(f
     outcomes = {phase: decision.outcome for phase, decision in decisions.items()}
     assert outcomes == {"rollout": "done", "train-2": "lost", "train-3": "done", "update": "done"}
     assert decisions["train-2"].lost[0].startswith("rank 2 (")
+
+
+def test_a_claim_that_was_never_written_to_its_end_is_replaced_once_a_node_is_gone(folder):
+    made = world(folder, tasks=30, iterations=1)
+
+    def tear_a_claim(w):
+        key, master = PhaseKey(1, "rollout"), w.node("n0").member
+        w.server.create_exclusive(f"{master._places.claims(key, master.incarnation)}/14", {})
+        w.kill("n2")
+
+    made.at(12.0, tear_a_claim)
+    run(made)
+    assert is_finished(made)
 
 
 def test_nodes_that_train_ask_the_shared_folder_for_little(folder):
