@@ -36,13 +36,18 @@ def packed_attention(
     """Attention as transformers calls it: [1, heads, tokens, size] in, [1, tokens, heads, size] out."""
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _flash(query, key, value, scaling, boundaries, max_length), None
+    return _one_by_one(query, key, value, scaling, boundaries), None
+
+
+@torch.compiler.disable  # it would be compiled anew for every number of sequences
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float, boundaries: Tensor) -> Tensor:
     lengths = boundaries.diff().tolist()
     parts = zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True)
     outputs = [
         scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
         for q, k, v in parts
     ]
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
+    return torch.cat(outputs, dim=2).transpose(1, 2)
 
 
 def _flash(

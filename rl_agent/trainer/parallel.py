@@ -108,7 +108,7 @@ def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
     }
     for layer in policy.layers:
         if settings.compile_layers:
-            layer.compile()
+            layer.compile(dynamic=True)  # micro-batches differ in size
         fully_shard(layer, **options)
     fully_shard(policy, **options)
 

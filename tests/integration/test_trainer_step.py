@@ -177,3 +177,10 @@ def test_half_precision_layers_keep_gradients_in_full_precision(alone):
     found, _ = compute(alone, "streamed", parallel={"precision": "bf16"})
     assert all(gradient.dtype == torch.float32 for gradient in found.values())
     assert 1e-4 < distance(found, expected) < 0.1
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler warns about itself
+def test_compiled_layers_compute_the_same_gradient(alone):
+    expected, _ = compute(alone, "streamed")
+    found, _ = compute(alone, "streamed", parallel={"compile_layers": True})
+    assert distance(found, expected) < 1e-5
