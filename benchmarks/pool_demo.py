@@ -33,7 +33,7 @@ ENGINE_ARGS = [
     "--no-enable-chunked-prefill",
 ]
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
-CAPACITY = 8
+CAPACITY = 2
 """Requests at one engine at once: few, so that the batch lasts long enough to be watched."""
 TOKENS = 240
 KILL_AT = 0.05
