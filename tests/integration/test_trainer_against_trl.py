@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from rl_agent.trainer.advantages import group_advantages
-from rl_agent.trainer.parallel import Ranks, grid, shard, whole
+from rl_agent.trainer.parallel import Ranks, shard, whole
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
+from tests.integration.trainer_ranks import single_rank
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, loss_settings
 
@@ -51,9 +51,8 @@ VARIANTS = {
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Ranks]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield grid(torch.device("cpu"), None)
-    dist.destroy_process_group()
+    with single_rank() as ranks:
+        yield ranks
 
 
 def single_turn_groups() -> list[Group]:

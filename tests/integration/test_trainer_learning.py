@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from rl_agent.trainer.admission import Versions
 from rl_agent.trainer.optimizer import AdamW, clip_gradients
-from rl_agent.trainer.parallel import Ranks, grid, shard
+from rl_agent.trainer.parallel import Ranks, shard
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group, Sample, Segment
 from rl_agent.trainer.settings import OptimizerSettings, ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
+from tests.integration.trainer_ranks import single_rank
 from tests.integration.trainer_samples import VOCABULARY, tiny_policy
 from tests.integration.trainer_settings import OPTIMIZER, PARALLEL, batch_settings, loss_settings
 
@@ -24,9 +24,8 @@ GROUPS, GROUP_SIZE = 8, 8
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Ranks]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield grid(torch.device("cpu"), None)
-    dist.destroy_process_group()
+    with single_rank() as ranks:
+        yield ranks
 
 
 @torch.no_grad()

@@ -5,17 +5,17 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.losses import Clip, clipped_surrogate
-from rl_agent.trainer.parallel import Ranks, grid
-from tests.integration.trainer_ranks import compute
+from rl_agent.trainer.parallel import Ranks
+from tests.integration.trainer_ranks import compute, single_rank
 from tests.integration.trainer_samples import random_groups, tiny_policy
 
 VARIANTS = {
@@ -30,10 +30,9 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def alone() -> Ranks:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield grid(torch.device("cpu"), None)
-    dist.destroy_process_group()
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
 
 
 def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

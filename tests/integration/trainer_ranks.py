@@ -7,17 +7,30 @@ Rank 0 writes gradients and metrics into OUTPUT, a safetensors file. ARRIVAL is 
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
-from rl_agent.trainer.parallel import Ranks, join_ranks, shard, whole
+from rl_agent.trainer.parallel import Ranks, grid, join_ranks, shard, whole
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, loss_settings
 
 ORDER = [3, 0, 5, 1, 4, 2]
+
+
+@contextmanager
+def single_rank() -> Iterator[Ranks]:
+    """This process as the only rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield grid(torch.device("cpu"), None)
+    finally:
+        dist.destroy_process_group()
 
 
 def compute(ranks: Ranks, arrival: str, *, parallel: dict | None = None, **loss) -> tuple[dict, dict]:
