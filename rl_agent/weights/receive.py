@@ -84,6 +84,10 @@ class Receiver:
             if newest.manifest.digest == announced.digest:
                 return newest, report
             raise WeightsError(f"version {announced.weight_version} is here with another digest")
+        if newest is not None and newest.weight_version > announced.weight_version:
+            raise WeightsError(
+                f"version {announced.weight_version} is older than {newest.weight_version}, which is here"
+            )
         transfer = _Transfer(
             self._settings.fetch, sources, fallbacks, Deadline.after(timeout_s), stop, report
         )
