@@ -11,12 +11,24 @@ SLURM_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/slurm/slurm_utils.sh
 source "$SLURM_DIR/slurm_utils.sh"
 
+# The master's status is the job's. Without a master the others have nothing to do, and one that was refused
+# before the run began cannot tell them.
+# Usage: report_master <status>
+report_master() {
+  printf '%s\n' "$1" >"$STATUS_OF_MASTER"
+  (($1 == 0 || NUM_SIGNALS > 0 || SLURM_JOB_NUM_NODES == 1)) || scancel --signal=TERM "$(job_name).0"
+}
+
 main() {
-  local words=("$@") status=0
-  has_flag --join "$@" || words+=(--worker "$SLURM_NODEID")
+  local words=("$@") status=0 is_master=0
+  if ! has_flag --join "$@"; then
+    words+=(--worker "$SLURM_NODEID")
+    is_master=$((SLURM_NODEID == 0))
+  fi
   trap 'NUM_SIGNALS=$((NUM_SIGNALS + 1))' TERM
   bash "$SLURM_DIR/../run.sh" "${words[@]}" || status=$? # in the foreground: the trap waits for its end
   if ((status != 0 && NUM_SIGNALS)); then status=$STATUS_OF_TERM; fi
+  if ((is_master)); then report_master "$status"; fi
   exit "$status"
 }
 

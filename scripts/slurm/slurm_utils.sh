@@ -67,14 +67,16 @@ on_term() {
   scancel --quiet --signal=TERM "$(job_name).0" 2>/dev/null || true
 }
 
-# Run run.sh once on each node to the end of the last; the exit status is the highest of theirs. If they ended
-# because Slurm drained them, the job goes back into the queue.
+# Run run.sh once on each node to the end of the last. The exit status is the master's, or the highest of those
+# that join. If they ended because Slurm drained them, the job goes back into the queue.
 # Usage: run_on_nodes <project-folder> <run.sh's arguments…>
 run_on_nodes() {
   local options status signals
   options=(--ntasks-per-node=1 --nodes="$SLURM_JOB_NUM_NODES" --cpu-bind=none --mpi=none --label)
-  # What becomes of the others when one node is lost is decided by the run.
+  # What becomes of the others when one node fails is decided by the run.
   options+=(--no-kill --kill-on-bad-exit=0 --wait=0)
+  STATUS_OF_MASTER=$(mktemp) # the master runs on this host: it is the first of the job's nodes
+  export STATUS_OF_MASTER
   trap on_term TERM
   srun "${options[@]}" bash "$1/scripts/slurm/node.sh" "${@:2}" &
   while true; do
@@ -83,6 +85,8 @@ run_on_nodes() {
     wait $! || status=$?
     ((NUM_SIGNALS > signals)) || break # else wait returned for the signal's sake
   done
+  [[ ! -s $STATUS_OF_MASTER ]] || status=$(<"$STATUS_OF_MASTER")
+  rm -f -- "$STATUS_OF_MASTER"
   # TERM for this shell: someone has ended the job, or Slurm itself takes it back.
   if ((status == STATUS_OF_TERM && NUM_SIGNALS == 0)); then queue_again; fi
   exit "$status"

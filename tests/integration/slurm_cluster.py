@@ -115,6 +115,9 @@ class SlurmCluster:
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout.strip()
 
+    def engine_port(self, node: str) -> int:
+        return int((self.folder / f"engine-port-{node}").read_text())
+
     def field_of(self, job: str, field: str) -> str:
         """A field of `scontrol show job`, which remembers a job for minutes after its end."""
         words = self.call("scontrol", "show", "job", job).split()

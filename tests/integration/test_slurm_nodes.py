@@ -1,13 +1,14 @@
 """Runs of several nodes under a real Slurm; the engine is simulated, and so is the training."""
 
 import json
+import socket
 
 import pytest
 
 from tests.integration.slurm_jobs import Jobs, cluster  # noqa: F401
 from tests.simulated_cluster import SimulatedCluster, read_episodes
 
-NUM_TASKS = 96
+NUM_TASKS = 60
 BUSY = {"SIMULATED_ENGINE": "--latency=constant:1 --max-num-seqs=4"}  # four episodes a second on each node
 ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only")
 OF_THE_RUN = ("--nodelist=n0",)
@@ -28,6 +29,7 @@ def jobs(cluster, simulated):  # noqa: F811
     settings = (
         f"model_config.base_model={simulated.home / 'model'}",
         "env_config.train_tasks_rollout_size=-1",
+        "env_config.test_tasks_rollout_size=4",
         "rollout.completion_threshold=1.0",
         "rollout.min_vllm_sessions=4",  # a node claims what it can run, and no more
         "rollout.max_vllm_sessions=4",
@@ -75,6 +77,16 @@ def test_a_job_of_three_nodes_collects_trains_and_publishes_once(jobs, simulated
     assert (jobs.log / "model.pt").resolve().name == "version-000001"
 
 
+def test_a_master_that_is_refused_ends_its_job_with_its_line(jobs):
+    with socket.create_server(("127.0.0.1", jobs.cluster.engine_port("n0"))):
+        job = jobs.run(*ROLLOUT, "--max-iterations", "1", options=("--nodes=3",))
+
+        jobs.wait(job, "FAILED")
+
+    assert jobs.cluster.field_of(job, "ExitCode") == "78:0"
+    assert "is in use by process" in jobs.output(job)
+
+
 def test_a_drained_job_of_three_nodes_goes_on_with_what_it_had(jobs, simulated):
     job = jobs.run(*ROLLOUT, "--max-iterations", "1", options=("--nodes=3",))
     wait_until_some_are_recorded(jobs, simulated, job, 3)
@@ -85,6 +97,18 @@ def test_a_drained_job_of_three_nodes_goes_on_with_what_it_had(jobs, simulated):
     assert jobs.cluster.field_of(job, "Restarts") == "1"
     assert len(set(read_episodes(simulated, "train", 1))) == NUM_TASKS
     assert sum(shares(jobs).values()) == NUM_TASKS  # none was run twice
+
+
+def test_a_job_that_slurm_takes_off_a_broken_node_goes_on_elsewhere(jobs, simulated):
+    job = jobs.run(*ROLLOUT, "--max-iterations", "1", options=("--nodes=2",))
+    wait_until_some_are_recorded(jobs, simulated, job, 2)
+
+    # The node comes back when its daemon is heard of again.
+    jobs.cluster.call("scontrol", "update", "nodename=n0", "state=down", "reason=test")
+
+    jobs.wait(job, "COMPLETED", timeout_s=100)
+    assert jobs.cluster.field_of(job, "Restarts") == "1"
+    assert sum(shares(jobs).values()) == len(set(read_episodes(simulated, "train", 1))) == NUM_TASKS
 
 
 def test_a_node_that_joins_takes_a_share_and_ends_with_the_run(jobs, simulated):

@@ -13,11 +13,16 @@ from tests.shell.conftest import ROOT
 PROGRAMS = {
     # the job's command, as Slurm tells it, and its state
     "squeue": 'if [[ $* == *%o* ]]; then echo "$SUBMITTED --data-path x"; else echo "${STATE:-RUNNING}"; fi',
-    # runs the command behind the options once for each node
+    # runs the command behind the options once for each node; ends with the highest status
     "srun": """while [[ $1 == --* ]]; do shift; done
+        highest=0
         for ((SLURM_NODEID = 0; SLURM_NODEID < SLURM_JOB_NUM_NODES; SLURM_NODEID++)); do
-          SLURM_NODEID=$SLURM_NODEID "$@" || exit
-        done""",
+          status=0
+          SLURM_NODEID=$SLURM_NODEID "$@" || status=$?
+          ((status <= highest)) || highest=$status
+        done
+        exit "$highest\"""",
+    "scancel": 'echo "$*" >>"$HOME/scancel"',
     "scontrol": 'echo "$*" >>"$HOME/scontrol"',
 }
 NOTE_WORDS = 'printf "%s\\0" "$@" >"$HOME/words-$SLURM_NODEID"\n'
@@ -54,10 +59,13 @@ class Job:
     def words(self, rank: int = 0) -> list[str]:
         return (self.home / f"words-{rank}").read_text().split("\0")[:-1]
 
+    def calls_of(self, program: str) -> str:
+        path = self.home / program
+        return path.read_text() if path.exists() else ""
+
     @property
     def requeued(self) -> str:
-        path = self.home / "scontrol"
-        return path.read_text() if path.exists() else ""
+        return self.calls_of("scontrol")
 
 
 @pytest.fixture
@@ -125,8 +133,31 @@ def test_nodes_that_join_take_their_rank_from_the_run(job):
 
 
 @pytest.mark.parametrize("status", [0, 1, 75, 143])
-def test_the_jobs_exit_code_is_that_of_run_sh(job, status):
-    assert job.run("run.sbatch", run_sh=f"exit {status}") == status
+def test_the_jobs_exit_code_is_the_masters(job, status):
+    others = "[[ $SLURM_NODEID == 0 ]] || exit 137\n"
+
+    assert job.run("run.sbatch", nodes=3, run_sh=f"{others} exit {status}") == status
+
+
+def test_the_exit_code_of_nodes_that_join_is_the_highest(job):
+    assert job.run("join.sbatch", nodes=3, run_sh="exit $((70 + SLURM_NODEID))") == 72
+
+
+def test_a_master_that_fails_ends_the_other_nodes(job):
+    job.run("run.sbatch", nodes=2, run_sh="exit $((SLURM_NODEID == 0 ? 78 : 0))")
+
+    assert job.calls_of("scancel") == "--signal=TERM 7.0\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "run_sh"),
+    [(2, "exit $SLURM_NODEID"), (2, "kill -TERM $PPID; exit 143"), (1, "exit 78")],
+    ids=["a worker fails", "all were drained", "there are no others"],
+)
+def test_otherwise_nodes_end_by_themselves(job, nodes, run_sh):
+    job.run("run.sbatch", nodes=nodes, run_sh=run_sh)
+
+    assert job.calls_of("scancel") == ""
 
 
 def test_a_drained_job_goes_back_into_the_queue(job):
