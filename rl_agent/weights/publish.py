@@ -91,6 +91,11 @@ class Publisher:
 
 
 def _fill(file: DraftFile, layout: Layout, source: Source) -> None:
+    """Write every tensor to its place, and zeros between them: the file may have held another version."""
+    ends = [entry.start + entry.size_bytes for entry in layout.tensors]
+    starts = [entry.start for entry in layout.tensors[1:]] + [layout.size_bytes]
+    for end, start in zip(ends, starts, strict=True):
+        file.write(end, bytes(start - end))
     places = {entry.name: entry for entry in layout.tensors}
     waiting = set(places)
     for name, tensor in source.tensors():

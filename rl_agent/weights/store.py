@@ -2,6 +2,7 @@
 
     version-000007/manifest.json   full.bin   delta.bin (only if it is a delta too)
     draft-000008-…/                being written or fetched; renamed when it is complete and verified
+    spare.bin                      memory of a collected version, for the next one to be written into
 
 One process writes to a folder at a time (it holds a lock on `owner.lock`); any number read. Old versions are
 collected when nobody in the writing process holds them; a reader elsewhere that has a file open keeps its
@@ -25,6 +26,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
 
 MANIFEST = "manifest.json"
+SPARE = "spare.bin"
 FULL = "full"
 DELTA = "delta"
 
@@ -79,6 +81,8 @@ class Draft:
         Raises WeightsError if there is no room.
         """
         path = self.path(blob)
+        if blob == FULL and not path.exists():
+            _take_spare(self.folder.parent / SPARE, path)
         return DraftFile(path, size_bytes)
 
 
@@ -118,6 +122,27 @@ class DraftFile:
 
     def close(self) -> None:
         self._closing()
+
+
+def _take_spare(spare: Path, path: Path) -> None:
+    """Let `path` be the spare file, if there is one and nobody at all has it open or mapped any more.
+
+    New pages of memory cost several times what it costs to write to them. The kernel gives a write lease only
+    on a file that no other open file or mapping refers to, and nobody can open this one by its old name.
+    """
+    try:
+        descriptor = os.open(spare, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:  # it is in use, or this file system has no leases
+        spare.unlink()
+    else:
+        spare.rename(path)
+    finally:
+        os.close(descriptor)
 
 
 def _no_room(path: Path, size_bytes: int) -> str:
@@ -228,6 +253,7 @@ class SnapshotStore:
                 # Out of sight in one step, so that no reader sees a version that is half there.
                 doomed = self.root / f"draft-{weight_version:06d}-collected"
                 snapshot.folder.rename(doomed)
+                (doomed / f"{FULL}.bin").rename(self.root / SPARE)
                 shutil.rmtree(doomed, ignore_errors=True)
 
 

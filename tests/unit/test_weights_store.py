@@ -1,5 +1,8 @@
 """Versions appear whole, stay as they are, and go when nobody holds them."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -61,7 +64,11 @@ def test_a_held_version_stays_until_it_is_given_back(tmp_path):
             assert store.versions == [1, 3]
             assert torch.equal(state_of(held)["norm.weight"], random_state(1)["norm.weight"])
         assert store.versions == [3]
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock", "version-000003"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "owner.lock",
+            "spare.bin",
+            "version-000003",
+        ]
         with pytest.raises(WeightsError, match="has no version 1"), store.hold(1):
             pass
 
@@ -70,9 +77,47 @@ def test_a_reader_keeps_its_bytes_when_the_version_is_collected(tmp_path):
     with open_store(tmp_path, keep_versions=1) as store:
         publisher = Publisher(store, settings())
         state = state_of(publisher.publish(1, StateDict.of(random_state(1))))
-        publisher.publish(2, StateDict.of(random_state(2)))
-        assert store.versions == [2]
+        for weight_version in (2, 3, 4):
+            publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
+        assert store.versions == [4]
         assert torch.equal(state["norm.weight"], random_state(1)["norm.weight"])
+
+
+def test_a_reader_in_another_process_keeps_its_bytes_too(tmp_path):
+    script = (
+        "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)"
+    )
+    script += "; f.close(); print(flush=True); sys.stdin.readline(); sys.stdout.buffer.write(m[:])"
+    with open_store(tmp_path, keep_versions=1) as store:
+        publisher = Publisher(store, settings())
+        path = publisher.publish(1, StateDict.of(random_state(1))).path(FULL)
+        content = path.read_bytes()
+        command = [sys.executable, "-c", script, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+            reader.stdout.readline()
+            for weight_version in (2, 3, 4):
+                publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
+            assert reader.communicate(b"\n", timeout=30)[0] == content
+
+
+def test_the_memory_of_a_version_that_nobody_reads_is_used_again(tmp_path):
+    with open_store(tmp_path, keep_versions=1) as store:
+        publisher = Publisher(store, settings())
+        files = []
+        for weight_version in (1, 2, 3):
+            snapshot = publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
+            files.append(snapshot.path(FULL).stat().st_ino)
+        assert files[2] == files[0] != files[1]
+
+
+def test_used_memory_leaves_no_trace_in_the_next_version(tmp_path):
+    shrinking = [random_state(1, rows=300), random_state(2, rows=200), random_state(3, rows=99)]
+    with open_store(tmp_path / "one", keep_versions=1) as store, open_store(tmp_path / "other") as fresh:
+        publisher = Publisher(store, settings("never"))
+        for weight_version, state in enumerate(shrinking, 1):
+            snapshot = publisher.publish(weight_version, StateDict.of(state))
+        expected = Publisher(fresh, settings("never")).publish(3, StateDict.of(shrinking[2]))
+        assert snapshot.manifest.digest == expected.manifest.digest
 
 
 def test_what_a_reader_writes_to_its_view_changes_no_version(tmp_path):
