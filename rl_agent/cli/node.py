@@ -25,17 +25,22 @@ from typing import BinaryIO
 from rl_agent.cli.__main__ import call
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.member import Member
+from rl_agent.env import verifier
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
 EXAMPLE = """examples:
   printf '%s\\0' 3 next --plan runs/r1/plan.json | python -m rl_agent.cli node --plan runs/r1/plan.json
 """
 
+_KEPT_VERIFIERS = 2
+"""Of a kind, between rollouts; about 100 MB each."""
+
 Call = Callable[[list[str], Member], int]
 
 
 def main(argv: list[str], call: Call = call) -> int:
     plan = read_plan(plan_parser("node", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    verifier.keep_workers(_KEPT_VERIFIERS)
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Whatever else writes to stdout, here or in a child, must not be taken for a reply.
     os.dup2(2, 1)

@@ -92,7 +92,10 @@ class VerifierPool:
         return reply["score"]
 
     def close(self) -> None:
-        """End every worker at once, busy ones too."""
+        """End every worker at once, busy ones too; some idle ones may be kept for the next pool."""
+        resting = _resting.setdefault(self._kind, deque())
+        while self._idle and len(resting) < _kept_workers:
+            resting.append(self._idle.pop())
         for worker in (*self._idle, *self._busy):
             worker.kill()
         self._idle.clear()
@@ -103,6 +106,9 @@ class VerifierPool:
             worker = self._idle.popleft()
             self._busy.add(worker)
             return worker
+        if (rested := _rested(self._kind)) is not None:
+            self._busy.add(rested)
+            return rested
         worker = _start(self._kind)
         self._busy.add(worker)
         try:
@@ -135,6 +141,26 @@ def _start(kind: str) -> _Worker:
 
 
 _pools: dict[str, VerifierPool] = {}
+_resting: dict[str, deque[_Worker]] = {}
+_kept_workers = 0
+
+
+def keep_workers(count: int) -> None:
+    """Let that many workers of a kind outlive their pool: a process that runs one rollout after another saves
+    their start, half a second of CPU each."""
+    global _kept_workers
+    _kept_workers = count
+
+
+def _rested(kind: str) -> _Worker | None:
+    """A kept worker that still lives."""
+    resting = _resting.get(kind)
+    while resting:
+        worker = resting.pop()
+        if worker.process.poll() is None:
+            return worker
+        worker.kill()
+    return None
 
 
 def shared_pool(kind: str, size: int) -> VerifierPool:
@@ -148,8 +174,12 @@ def shared_pool(kind: str, size: int) -> VerifierPool:
 
 @atexit.register
 def _close_all() -> None:
+    keep_workers(0)
     for kind in list(_pools):
         close_pool(kind)
+    for resting in _resting.values():
+        for worker in resting:
+            worker.kill()
 
 
 def close_pool(kind: str) -> None:

@@ -1,0 +1,55 @@
+"""A process that runs one rollout after another keeps a few verifiers; any other process keeps none."""
+
+import asyncio
+
+import pytest
+
+from rl_agent.env import verifier
+from rl_agent.env.math import MathEnvironment
+from rl_agent.types import Task
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept_afterwards():
+    yield
+    verifier._close_all()
+
+
+def rollout() -> int:
+    """One episode; returns the process id of the worker that scored it."""
+
+    async def run() -> int:
+        environment = MathEnvironment()
+        await environment.reset(Task("m", "How much?", "math", "easy", "2"), seed=0)
+        assert (await environment.step("2")).reward == 1.0
+        pool = verifier._pools["math"]
+        pid = pool._idle[0].process.pid
+        await MathEnvironment.close_shared()
+        return pid
+
+    return asyncio.run(run())
+
+
+def test_a_kept_verifier_scores_for_the_next_rollout_and_ends_with_the_process():
+    verifier.keep_workers(1)
+    first = rollout()
+    assert rollout() == first
+
+    kept = verifier._resting["math"][0].process
+    verifier._close_all()
+    assert kept.poll() is not None
+
+
+def test_a_kept_verifier_that_died_is_replaced():
+    verifier.keep_workers(1)
+    first = rollout()
+    worker = verifier._resting["math"][0]
+    worker.process.kill()
+    worker.process.wait()
+
+    assert rollout() != first
+
+
+def test_nothing_is_kept_unless_it_is_asked_for():
+    rollout()
+    assert not verifier._resting.get("math")
