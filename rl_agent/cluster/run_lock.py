@@ -92,7 +92,7 @@ def beats(
     path, deadline = heartbeat_path(log_path), clock() + lease_s
     first = _look(path)
     if first is not None:
-        print(f"looking up to {lease_s:.0f} s whether the run in {log_path} still lives", file=sys.stderr)
+        sys.stderr.write(f"looking up to {lease_s:.0f} s whether the run in {log_path} still lives\n")
     while first is not None and clock() < deadline:
         sleep(_POLL_S)
         if _look(path) not in (None, first):

@@ -57,5 +57,5 @@ def test_a_node_that_joins_takes_the_run_and_keeps_its_engine():
 
 
 def test_a_node_that_joins_may_not_set_what_is_the_runs():
-    with pytest.raises(ConfigError, match="^seed: a node that joins takes this from the run"):
+    with pytest.raises(ConfigError, match=r"^seed: a node that joins takes this from the run"):
         shared.joined(config(), config("seed=4"), ["seed"])
