@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
-# Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|all] [pytest options…]
+# Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|all] [pytest options…]
 #   all (default)  lint, unit, shell, integration with a real vLLM on the CPU, chaos
 #   unit           under 60 s
+#   extended       what takes long and is left out of the others: more real engines and nodes, more chaos
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -22,18 +23,19 @@ lint() {
 main() {
   local what=all extra
   case ${1:-} in
-    unit | shell | integration | chaos | lint | all) what=$1 && shift ;;
-    -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+    unit | shell | integration | chaos | lint | extended | all) what=$1 && shift ;;
+    -h | --help) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}" && return ;;
   esac
   extra=$(detect_extra)
   check_machine "$extra"
   ensure_system_packages
-  [[ $what != integration && $what != all ]] || ensure_slurm
+  [[ ! $what =~ ^(integration|extended|all)$ ]] || ensure_slurm
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
   [[ $what != lint && $what != all ]] || lint
   case $what in
     lint) ;;
+    extended) exec .venv/bin/python -m pytest -m extended "$@" ;;
     all) exec .venv/bin/python -m pytest "$@" ;;
     *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
   esac

@@ -17,6 +17,7 @@ from tests.simulated_engine import Behaviour
 from tests.streaming_engine import Served, StreamingEngine, start_engine
 
 pytestmark = [
+    pytest.mark.extended,
     pytest.mark.chaos,
     # Servers are torn down in the middle of accepting; the sockets that this leaves to the collector are the
     # test's own.

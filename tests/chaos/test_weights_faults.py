@@ -4,7 +4,7 @@ import pytest
 
 from tests.chaos.weights_faults import FAULTS, POINTS, prepare, run, run_many
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.extended, pytest.mark.chaos]
 
 
 def test_twelve_seeded_runs_under_random_faults():

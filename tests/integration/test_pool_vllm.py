@@ -22,7 +22,7 @@ from tests.integration.test_collector import with_tasks
 from tests.integration.tiny_model import make_plan
 from tests.pool_setup import Client, manager
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 
 TOKENS = 160
 PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]

@@ -21,6 +21,8 @@ from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.shard import TRAJECTORY
 from tests.rollout_setup import engine_process, make_plan, write_tasks
 
+pytestmark = pytest.mark.extended
+
 DEADLINE_S = 40
 OVERRIDES = (
     "+env_config.kinds.instant=benchmarks.environments:InstantEnvironment",

@@ -67,6 +67,7 @@ def test_a_cancelled_job_leaves_no_process_and_a_run_that_resumes(jobs, harness)
     assert_it_went_on(jobs, harness)
 
 
+@pytest.mark.extended
 def test_a_job_that_slurm_drains_ahead_of_its_limit_queues_itself_and_goes_on(jobs, harness):  # noqa: F811
     job = run_until_it_collects(jobs, harness)
 
@@ -78,6 +79,7 @@ def test_a_job_that_slurm_drains_ahead_of_its_limit_queues_itself_and_goes_on(jo
     assert "goes back into the queue" in jobs.output(job)
 
 
+@pytest.mark.extended
 def test_term_for_the_batch_shell_alone_drains_the_run_and_ends_the_job(jobs, harness):  # noqa: F811
     job = run_until_it_collects(jobs, harness)
 
@@ -88,6 +90,7 @@ def test_term_for_the_batch_shell_alone_drains_the_run_and_ends_the_job(jobs, ha
     assert "run: stopping" in jobs.output(job)
 
 
+@pytest.mark.extended
 def test_a_requeued_job_goes_on_with_its_run(jobs, harness):  # noqa: F811
     job = run_until_it_collects(jobs, harness)
 
@@ -97,6 +100,7 @@ def test_a_requeued_job_goes_on_with_its_run(jobs, harness):  # noqa: F811
     assert_it_went_on(jobs, harness)
 
 
+@pytest.mark.extended
 def test_a_preempted_job_leaves_within_the_grace_and_goes_on_later(jobs, harness):  # noqa: F811
     job = run_until_it_collects(jobs, harness, "--partition=preemptible")
 

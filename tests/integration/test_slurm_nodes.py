@@ -14,7 +14,7 @@ ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only")
 OF_THE_RUN = ("--nodelist=n0",)
 SPARE = ("--partition=preemptible", "--nodelist=n1")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from tests.integration.trainer_ranks import single_rank
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, loss_settings
 
+pytestmark = pytest.mark.extended
+
 LONGEST = 40
 
 VARIANTS = {

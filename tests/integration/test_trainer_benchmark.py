@@ -13,6 +13,8 @@ sys.path.insert(0, str(PROJECT_ROOT / "benchmarks"))
 import trainer_throughput as benchmark
 from transformers import Qwen3Config
 
+pytestmark = pytest.mark.extended
+
 
 def test_it_prints_both_ways_over_the_same_tokens():
     argv = [

@@ -18,6 +18,8 @@ from tests.integration.trainer_ranks import single_rank
 from tests.integration.trainer_samples import VOCABULARY, tiny_policy
 from tests.integration.trainer_settings import OPTIMIZER, PARALLEL, batch_settings, loss_settings
 
+pytestmark = pytest.mark.extended
+
 RESPONSE = 6
 GROUPS, GROUP_SIZE = 8, 8
 

@@ -22,7 +22,7 @@ from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer_settings import trainer_settings
 from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(240)]
 
 STEPS = 6
 CHANGES = {

@@ -23,7 +23,7 @@ from rl_agent.update.versions import read_record
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training import assert_serves, collect, run_verb, tensors_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(400)]
 
 TRAIN_TIMEOUT_S = 150
 SETTINGS = (

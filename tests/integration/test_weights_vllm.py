@@ -26,7 +26,7 @@ from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.unit.weight_versions import settings
 from tests.weight_transfers import SERVER, TOKEN, Host, announced, new_host, receive
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(900)]
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21], list(range(30, 80))]
 
