@@ -21,7 +21,8 @@ LIMIT_S = 15
 NUM_TASKS = 60
 NUM_TEST_TASKS = 30
 ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
-BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1", "trainer.num_train_epochs=150")
+"""Trains long enough to be stopped in the middle."""
 
 pytestmark = pytest.mark.vllm
 
@@ -41,7 +42,8 @@ class Run:
             (home / "data" / f"{split}.jsonl").write_text(lines)
         self.words = [
             "bash", str(RUN_SH), "--data-path", str(home / "data"), "--log-path", str(self.log),
-            f"model_config.base_model={model}", f"engine.port={free_port()}", "engine.max_model_len=256",
+            f"model_config.base_model={model}", "model_config.template=qwen3_nothink",
+            f"engine.port={free_port()}", "engine.max_model_len=256",
             "engine.max_num_seqs=4", "engine.extra_args.kv-cache-memory-bytes=67108864",
             "env_config.server_size=4", "env_config.train_tasks_rollout_size=-1",
             "env_config.test_tasks_rollout_size=-1", "trainer.reward_threshold=0",
