@@ -1,6 +1,7 @@
 """A rollout pool on this machine's CPU, watched: two real engines, a batch, one killed, one that joins.
 
     bash scripts/demo_pool.sh [--requests 256] [--out DIR]
+    python benchmarks/pool_demo.py                          the same, in an environment that is set up
 
 Everything is what a user would start: the manager, `scripts/join_pool.sh` for each engine, vLLM with a tiny
 random model. The kill is SIGKILL to the engine and to its worker, as when a spot machine is taken away.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SUMMARY = "start and take away pool workers by a trace of spot machines, or by a fixed schedule"
 EXAMPLE = """examples:
   bash scripts/emulate_spot.sh --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
-  bash scripts/emulate_spot.sh --time-scale 0.01 --until-s 14400 -- --model model.pt
+  python -m rl_agent.cli emulate-spot --time-scale 0.01 --until-s 14400 -- --model model.pt
 
 A trace is CSV, `time_s,change[,how]`: `600,+1` or `1200,-1,notice`; without `how` a machine is killed.
 Without a trace: one more every 1800 s up to four, then the oldest is taken and one comes again.

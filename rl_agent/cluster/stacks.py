@@ -3,6 +3,7 @@
 Only a process that has said in its record where it writes them is sent the signal: another one would die.
 """
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -17,6 +18,14 @@ _ANSWER_S = 3.0
 _POLL_S = 0.05
 _open_files: list[TextIO] = []
 """faulthandler needs the file open for as long as the process lives."""
+
+
+@atexit.register
+def _close() -> None:
+    if _open_files:
+        faulthandler.unregister(signal.SIGUSR1)
+    for file in _open_files:
+        file.close()
 
 
 def register(run_dir: Path, incarnation: str) -> str | None:
