@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.types import Split
 
@@ -344,6 +345,4 @@ class Plan(Section):
 
     def write(self, path: Path) -> None:
         text = self.model_dump_json(indent=2, by_alias=True)
-        temporary = path.with_name(path.name + ".tmp")
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.rename(path)
+        write_whole(path, text + "\n")

@@ -10,10 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rl_agent.cluster.folder import write_whole
-
-__all__ = ["finished_phases", "flag_record", "write_whole"]
-
 _FINISHED = ("done", "skipped", "failed")
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from rl_agent import files
 from rl_agent.errors import StoreError, UsageError
 
 _T = TypeVar("_T")
@@ -51,29 +52,6 @@ class Folder(Protocol):
         """What a folder holds, sorted; may be late. Nothing where it is not there."""
 
 
-def write_whole(path: Path, record: Record, *, is_durable: bool = True) -> None:
-    """Write `record` so that a reader sees all of it or nothing. Makes the folder if need be."""
-    try:
-        _write_whole(path, record, is_durable=is_durable)
-    except FileNotFoundError:  # asked first, every write would cost one more request to a server
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, record, is_durable=is_durable)
-
-
-def _write_whole(path: Path, record: Record, *, is_durable: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(json.dumps(record).encode() + b"\n")
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.rename(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 class SharedFolder:
     """A folder on a file system that all nodes see."""
 
@@ -84,7 +62,7 @@ class SharedFolder:
     def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
         path = self.root / name
         try:
-            self._in_folder(path, lambda: _write_whole(path, record, is_durable=is_durable))
+            self._in_folder(path, lambda: files.write_whole(path, _line(record), is_durable=is_durable))
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -133,7 +111,10 @@ class SharedFolder:
             raise StoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
     def _in_folder(self, path: Path, write: Callable[[], _T]) -> _T:
-        """Make the folder of `path` if it turns out to be missing, but not a log path that was removed."""
+        """Make the folder of `path` if it turns out to be missing, but not a log path that was removed.
+
+        Asked first, every write would cost one more request to a server.
+        """
         try:
             return write()
         except FileNotFoundError:
@@ -141,6 +122,10 @@ class SharedFolder:
                 raise FileNotFoundError(errno.ENOENT, f"the folder {self.root} is gone") from None
             path.parent.mkdir(parents=True, exist_ok=True)
             return write()
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record).encode() + b"\n"
 
 
 def _parse(content: bytes) -> Record | None:
@@ -170,7 +155,7 @@ def _open_new(path: Path, record: Record) -> bool:
     except FileExistsError:
         return False
     with os.fdopen(descriptor, "wb") as file:
-        file.write(json.dumps(record).encode() + b"\n")
+        file.write(_line(record))
     return True
 
 

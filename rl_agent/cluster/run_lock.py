@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rl_agent.cluster.flags import write_whole
 from rl_agent.cluster.processes import is_same_process, stat_of
 from rl_agent.errors import ConfigError
+from rl_agent.files import write_whole
 
 _GUARD_TIMEOUT_S = 5.0
 _POLL_S = 0.2
@@ -115,6 +115,6 @@ def claim(log_path: Path, driver_pid: int, lease_s: float) -> None:
     try:
         with guard:
             check_free(log_path, lease_s)
-            write_whole(lock_path(log_path), asdict(Owner.of(driver_pid)))
+            write_whole(lock_path(log_path), json.dumps(asdict(Owner.of(driver_pid))))
     except Timeout as error:
         raise ConfigError(f"another start holds {guard.lock_file}; try again") from error

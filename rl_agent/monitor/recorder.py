@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.config import Plan
+from rl_agent.files import write_whole
 from rl_agent.monitor import curves
 from rl_agent.monitor.wandb_mode import wandb_mode
 
@@ -70,9 +71,7 @@ class Recorder:
         self.drain()
 
     def _remember(self, offset: int) -> None:
-        temporary = self._offset_file.with_suffix(".tmp")
-        temporary.write_text(str(offset))
-        temporary.rename(self._offset_file)
+        write_whole(self._offset_file, str(offset), is_durable=False)
         self._offset = offset
 
 

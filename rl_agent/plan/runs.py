@@ -1,6 +1,7 @@
 """The runs recorded under a log path: which one is the latest, what an earlier one left behind."""
 
 import glob
+import json
 import os
 import secrets
 import socket
@@ -9,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rl_agent.cluster import run_lock
-from rl_agent.cluster.flags import write_whole
 from rl_agent.cluster.processes import GroupRecord, command_line, end_groups, members, read_groups
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError
+from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 
 LATEST = "latest"
@@ -42,7 +43,7 @@ def write_plan(plan: Plan, driver_pid: int | None) -> Path:
     for part in (logs_dir(plan), groups_dir(plan)):
         part.mkdir(parents=True, exist_ok=True)
     if driver_pid is not None:
-        write_whole(_driver_file(groups_dir(plan)), asdict(run_lock.Owner.of(driver_pid)))
+        write_whole(_driver_file(groups_dir(plan)), json.dumps(asdict(run_lock.Owner.of(driver_pid))))
     if not is_master(plan):
         path = folder / f"plan-{plan.attempt}-{plan.node}.json"
         plan.write(path)

@@ -6,11 +6,11 @@ counts as absent.
 
 import hashlib
 import json
-import os
-import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from rl_agent.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,7 @@ class JudgeCache:
     def put(self, question: dict[str, Any], answer: Answer) -> None:
         path = self._path(question)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(answer), file, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        write_whole(path, json.dumps(asdict(answer), ensure_ascii=False))
 
     def _path(self, question: dict[str, Any]) -> Path:
         canonical = json.dumps(question, sort_keys=True, ensure_ascii=False)

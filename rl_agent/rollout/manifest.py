@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths, growing_name
-from rl_agent.rollout.shard import read_lines, write_whole
+from rl_agent.rollout.shard import put_whole, read_lines
 from rl_agent.types import EpisodeKey, Split
 
 
@@ -103,7 +103,7 @@ def read_iteration(paths: RunPaths, split: Split, iteration: int, adapter: TypeA
 
 def write_manifest(paths: RunPaths, split: Split, iteration: int, entries: list[ManifestEntry]) -> None:
     """Finish an iteration: from now on it consists of `entries`. Raises StoreError where that fails."""
-    write_whole(paths.manifest(split, iteration), _MANIFEST.dump_json(entries, indent=1) + b"\n")
+    put_whole(paths.manifest(split, iteration), _MANIFEST.dump_json(entries, indent=1) + b"\n")
 
 
 def _read_manifest(manifest: Path) -> list[ManifestEntry] | None:

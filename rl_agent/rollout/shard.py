@@ -14,6 +14,7 @@ from typing import TypeVar
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
+from rl_agent import files
 from rl_agent.errors import StoreError
 from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
 
@@ -104,19 +105,13 @@ def start_shard(growing: Path, header: ShardHeader) -> None:
         raise
     except OSError as error:
         raise StoreError(f"{growing}: cannot be written: {error.strerror}") from error
-    write_whole(growing, _HEADER.dump_json(header) + b"\n")
+    put_whole(growing, _HEADER.dump_json(header) + b"\n")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Temp, fsync, rename. Raises StoreError if that fails."""
-    temporary = path.with_name(path.name + ".tmp")
+def put_whole(path: Path, content: bytes) -> None:
+    """`files.write_whole`. Raises StoreError if that fails."""
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        sync_folder(path.parent)
+        files.write_whole(path, content)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -188,12 +183,3 @@ def _parse(adapter: TypeAdapter[_T], path: Path, number: int, line: bytes) -> _T
             f"{path}:{number}: schema version {version} is newer than {SCHEMA_VERSION}, the newest known here"
         )
     return parsed
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

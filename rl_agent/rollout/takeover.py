@@ -17,10 +17,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rl_agent import files
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.manifest import ManifestEntry, Part, parts_of, write_manifest
-from rl_agent.rollout.shard import ShardHeader, read_header, read_undamaged, sync_folder
+from rl_agent.rollout.shard import ShardHeader, read_header, read_undamaged
 from rl_agent.types import EpisodeKey, Split
 
 
@@ -95,7 +96,7 @@ def finish(paths: RunPaths, split: Split, iteration: int, entries: list[Manifest
         growing = growing_name(folder / entry.file)
         if growing.exists():
             growing.rename(folder / entry.file)
-    sync_folder(folder)
+    files.sync(folder)
 
 
 def _header_of(part: Part) -> ShardHeader | None:

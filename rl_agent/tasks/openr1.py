@@ -7,12 +7,13 @@ the source's files, and a problem that is test with a limit is not train in a la
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rl_agent.files import write_whole
 
 COLUMNS = (
     "problem",
@@ -69,12 +70,7 @@ def prepare(
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     """Replaces `path` by one JSON object a line, whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def read_parquet(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:

@@ -23,13 +23,13 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
+from rl_agent.files import remove, sync, sync_tree
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.optimizer import AdamW
 from rl_agent.trainer.parallel import Ranks, local
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import CheckpointSettings
-from rl_agent.update.files import remove, sync, sync_tree
 
 _STEP = re.compile(r"^step-(\d+)$")
 

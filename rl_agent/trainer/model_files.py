@@ -11,10 +11,10 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader
 from transformers import PreTrainedModel
 
 from rl_agent.errors import ConfigError
+from rl_agent.files import remove, sync, sync_tree
 from rl_agent.trainer.parallel import Ranks, shard, whole
 from rl_agent.trainer.policy import Policy, build_model, read_config
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.update.files import remove, sync, sync_tree
 
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and generation settings; the model's own configuration is written anew."""

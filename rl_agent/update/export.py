@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_agent.files import write_whole
 from rl_agent.types import EpisodeKey, Observation
-from rl_agent.update.files import write_whole
 
 DATASET = "rl_agent_train"
 VALIDATION = "rl_agent_validation"

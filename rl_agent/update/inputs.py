@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.files import remove, write_whole
 from rl_agent.update.digest import FileDigest, digest_files, first_difference
-from rl_agent.update.files import remove, write_whole
 
 SUMMARY_FILE = "update.json"
 TRAIN_FILE = "train.yaml"

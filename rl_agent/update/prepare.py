@@ -21,13 +21,13 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
+from rl_agent.files import remove, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.manifest import Part, parts_of, read_parts
 from rl_agent.rollout.shard import read_header
 from rl_agent.types import EpisodeKey
 from rl_agent.update import select, versions
 from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
-from rl_agent.update.files import remove, write_whole
 from rl_agent.update.inputs import (
     TRAIN_FILE,
     Prepared,

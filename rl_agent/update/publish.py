@@ -17,12 +17,12 @@ from typing import Any
 from rl_agent.config import Plan
 from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.errors import PublishError
+from rl_agent.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.update import versions
 from rl_agent.update.checkpoints import STATE, find_checkpoint, global_step
 from rl_agent.update.checks import check_model
 from rl_agent.update.digest import digest_files
-from rl_agent.update.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.launch import merge_command, training_environment
 from rl_agent.update.render import setup_of, to_yaml

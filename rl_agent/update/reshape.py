@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rl_agent.update.files import remove, write_whole
+from rl_agent.files import remove, write_whole
 
 _SUFFIX = "_universal"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from rl_agent.config import TrainerConfig
 from rl_agent.errors import ConfigError
+from rl_agent.files import link_tree, remove, sync, write_whole
 from rl_agent.update.checkpoints import STATE
-from rl_agent.update.files import link_tree, remove, sync, write_whole
 from rl_agent.update.optimizer import Progress
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import ConfigError
+from rl_agent.files import link_tree, remove, replace_link, swap, sync, sync_tree, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.update.digest import FileDigest
-from rl_agent.update.files import link_tree, remove, replace_link, swap, sync, sync_tree, write_whole
 
 RECORD = "published.json"
 SERVED = "served.json"

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
+from rl_agent.files import sync
 from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
 
 MANIFEST = "manifest.json"
@@ -222,10 +223,10 @@ class SnapshotStore:
                     path.unlink()
             (draft.folder / MANIFEST).write_bytes(dump_manifest(manifest))
             for path in (*draft.folder.iterdir(), draft.folder):
-                _sync(path)
+                sync(path)
             folder = self.root / version_name(manifest.weight_version)
             draft.folder.rename(folder)
-            _sync(self.root)
+            sync(self.root)
             snapshot = Snapshot(folder, manifest)
             self._snapshots[manifest.weight_version] = snapshot
             self._collect()
@@ -280,11 +281,3 @@ def _blobs(manifest: Manifest) -> dict[str, int]:
 
 def _versions_in(root: Path) -> Iterator[int]:
     return (int(match[1]) for entry in root.iterdir() if (match := _VERSION.match(entry.name)))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

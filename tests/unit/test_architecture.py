@@ -14,6 +14,7 @@ LAYERS = {
     "types": 0,
     "errors": 0,
     "paths": 0,
+    "files": 0,
     "config": 1,
     "agent": 2,
     "tasks": 2,

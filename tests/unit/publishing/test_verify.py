@@ -9,7 +9,7 @@ from rl_agent.cli import model as model_verb
 from rl_agent.cli import rollback as rollback_verb
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.update.files import replace_link
+from rl_agent.files import replace_link
 from rl_agent.update.verify import verify_served
 from rl_agent.update.versions import RECORD, is_unserved, mark_served, read_record
 from tests.unit.publishing.trainings import publish_iteration

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -9,15 +10,24 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace `path` by `text`: temp, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync(path.parent)
+def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True) -> None:
+    """Replace `path`: readers see the old content or the new one. Durable: also after a power cut.
+
+    Any number of processes may write the same path at once; the last one to end wins.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if is_durable:
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

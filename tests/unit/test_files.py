@@ -1,0 +1,45 @@
+"""Files that readers see whole, whoever writes them."""
+
+import threading
+
+import pytest
+
+from rl_agent.files import write_whole
+
+
+def test_any_number_of_writers_leave_one_whole_file_and_nothing_else(tmp_path):
+    path, contents = tmp_path / "record.json", [str(number) * 5000 for number in range(8)]
+    errors = []
+
+    def write(content):
+        try:
+            for _ in range(20):
+                write_whole(path, content, is_durable=False)
+                assert path.read_text() in contents
+        except Exception as error:
+            errors.append(error)
+
+    writers = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert errors == []
+    assert path.read_text() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    write_whole(path, "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, b"new")
+
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
