@@ -313,7 +313,7 @@ class Command(Section):
 
 
 def new_incarnation() -> str:
-    return secrets.token_hex(4)
+    return secrets.token_hex(8)
 
 
 class Plan(Section):

@@ -5,16 +5,13 @@ the master, at the master's View otherwise). What goes wrong in them is said onc
 out of `check`. They end with the context manager; one that hangs in the file system cannot hold up the exit.
 """
 
-import hashlib
-import json
-import secrets
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rl_agent.cluster import records
+from rl_agent.cluster import records, shared
 from rl_agent.cluster.bell import Bell
 from rl_agent.cluster.coordinator import Coordinator, pause_after
 from rl_agent.cluster.events import Seen
@@ -26,7 +23,7 @@ from rl_agent.cluster.state import Terms
 from rl_agent.cluster.stragglers import missing_ranks, stragglers
 from rl_agent.cluster.turns import Clock, Say, Turns, Wait
 from rl_agent.cluster.work import Work
-from rl_agent.config import Config, Plan
+from rl_agent.config import Plan
 from rl_agent.errors import HarnessError, RetryLater
 
 _LEAST_PAUSE_S = 0.1
@@ -42,14 +39,6 @@ def print_line(line: str) -> None:
 
 def in_background(job: Callable[[], None]) -> None:
     threading.Thread(target=job, name="cluster job", daemon=True).start()
-
-
-def digest_of(config: Config) -> str:
-    """Of the sections in which no node may have anything for itself."""
-    own = {"data_path", "log_path", "engine", "wandb", "env_config", "rollout", "cluster"}
-    shared = config.model_dump(mode="json", exclude=own)
-    text = json.dumps(shared, sort_keys=True)
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 class Node:
@@ -70,7 +59,7 @@ class Node:
     ) -> None:
         self.plan = plan
         self.clock = clock
-        self.incarnation = secrets.token_hex(8)
+        self.incarnation = plan.incarnation
         self.is_master = plan.command.rank == 0 and not is_joiner
         self.coordinator: Coordinator | None = None
         self._settings = settings = plan.config.cluster
@@ -85,7 +74,7 @@ class Node:
         self._work: Work | None = None
         self._stamp: Stamp | None = None
         self._last_change = clock()
-        digest = digest_of(plan.config)
+        digest = shared.digest(plan.config)
         self._heartbeat = Heartbeat(
             folder,
             self._places.rank(self.incarnation),

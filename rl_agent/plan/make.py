@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.cluster import run_lock
+from rl_agent.cluster import run_lock, shared
 from rl_agent.cluster.flags import finished_phases
 from rl_agent.cluster.schedule import Work, add_shards, first_iteration, next_work, numbers_on_disk
 from rl_agent.config import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import ConfigError
-from rl_agent.plan import arguments, checks, runs, shared
+from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import wait_for_run
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment

@@ -135,7 +135,9 @@ class World:
     def plan_of(self, rank):
         values = self.plan.command.model_dump()
         values |= {"num_nodes": self.num_nodes, "rank": rank, "rank_weights": (1,) * self.num_nodes}
-        return self.plan.model_copy(update={"command": Command.model_validate(values)})
+        incarnation = f"{self.random.getrandbits(64):016x}"
+        command = Command.model_validate(values)
+        return self.plan.model_copy(update={"command": command, "incarnation": incarnation})
 
     def at(self, time, fault):
         """`fault` is a function of this world."""

@@ -13,7 +13,7 @@ import pytest
 from rl_agent.cluster.folder import SharedFolder
 from rl_agent.cluster.member import Member
 from rl_agent.cluster.records import MASTER_FILE
-from rl_agent.config import Command
+from rl_agent.config import Command, new_incarnation
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater, StoreError
 from tests.rollout_setup import make_plan
 
@@ -30,7 +30,8 @@ def plan(folder, rank, num_nodes, *words, **changes):
     made = base_plan(folder, *words)
     values = made.command.model_dump()
     values |= {"num_nodes": num_nodes, "rank": rank, "rank_weights": (1,) * num_nodes}
-    return made.model_copy(update={"command": Command.model_validate(values), **changes})
+    own = {"incarnation": new_incarnation(), "command": Command.model_validate(values)}
+    return made.model_copy(update=own | changes)
 
 
 class Background(threading.Thread):
@@ -329,13 +330,14 @@ def test_a_node_of_an_attempt_that_is_over_is_told_to_start_again(tmp_path):
 
 
 def test_a_rank_that_died_is_waited_for_by_name_and_its_replacement_is_admitted(tmp_path):
-    first = Background(plan(tmp_path, 1, 2), lambda member: None)
-    with master(tmp_path, 2, "cluster.replacement_timeout_s=0.2") as member:
+    short = "cluster.replacement_timeout_s=0.2"
+    first = Background(plan(tmp_path, 1, 2, short), lambda member: None)
+    with master(tmp_path, 2, short) as member:
         first.result()
         until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
         with pytest.raises(DeadlineError, match="a replacement: waited 0 s for rank 1"):
             member.wait_for_replacement()
-        second = Background(plan(tmp_path, 1, 2), follow)
+        second = Background(plan(tmp_path, 1, 2, short), follow)
         until(lambda: not member.coordinator.state.missing_ranks, "rank 1 was not replaced")
         member.wait_for_replacement()
     assert second.result() == []

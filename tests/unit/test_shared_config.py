@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rl_agent.cluster import shared
 from rl_agent.errors import ConfigError
-from rl_agent.plan import shared
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.overrides import parse_override
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.config import Plan
 from rl_agent import files
+from rl_agent.config import Plan
 from tests.integration.tiny_model import make_plan
 from tests.unit.safetensors_files import write_model
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.config import Plan
 from rl_agent import files
+from rl_agent.config import Plan
 from rl_agent.update import versions
 from rl_agent.update.publish import publish
 from tests.unit.publishing.trainings import finish_training, publish_iteration, served_value
