@@ -252,6 +252,8 @@ class PoolConfig(Section):
     affinity_slack: Annotated[float, Field(ge=0)]
     rebalance_interval_s: Seconds
     rebalance_gain_s: Annotated[float, Field(ge=0)]
+    weights_timeout_s: Seconds
+    max_versions_behind: Annotated[int, Field(ge=0)]
     default_capacity: Positive
     max_engines: Positive
     max_open_requests: Positive

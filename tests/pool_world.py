@@ -17,7 +17,7 @@ from typing import Any
 from rl_agent.pool import events
 from rl_agent.pool.continuation import prompt_of, tokens_left
 from rl_agent.pool.machine import check, step
-from rl_agent.pool.records import EngineOffer, EngineState, Order, PoolRules, Request
+from rl_agent.pool.records import EngineOffer, EngineState, Order, PoolRules, Request, WeightsReport
 from rl_agent.pool.state import PoolState
 
 EOS = 2
@@ -34,6 +34,8 @@ RULES = PoolRules(
     affinity_slack=4.0,
     rebalance_interval_s=1.0,
     rebalance_gain_s=0.5,
+    weights_timeout_s=60.0,
+    max_versions_behind=4,
 )
 
 
@@ -224,6 +226,15 @@ class SimulatedEngine:
         if not self.is_stopped and self.beats:
             self.world.tell(events.Beat(self.engine_id))
         self.world.at(self.world.now + 1.0, self.beat)
+
+    def load_wanted(self) -> None:
+        """Its worker has fetched and loaded what the pool wants."""
+        wanted = self.world.state.weights
+        if wanted is not None and self.is_alive:
+            self.report(WeightsReport(wanted.weight_version, wanted.digest, f"tcp://{self.name}:1"))
+
+    def report(self, weights: WeightsReport) -> None:
+        self.world.tell(events.Beat(self.engine_id, weights=weights))
 
     def answer_probe(self) -> None:
         if self.is_alive and not self.is_stopped:

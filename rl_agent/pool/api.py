@@ -12,16 +12,18 @@ from yarl import URL
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool import events
-from rl_agent.pool.batches import Batches, TooMany
+from rl_agent.pool.batches import Batches, TooMany, weights_of
 from rl_agent.pool.frames import MAX_FRAME_BYTES
-from rl_agent.pool.guard import check_address, problem
+from rl_agent.pool.guard import check_address, check_source, is_local, problem
 from rl_agent.pool.link import EngineLink, HttpTransport, Transport
-from rl_agent.pool.records import EngineOffer, Load
+from rl_agent.pool.records import NO_WEIGHTS, Engine, EngineOffer, Load, WeightsReport
 from rl_agent.pool.report import metrics_text, status_of
 from rl_agent.pool.results import Run
 from rl_agent.pool.service import Pool
 from rl_agent.pool.settings import networks_of
+from rl_agent.pool.state import PoolState
 from rl_agent.pool.tunnel import TunnelTransport
+from rl_agent.pool.versions import sources_for, takes
 from rl_agent.pool.wire import (
     BatchAnswer,
     BatchRequest,
@@ -33,6 +35,10 @@ from rl_agent.pool.wire import (
     RegisterAnswer,
     RegisterRequest,
     Sample,
+    WeightsAnswer,
+    WeightsOffer,
+    WeightsRequest,
+    WeightsState,
 )
 
 T = TypeVar("T", bound=BaseModel)
@@ -65,6 +71,7 @@ class PoolApi:
             web.post("/engines/{engine}/drain", self.drain),
             web.post("/engines/{engine}/leave", self.leave),
             web.post("/model", self.model),
+            web.post("/weights", self.weights),
             web.post("/runs/{run}/requests", self.submit),
             web.get("/runs/{run}/samples", self.samples),
             web.delete("/runs/{run}", self.drop),
@@ -97,7 +104,8 @@ class PoolApi:
             transport = self._tunnels[offer.engine_id] = TunnelTransport()
         else:
             transport = HttpTransport(self._session, url, asked.api_key)
-        self._pool.register(offer, EngineLink(transport), has_worker=asked.has_worker)
+        weights = self._weights_report(asked.weights, request.remote) or NO_WEIGHTS
+        self._pool.register(offer, EngineLink(transport), has_worker=asked.has_worker, weights=weights)
         config = self._config
         answer = RegisterAnswer(
             engine_id=offer.engine_id, lease_s=config.lease_s, heartbeat_s=config.heartbeat_s
@@ -132,7 +140,7 @@ class PoolApi:
         asked = await read(request, BeatRequest)
         engine = self._engine(request)
         load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
-        self._pool.tell(events.Beat(engine, load))
+        self._pool.tell(events.Beat(engine, load, self._weights_report(asked.weights, request.remote)))
         state = self._pool.state
         found = state.engines[engine]
         answer = BeatAnswer(
@@ -140,8 +148,21 @@ class PoolApi:
             reason=found.reason,
             model=state.model,
             weight_version=state.weight_version,
+            weights=_weights_offer(state, found, request.remote),
         )
         return web.json_response(answer.model_dump())
+
+    def _weights_report(self, said: WeightsState | None, peer: str | None) -> WeightsReport | None:
+        """A worker may name only its own address as a source; another one, as behind NAT, helps nobody."""
+        if said is None:
+            return None
+        source = said.source
+        try:
+            if source is not None:
+                check_address(URL(source).host or "", peer, self._engine_networks)
+        except web.HTTPException:
+            source = None
+        return WeightsReport(said.weight_version, said.digest or "", source, said.is_fetching, said.problem)
 
     async def drain(self, request: web.Request) -> web.Response:
         asked = await read(request, DrainRequest)
@@ -162,10 +183,20 @@ class PoolApi:
 
     async def model(self, request: web.Request) -> web.Response:
         asked = await read(request, ModelRequest)
-        if asked.weight_version < self._pool.state.weight_version:
+        if asked.weight_version < self._pool.state.weight_version and not asked.is_rollback:
             raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
-        self._pool.tell(events.ModelWanted(asked.model, asked.weight_version))
+        await self._batches.want(asked)
         return web.json_response({"weight_version": self._pool.state.weight_version})
+
+    async def weights(self, request: web.Request) -> web.Response:
+        asked = await read(request, WeightsRequest)
+        for source in asked.sources:
+            check_source(URL(source).host or "")
+        is_accepted = takes(self._pool.state, weights_of(asked))
+        if is_accepted:
+            await self._batches.want(asked)
+        answer = WeightsAnswer(weight_version=self._pool.state.weight_version, is_accepted=is_accepted)
+        return web.json_response(answer.model_dump())
 
     async def submit(self, request: web.Request) -> web.Response:
         asked = await read(request, BatchRequest)
@@ -207,6 +238,23 @@ class PoolApi:
         if found is None:
             raise problem(404, f"there is no engine {name[:200]!r}; register it")
         return found.engine_id
+
+
+def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
+    """What the pool wants, with sources as long as the worker needs them."""
+    wanted = state.weights
+    if wanted is None:
+        return None
+    has_it = (engine.weights.weight_version, engine.weights.digest) == (wanted.weight_version, wanted.digest)
+    needs_sources = not has_it and not engine.weights.is_fetching
+    sources = sources_for(state, engine) if needs_sources else ()
+    return WeightsOffer(
+        weight_version=wanted.weight_version,
+        digest=wanted.digest,
+        transfer_token=wanted.transfer_token,
+        # Loopback leads another machine to itself.
+        sources=tuple(one for one in sources if is_local(peer) or not is_local(URL(one).host)),
+    )
 
 
 async def _stream(run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:

@@ -11,7 +11,7 @@ from rl_agent.config import PoolConfig
 from rl_agent.errors import StoreError
 from rl_agent.pool import events
 from rl_agent.pool.journal import Journal, read_journal, rewrite_journal
-from rl_agent.pool.records import Order, Request
+from rl_agent.pool.records import Order, Request, Weights
 from rl_agent.pool.results import (
     Run,
     Submission,
@@ -22,11 +22,14 @@ from rl_agent.pool.results import (
     submitted_record,
 )
 from rl_agent.pool.service import Pool
+from rl_agent.pool.state import PoolState
 from rl_agent.pool.text import text_of
-from rl_agent.pool.wire import BatchRequest
+from rl_agent.pool.wire import BatchRequest, ModelRequest, WeightsRequest
 
 log = logging.getLogger(__name__)
 
+_WANTED: dict[str, type[ModelRequest | WeightsRequest]] = {"model": ModelRequest, "weights": WeightsRequest}
+"""Kinds of journal records that say what engines serve."""
 SEPARATOR = "\n"
 """Between run and id in the pool's own request ids; no name holds it."""
 
@@ -54,10 +57,13 @@ class Batches:
             return
         for number, record in enumerate(read_journal(self._path), start=1):
             try:
-                apply_record(self.runs, record)
+                if record["kind"] in _WANTED:
+                    self.pool.tell(_wanted_event(_WANTED[record["kind"]].model_validate(record["asked"])))
+                else:
+                    apply_record(self.runs, record)
             except (KeyError, ValueError, TypeError) as error:
                 raise StoreError(f"{self._path}: record {number} cannot be applied: {error!r}") from error
-        rewrite_journal(self._path, records_of(self.runs))
+        rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs)])
         for run in self.runs.values():
             for submission in run.open.values():
                 self._hand_over(run.name, submission)
@@ -86,6 +92,11 @@ class Batches:
             if submission.item.id in run.open:
                 self._hand_over(name, submission)
         return len(new), len(batch.requests) - len(new)
+
+    async def want(self, asked: ModelRequest | WeightsRequest) -> None:
+        """From now on the pool serves this, also after a restart; what is stale is skipped."""
+        self.pool.tell(_wanted_event(asked))
+        await self._commit(_wanted_records(self.pool.state))
 
     async def acknowledge(self, name: str, cursor: int) -> None:
         run = self.runs[name]
@@ -117,6 +128,7 @@ class Batches:
                 params=item.sampling,
                 deadline=self.pool.clock() + left_s,
                 group=item.group,
+                min_weight_version=item.min_weight_version,
             )
         )
 
@@ -143,3 +155,30 @@ class Batches:
 
     def _pool_id(self, name: str, request_id: str) -> str:
         return SEPARATOR.join((name, request_id, str(self._serials.get(name, 0))))
+
+
+def weights_of(asked: WeightsRequest) -> Weights:
+    return Weights(asked.weight_version, asked.digest, asked.sources, asked.transfer_token)
+
+
+def _wanted_event(asked: ModelRequest | WeightsRequest) -> events.Event:
+    if isinstance(asked, WeightsRequest):
+        return events.WeightsWanted(weights_of(asked))
+    return events.ModelWanted(asked.model, asked.weight_version, asked.is_rollback)
+
+
+def _wanted_records(state: PoolState) -> list[dict[str, Any]]:
+    """What a restarted manager has to know before the runs; it holds whatever the settings say."""
+    if not state.model:
+        return []
+    model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
+    records = [{"kind": "model", "asked": model.model_dump()}]
+    if (weights := state.weights) is not None:
+        asked = WeightsRequest(
+            weight_version=weights.weight_version,
+            digest=weights.digest,
+            sources=weights.sources,
+            transfer_token=weights.transfer_token,
+        )
+        records.append({"kind": "weights", "asked": asked.model_dump()})
+    return records

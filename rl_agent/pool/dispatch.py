@@ -25,8 +25,29 @@ def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
     while (engine := state.placement.best()) is not None:
         request = _next_request(state)
         if request is None:
-            return
-        _send(state, request, _near_siblings(state, request, engine, now), now, out)
+            break
+        needed = request.order.min_weight_version
+        if engine.weight_version < needed:
+            heapq.heappush(state.held.setdefault(needed, []), (request.number, request.request_id))
+        else:
+            _send(state, request, _near_siblings(state, request, engine, now), now, out)
+    if state.held:
+        _dispatch_held(state, now, out)
+
+
+def _dispatch_held(state: PoolState, now: float, out: list[Command]) -> None:
+    """Requests for which the first engine in the order was too old: to those new enough, in turn."""
+    free = list(state.placement.in_order())
+    for needed, queue in sorted(state.held.items()):
+        fit = [engine for engine in free if engine.weight_version >= needed]
+        while queue and (fit := [engine for engine in fit if can_take(engine, now)]):
+            for engine in fit:
+                request = _oldest_of(state, queue)
+                if request is None:
+                    break
+                _send(state, request, _near_siblings(state, request, engine, now), now, out)
+        if not queue:
+            del state.held[needed]
 
 
 def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None:
@@ -38,11 +59,12 @@ def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None
         request = state.requests.get(request_id)
         if request is None or request.state is not RequestState.QUEUED:
             continue
-        if not free or must_wait(request, state.rules):
+        fit = [engine for engine in free if is_new_enough(engine, request)]
+        if not fit or must_wait(request, state.rules):
             state.suspects.append(request_id)
             continue
         deaths = request.deaths | set(request.questions.values())
-        engine = min(free, key=lambda engine: engine.offer.name in deaths)
+        engine = min(fit, key=lambda engine: engine.offer.name in deaths)
         free.remove(engine)
         _send(state, request, engine, now, out)
 
@@ -52,14 +74,24 @@ def _next_request(state: PoolState) -> Request | None:
     waiting = [run for run, queue in state.queues.items() if queue]
     while waiting:
         run = min(waiting, key=lambda run: state.at_engines.get(run, 0))
-        queue = state.queues[run]
-        while queue:
-            _, request_id = heapq.heappop(queue)
-            request = state.requests.get(request_id)
-            if request is not None and request.state is RequestState.QUEUED:
-                return request
+        request = _oldest_of(state, state.queues[run])
+        if request is not None:
+            return request
         waiting.remove(run)
     return None
+
+
+def _oldest_of(state: PoolState, queue: list[tuple[int, str]]) -> Request | None:
+    while queue:
+        _, request_id = heapq.heappop(queue)
+        request = state.requests.get(request_id)
+        if request is not None and request.state is RequestState.QUEUED:
+            return request
+    return None
+
+
+def is_new_enough(engine: Engine, request: Request) -> bool:
+    return engine.weight_version >= request.order.min_weight_version
 
 
 def _near_siblings(state: PoolState, request: Request, best: Engine, now: float) -> Engine:
@@ -70,7 +102,7 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
     key = (request.order.run, group)
     engine = state.engines.get(state.affinity.get(key, ""), best)
     is_near = engine is best or state.placement.is_near_best(engine, best, _expected(state, request))
-    if not is_near or not can_take(engine, now):
+    if not is_near or not can_take(engine, now) or not is_new_enough(engine, request):
         engine = best
     if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
         del state.affinity[next(iter(state.affinity))]
@@ -173,8 +205,8 @@ def _move_longest(state: PoolState, source: Engine, target: Engine, now: float, 
     moved = 0
     for remaining, request_id in left[:MOVES_AT_ONCE]:
         request = state.requests[request_id]
-        if not can_continue(request.order.params):
-            continue  # its tokens would be lost
+        if not can_continue(request.order.params) or not is_new_enough(target, request):
+            continue  # its tokens would be lost, or made with weights too old
         speed = PREFILL_SPEEDUP * max(target.tokens_per_s, source.tokens_per_s)
         gain = gain_of_moving(request, source, target, remaining, speed) if speed else -1.0
         if gain < state.rules.rebalance_gain_s or not can_take(target, now):

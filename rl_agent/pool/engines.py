@@ -1,11 +1,10 @@
 """The life of an engine: registration, leases, what it serves, drains and ends."""
 
-from rl_agent.pool import events, poison
+from rl_agent.pool import events, poison, versions
 from rl_agent.pool.events import Command, EngineChanged, Probe
 from rl_agent.pool.records import Engine, EngineState
-from rl_agent.pool.state import PoolState, change_engine, fail, move_all, set_timer
+from rl_agent.pool.state import FLAP_WINDOW_S, PoolState, change_engine, end_engine, move_all, set_timer
 
-FLAP_WINDOW_S = 300.0
 LONGEST_FLAP_PAUSE_S = 60.0
 STALE_BEAT_S = 1.0
 
@@ -23,6 +22,7 @@ def registered(state: PoolState, event: events.Registered, now: float, out: list
         registered_at=now,
         lease_until=now + state.rules.lease_s,
         ready_after=now + pause,
+        weights=event.weights,
     )
     state.engines[offer.engine_id] = engine
     set_timer(state, engine.lease_until, "lease", offer.engine_id)
@@ -41,24 +41,8 @@ def probed(state: PoolState, event: events.Probed, now: float, out: list[Command
     if not state.model:
         state.model = event.model
     if engine.state is not EngineState.DRAINING:
-        _judge_model(state, engine, now, out)
+        versions.judge(state, engine, now, out)
     state.placement.changed(engine, now)
-
-
-def _judge_model(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
-    """What an engine serves decides what it is; what its worker claims does not."""
-    if engine.model == state.model:
-        engine.weight_version = state.weight_version
-        if engine.state is not EngineState.READY:
-            change_engine(state, engine, EngineState.READY, "", now, out)
-            engine.idle_since = now
-        return
-    if engine.state is not EngineState.LOADING:
-        reason = f"serves {engine.model}, the pool wants {state.model}"
-        change_engine(state, engine, EngineState.LOADING, reason, now, out)
-        set_timer(state, now + state.rules.start_timeout_s, "start", engine.engine_id)
-        move_all(state, engine, now, out)
-    set_timer(state, now + state.rules.probe_interval_s, "probe", engine.engine_id)
 
 
 def probe_failed(state: PoolState, event: events.ProbeFailed, now: float, out: list[Command]) -> None:
@@ -74,6 +58,8 @@ def beat(state: PoolState, event: events.Beat, now: float, out: list[Command]) -
         return
     engine.lease_until = now + state.rules.lease_s
     engine.load = event.load or engine.load
+    if event.weights is not None:
+        versions.reported(state, engine, event.weights, now, out)
     # A beat just after a break may have set out before it.
     if engine.is_doubted and now - engine.doubted_at >= STALE_BEAT_S:
         _trust(state, engine)
@@ -104,42 +90,6 @@ def engine_ended(state: PoolState, event: events.EngineEnded, now: float, out: l
     if engine is not None:
         is_crash = event.is_crash and engine.state is not EngineState.DRAINING
         end_engine(state, engine, now, out, event.reason, is_crash=is_crash)
-
-
-def model_wanted(state: PoolState, event: events.ModelWanted, now: float, out: list[Command]) -> None:
-    if event.weight_version < state.weight_version:
-        return
-    state.model, state.weight_version = event.model, event.weight_version
-    for engine in list(state.engines.values()):
-        if engine.state in (EngineState.READY, EngineState.LOADING) and engine.model:
-            _judge_model(state, engine, now, out)
-            state.placement.changed(engine, now)
-
-
-def end_engine(
-    state: PoolState, engine: Engine, now: float, out: list[Command], reason: str, *, is_crash: bool
-) -> None:
-    """The engine is gone; its requests go on elsewhere, or are found to be what killed it."""
-    if is_crash:
-        state.account.engine_deaths += 1
-        recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if now - t < FLAP_WINDOW_S]
-        state.deaths_of_name[engine.offer.name] = [*recent, now]
-        for request_id in engine.running:
-            poison.broke(state.requests[request_id], engine, state.rules)
-    stuck = [state.requests[request_id] for request_id in engine.broken if request_id in state.requests]
-    state.unrelated_deaths += is_crash and not stuck
-    for request in stuck:
-        if is_crash:
-            poison.died(request, engine, state.unrelated_deaths)
-        else:
-            poison.lives(request, engine)
-    change_engine(state, engine, EngineState.GONE, reason, now, out)
-    move_all(state, engine, now, out)
-    state.placement.changed(engine, now)
-    state.departed.append(state.engines.pop(engine.engine_id))
-    for request in stuck:
-        if request.is_open and poison.is_poison(request, state.rules, state.unrelated_deaths):
-            fail(state, request, poison.words(request), now, out)
 
 
 def lease_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:

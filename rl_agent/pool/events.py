@@ -2,12 +2,21 @@
 
 from dataclasses import dataclass
 
-from rl_agent.pool.records import EngineOffer, EngineState, Load, Order
+from rl_agent.pool.records import (
+    NO_WEIGHTS,
+    EngineOffer,
+    EngineState,
+    Load,
+    Order,
+    Weights,
+    WeightsReport,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
     offer: EngineOffer
+    weights: WeightsReport = NO_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Beat:
 
     engine_id: str
     load: Load | None = None
+    weights: WeightsReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,15 @@ class ModelWanted:
 
     model: str
     weight_version: int
+    is_rollback: bool = False
+    """The version may be an older one than the pool is at."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsWanted:
+    """From now on the pool serves this version of its model; engines go on with theirs until they have it."""
+
+    weights: Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +138,7 @@ Event = (
     | DrainAsked
     | EngineEnded
     | ModelWanted
+    | WeightsWanted
     | Submitted
     | Cancelled
     | Progress

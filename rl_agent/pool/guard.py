@@ -126,12 +126,29 @@ def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) ->
         address = ipaddress.ip_address(host)
     except ValueError:
         raise problem(422, f"{host!r}: an engine's address is an IP address, not a name") from None
-    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
-        raise problem(403, f"{host} is no address of an engine")
+    _check_kind(address)
     own = (peer or "").partition("%")[0].removeprefix("::ffff:")
-    is_own = host == own or (address.is_loopback and is_inside(own, _LOOPBACK))
+    is_own = host == own or (address.is_loopback and is_local(own))
     if not is_own and not is_inside(host, networks):
         raise problem(403, f"{host} is not your address ({own}), nor in allowed_engine_networks")
+
+
+def check_source(host: str) -> None:
+    """Where a publisher sends workers; raises web.HTTPException for what is no machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return  # a name: the workers resolve it
+    _check_kind(address)
+
+
+def _check_kind(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
+        raise problem(403, f"{address} is no address of an engine")
+
+
+def is_local(address: str | None) -> bool:
+    return address == "localhost" or is_inside(address, _LOOPBACK)
 
 
 _LOOPBACK = networks_of("loopback", ("127.0.0.0/8", "::1/128"))

@@ -50,6 +50,11 @@ class Journal:
             raise StoreError(f"the journal {self._path} cannot be written: {error.strerror}") from error
 
 
+def _private(path: str, flags: int) -> int:
+    """It holds prompts, and the token of transfers."""
+    return os.open(path, flags, 0o600)
+
+
 def _write(descriptor: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
@@ -75,7 +80,7 @@ def rewrite_journal(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Replace it by `records`, whole: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=_private) as file:
         for record in records:
             file.write(to_json(record) + b"\n")
         file.flush()

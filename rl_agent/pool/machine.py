@@ -6,6 +6,7 @@ What always holds, and `check` asserts:
 - submitted = open + completed + failed, and each id is counted once however often it is submitted.
 - A running request is at exactly one living engine; what an older attempt still sends is dropped.
 - An engine that drains, loads another model or is gone has no requests.
+- No request is at an engine whose weights are older than it asks for.
 
 A failed request never ends an engine: it makes the pool doubt it, which stops new work until the next sign
 of life. Only the lease, the worker's word, or the end of a drain does.
@@ -15,7 +16,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from rl_agent.pool import dispatch, engines, events, requests
+from rl_agent.pool import dispatch, engines, events, requests, versions
 from rl_agent.pool.events import Command, Event
 from rl_agent.pool.records import EngineState, RequestState
 from rl_agent.pool.state import PoolState
@@ -45,7 +46,8 @@ _HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = 
     events.Beat: engines.beat,
     events.DrainAsked: engines.drain_asked,
     events.EngineEnded: engines.engine_ended,
-    events.ModelWanted: engines.model_wanted,
+    events.ModelWanted: versions.model_wanted,
+    events.WeightsWanted: versions.weights_wanted,
     events.Submitted: requests.submitted,
     events.Cancelled: requests.cancelled,
     events.Progress: requests.progress,
@@ -60,6 +62,7 @@ _OF_ENGINES = {
     "drained": engines.drained,
     "probe": engines.probe_due,
     "pause": engines.pause_over,
+    "behind": versions.behind_due,
 }
 
 
@@ -106,6 +109,7 @@ def check(state: PoolState) -> None:
             request = state.requests[request_id]
             assert request.state is RequestState.RUNNING
             assert request.engine_id == engine.engine_id
+            assert engine.weight_version >= request.order.min_weight_version
     running = [request for request in still_open if request.state is RequestState.RUNNING]
     assert at_engines == len(running) == sum(state.at_engines.values())
     for request in state.requests.values():

@@ -31,7 +31,7 @@ from rl_agent.pool.results import spans_of
 from rl_agent.pool.service import Pool, Watch
 from rl_agent.pool.text import text_of
 
-_OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s")
+_OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version")
 MAX_EXCHANGES = 4096
 """Of one session."""
 
@@ -57,7 +57,10 @@ class OpenAiApi:
         if not state.model or not limits:
             raise problem(503, "no engine has joined yet, so no model is known")
         card = {"id": state.model, "root": state.model, "object": "model", "owned_by": "pool"}
-        card_with_limit: dict[str, Any] = card | {"max_model_len": min(limits)}
+        card_with_limit: dict[str, Any] = card | {
+            "max_model_len": min(limits),
+            "weight_version": state.weight_version,
+        }
         return web.json_response({"object": "list", "data": [card_with_limit]})
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -117,7 +120,16 @@ class OpenAiApi:
                 params = dict(asked.params)
                 if index and isinstance(params.get("seed"), int):
                     params["seed"] += index
-                order = Order(f"{call}-{index}", run, prompt, asked.wanted_tokens, params, deadline, call)
+                order = Order(
+                    f"{call}-{index}",
+                    run,
+                    prompt,
+                    asked.wanted_tokens,
+                    params,
+                    deadline,
+                    group=call,
+                    min_weight_version=asked.min_weight_version,
+                )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._pool.submit(order)
                 followed.append((self._pool.state.requests[order.request_id], watch))

@@ -36,6 +36,7 @@ _HANDLED = frozenset(
         "metadata",
         "store",
         "timeout_s",
+        "min_weight_version",
         "echo",
         "best_of",
         "suffix",
@@ -67,6 +68,7 @@ class Asked:
     wants_token_ids: bool
     includes_usage: bool
     timeout_s: float | None
+    min_weight_version: int
     params: dict[str, Any]
 
 
@@ -97,6 +99,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         wants_token_ids=body.get("return_token_ids") is True,
         includes_usage=isinstance(options, dict) and options.get("include_usage") is True,
         timeout_s=timeout_s,
+        min_weight_version=_integer(body, "min_weight_version", 0, at_least=0, at_most=2**48),
         params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
     )
 

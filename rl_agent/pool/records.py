@@ -18,7 +18,7 @@ class EngineState(StrEnum):
     REGISTERED = "registered"
     """Holds a lease; nobody has looked yet what it serves."""
     LOADING = "loading"
-    """Serves another model than the pool wants, and is expected to change."""
+    """Serves another model than the pool wants, or weights too old or unknown, and is expected to change."""
     READY = "ready"
     DRAINING = "draining"
     """Told to leave: takes nothing new, its requests have moved on."""
@@ -47,6 +47,8 @@ class PoolRules:
     affinity_slack: float
     rebalance_interval_s: float
     rebalance_gain_s: float
+    weights_timeout_s: float
+    max_versions_behind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,35 @@ class Load:
     kv_use: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A version of the pool's model that a trainer has published: engines fetch it while they generate."""
+
+    weight_version: int
+    digest: str
+    sources: tuple[str, ...]
+    """Where the publisher gives it: tcp://HOST:PORT."""
+    transfer_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsReport:
+    """What a worker says of the weights in its engine."""
+
+    weight_version: int | None = None
+    """None: those of the folder it was started on."""
+    digest: str = ""
+    source: str | None = None
+    """Where this host gives on what it has: tcp://HOST:PORT."""
+    is_fetching: bool = False
+    problem: str = ""
+    """Why it has not got the wanted version; empty while nothing went wrong."""
+
+
+NO_WEIGHTS = WeightsReport()
+"""Of an engine that was just started, or that has no worker."""
+
+
 @dataclass(slots=True)
 class Engine:
     offer: EngineOffer
@@ -82,6 +113,9 @@ class Engine:
     reason: str = ""
     model: str = ""
     weight_version: int = 0
+    weights: WeightsReport = NO_WEIGHTS
+    behind_since: float | None = None
+    """Since when it serves an older version than is wanted, without having come any further."""
     max_model_len: int = 0
     is_doubted: bool = False
     """A request broke here and no sign of life has come since: nothing new is sent."""
@@ -143,6 +177,8 @@ class Order:
     """Monotonic time after which nobody wants the answer."""
     group: str | None = None
     """Siblings with the same prompt: kept on one engine while that helps."""
+    min_weight_version: int = 0
+    """Engines with an older version do not get it."""
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
     return {
         "model": state.model,
         "weight_version": state.weight_version,
+        "weights_digest": state.weights.digest if state.weights else None,
         "requests": {
             "submitted": account.submitted,
             "open": pool.open_requests(),
@@ -62,6 +63,9 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
         "is_doubted": engine.is_doubted,
         "model": engine.model,
         "weight_version": engine.weight_version,
+        "weights_digest": engine.weights.digest or None,
+        "is_fetching_weights": engine.weights.is_fetching,
+        "weights_problem": engine.weights.problem,
         "running": len(engine.running),
         "capacity": engine.offer.capacity,
         "tokens_per_s": engine.tokens_per_s,

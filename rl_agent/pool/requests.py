@@ -124,6 +124,9 @@ def deadline_due(state: PoolState, request: Request, now: float, out: list[Comma
         words = f"its deadline passed after {waited}, with {len(request.token_ids)} tokens made"
     elif not state.engines:
         words = f"its deadline passed after {waited} with no engine in the pool"
+    elif request.order.min_weight_version > state.weight_version:
+        needed = request.order.min_weight_version
+        words = f"its deadline passed after {waited} in the queue for weight version {needed}"
     else:
         words = f"its deadline passed after {waited} in the queue"
     fail(state, request, words, now, out)

@@ -22,7 +22,16 @@ from rl_agent.pool.adapters import Refused, StreamError
 from rl_agent.pool.continuation import params_of, prompt_of, stop_strings, tokens_left
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.machine import step
-from rl_agent.pool.records import Engine, EngineOffer, EngineState, Load, Order, Request
+from rl_agent.pool.records import (
+    NO_WEIGHTS,
+    Engine,
+    EngineOffer,
+    EngineState,
+    Load,
+    Order,
+    Request,
+    WeightsReport,
+)
 from rl_agent.pool.settings import rules_of
 from rl_agent.pool.state import PoolState
 
@@ -60,7 +69,7 @@ class Pool:
         self.config = config
         self.state = PoolState(rules_of(config))
         if config.model is not None:
-            self.state.model, self.state.weight_version = config.model, config.weight_version
+            self.state.model, self.state.model_version = config.model, config.weight_version
         self.clock = clock
         self.links: dict[str, Reached] = {}
         self.watches: dict[str, Watch] = {}
@@ -99,9 +108,16 @@ class Pool:
 
     # What callers ask ---------------------------------------------------------------------------------------
 
-    def register(self, offer: EngineOffer, link: EngineLink, *, has_worker: bool) -> None:
+    def register(
+        self,
+        offer: EngineOffer,
+        link: EngineLink,
+        *,
+        has_worker: bool,
+        weights: WeightsReport = NO_WEIGHTS,
+    ) -> None:
         self.links[offer.engine_id] = Reached(link, has_worker, offer.price_per_hour)
-        self.tell(events.Registered(offer))
+        self.tell(events.Registered(offer, weights))
         if not has_worker:
             job = self._keep(offer.engine_id, link)
             self._keepers[offer.engine_id] = self.start(job, f"keep {offer.name}")

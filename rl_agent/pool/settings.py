@@ -102,4 +102,6 @@ def rules_of(config: PoolConfig) -> PoolRules:
         affinity_slack=config.affinity_slack,
         rebalance_interval_s=config.rebalance_interval_s,
         rebalance_gain_s=config.rebalance_gain_s,
+        weights_timeout_s=config.weights_timeout_s,
+        max_versions_behind=config.max_versions_behind,
     )

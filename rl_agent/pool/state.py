@@ -8,11 +8,14 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import count
 
+from rl_agent.pool import poison
 from rl_agent.pool.balance import LengthEstimate, Placement
 from rl_agent.pool.continuation import can_continue, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Ended, EngineChanged
-from rl_agent.pool.poison import is_suspect
-from rl_agent.pool.records import Account, Engine, EngineState, PoolRules, Request, RequestState
+from rl_agent.pool.records import Account, Engine, EngineState, PoolRules, Request, RequestState, Weights
+
+FLAP_WINDOW_S = 300.0
+"""Deaths of engines of one name within this count together."""
 
 
 class PoolState:
@@ -25,7 +28,10 @@ class PoolState:
         self.departed: deque[Engine] = deque(maxlen=256)
         self.requests: dict[str, Request] = {}
         self.model = ""
-        self.weight_version = 0
+        self.model_version = 0
+        """Of the folder or hub name `model`: what an engine serves that was just started."""
+        self.weights: Weights | None = None
+        """What was published since, if anything."""
         self.account = Account()
         self.placement = Placement(rules, self.engines)
         self.lengths: dict[str, LengthEstimate] = {}
@@ -35,6 +41,8 @@ class PoolState:
         """Requests of each run that are at an engine: the run with the fewest goes next."""
         self.affinity: dict[tuple[str, str], str] = {}
         self.deaths_of_name: dict[str, list[float]] = {}
+        self.held: dict[int, list[tuple[int, str]]] = {}
+        """Waiting requests by the weight version they need, for which no engine had that and room."""
         self.suspects: deque[str] = deque()
         """Waiting requests under which an engine died: each is tried alone (see `poison`)."""
         self.timers: list[tuple[float, int, str, str, int]] = []
@@ -42,6 +50,11 @@ class PoolState:
         self.numbers = count()
         self.measured_at = 0.0
         self.is_measuring = False
+
+    @property
+    def weight_version(self) -> int:
+        """What engines shall serve."""
+        return self.weights.weight_version if self.weights else self.model_version
 
     def living(self, state: EngineState) -> Iterator[Engine]:
         return (engine for engine in self.engines.values() if engine.state is state)
@@ -64,6 +77,32 @@ def change_engine(
     engine.state, engine.reason = to, reason
     out.append(EngineChanged(engine.engine_id, to, reason))
     state.placement.changed(engine, now)
+
+
+def end_engine(
+    state: PoolState, engine: Engine, now: float, out: list[Command], reason: str, *, is_crash: bool
+) -> None:
+    """The engine is gone; its requests go on elsewhere, or are found to be what killed it."""
+    if is_crash:
+        state.account.engine_deaths += 1
+        recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if now - t < FLAP_WINDOW_S]
+        state.deaths_of_name[engine.offer.name] = [*recent, now]
+        for request_id in engine.running:
+            poison.broke(state.requests[request_id], engine, state.rules)
+    stuck = [state.requests[request_id] for request_id in engine.broken if request_id in state.requests]
+    state.unrelated_deaths += is_crash and not stuck
+    for request in stuck:
+        if is_crash:
+            poison.died(request, engine, state.unrelated_deaths)
+        else:
+            poison.lives(request, engine)
+    change_engine(state, engine, EngineState.GONE, reason, now, out)
+    move_all(state, engine, now, out)
+    state.placement.changed(engine, now)
+    state.departed.append(state.engines.pop(engine.engine_id))
+    for request in stuck:
+        if request.is_open and poison.is_poison(request, state.rules, state.unrelated_deaths):
+            fail(state, request, poison.words(request), now, out)
 
 
 def move_all(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
@@ -93,7 +132,7 @@ def move(
 
 def enqueue(state: PoolState, request: Request) -> None:
     request.state, request.engine_id = RequestState.QUEUED, None
-    if is_suspect(request):
+    if poison.is_suspect(request):
         state.suspects.append(request.request_id)
         return
     queue = state.queues.setdefault(request.order.run, [])

@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+WeightVersion = Annotated[int, Field(ge=0)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+SourceAddress = Annotated[str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$")]
 
 
 class Message(BaseModel):
@@ -18,6 +21,18 @@ class LoadReport(Message):
     kv_use: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
+class WeightsState(Message):
+    """What the engine holds."""
+
+    weight_version: WeightVersion | None = None
+    """None: the weights of the folder it was started on."""
+    digest: Digest | None = None
+    source: SourceAddress | None = None
+    """Where this host gives on the versions it has."""
+    is_fetching: bool = False
+    problem: Annotated[str, Field(max_length=500)] = ""
+
+
 class RegisterRequest(Message):
     """`POST /engines`. Without `url` the engine is reached over the worker's own connection."""
 
@@ -28,6 +43,7 @@ class RegisterRequest(Message):
     price_per_hour: Annotated[float, Field(ge=0)] = 0.0
     has_worker: bool = False
     """A worker will send the signs of life; else the manager looks for itself."""
+    weights: WeightsState | None = None
 
 
 class RegisterAnswer(Message):
@@ -40,6 +56,17 @@ class BeatRequest(Message):
     """`POST /engines/{id}/beat`: the engine itself answered just now."""
 
     load: LoadReport | None = None
+    weights: WeightsState | None = None
+
+
+class WeightsOffer(Message):
+    """What the engine shall serve, and where its worker can fetch it."""
+
+    weight_version: int
+    digest: str
+    transfer_token: str
+    sources: tuple[str, ...]
+    """None while the worker says that it is fetching."""
 
 
 class BeatAnswer(Message):
@@ -48,6 +75,8 @@ class BeatAnswer(Message):
     model: str
     weight_version: int
     """What the pool wants to be served."""
+    weights: WeightsOffer | None = None
+    """That version, where it was published as weights."""
 
 
 class DrainRequest(Message):
@@ -66,6 +95,25 @@ class ModelRequest(Message):
     model: Name
     weight_version: Annotated[int, Field(ge=0)]
 
+    is_rollback: bool = False
+    """The version may be older than the pool's."""
+
+
+class WeightsRequest(Message):
+    """`POST /weights`: a version of the pool's model that engines fetch and load while they generate."""
+
+    weight_version: Annotated[int, Field(ge=1)]
+    digest: Digest
+    sources: Annotated[tuple[SourceAddress, ...], Field(min_length=1, max_length=64)]
+    transfer_token: Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class WeightsAnswer(Message):
+    weight_version: int
+    """What the pool wants now."""
+    is_accepted: bool
+    """False: the version was stale and is skipped."""
+
 
 class BatchItem(Message):
     id: Name
@@ -73,6 +121,8 @@ class BatchItem(Message):
     max_tokens: Annotated[int, Field(ge=1)]
     sampling: dict[str, Any] = {}
     group: Name | None = None
+    min_weight_version: WeightVersion = 0
+    """Engines with an older version do not get it."""
 
 
 class BatchRequest(Message):

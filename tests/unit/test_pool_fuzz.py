@@ -15,6 +15,7 @@ ROUTES = [
     ("POST", "/engines/{}/drain"),
     ("POST", "/engines/{}/leave"),
     ("POST", "/model"),
+    ("POST", "/weights"),
     ("POST", "/runs/{}/requests"),
     ("GET", "/runs/{}/samples?wait_s=0&after={}&min={}"),
     ("DELETE", "/runs/{}"),
@@ -27,6 +28,7 @@ KEYS = [
     *("name", "url", "api_key", "capacity", "price_per_hour", "has_worker", "load", "running", "waiting"),
     *("deadline_s", "reason", "is_crash", "model", "weight_version", "requests", "id", "prompt_token_ids"),
     *("max_tokens", "sampling", "group", "prompt", "messages", "role", "content", "n", "stream", "stop"),
+    *("digest", "sources", "transfer_token", "weights", "source", "is_fetching", "min_weight_version"),
     *("timeout_s", "logprobs", "seed", "stream_options", "temperature"),
 ]
 SCALARS = st.one_of(

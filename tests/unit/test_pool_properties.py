@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_agent.pool import events
+from rl_agent.pool.records import Weights
 from tests.pool_world import RULES, World
 
 FAULTS = ("kill", "kill silently", "stop", "continue", "drain", "crash", "break", "join", "submit", "cancel")
+VERSIONS = ("publish", "load", "load", "load")
 
 
 def cause(world: World, fault: str, random_: random.Random) -> None:
@@ -26,13 +28,18 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
             group=f"g{number // 4}",
             run=f"run{number % 3}",
             params={"presence_penalty": penalty},
+            min_weight_version=max(0, world.state.weight_version - random_.choice([0, 1, 9])),
         )
     elif fault == "join":
         world.join(random_.choice("abcdef"), speed=random_.choice([20.0, 100.0]), capacity=8)
     elif fault == "cancel" and number:
         world.tell(events.Cancelled(f"r{random_.randrange(number)}"))
+    elif fault == "publish":
+        publish(world)
     elif engine is None:
         return
+    elif fault == "load":
+        engine.load_wanted()
     elif fault == "kill":
         engine.die()
     elif fault == "kill silently":
@@ -51,6 +58,11 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
         world.tell(events.Broken(request_id, attempt, "garbage"))
 
 
+def publish(world: World) -> None:
+    version = world.state.weight_version + 1
+    world.tell(events.WeightsWanted(Weights(version, f"digest {version}", ("tcp://trainer:1",), "token")))
+
+
 def play(seed: int, faults: list[str], poisoned: bool = False) -> World:
     random_ = random.Random(seed)
     world = World(poison=frozenset({3}) if poisoned else frozenset(), poison_position=random_.randint(0, 40))
@@ -58,13 +70,15 @@ def play(seed: int, faults: list[str], poisoned: bool = False) -> World:
         world.at(number * random_.uniform(0.0, 1.5), lambda fault=fault: cause(world, fault, random_))
     world.run(3.0 * len(faults))
     for name in ("last-1", "last-2", "last-3", "last-4", "last-5"):
-        world.join(name).random_ = random_
+        last = world.join(name)
+        last.random_ = random_
+        last.load_wanted()
     world.run_until_all_ended(world.now + 5000)
     return world
 
 
 @settings(deadline=None, max_examples=150)
-@given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=60))
+@given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS + VERSIONS), max_size=60))
 def test_every_request_ends_once_and_completed_ones_say_the_whole_truth(seed, faults):
     world = play(seed, faults)
     world.assert_all_right()

@@ -1,0 +1,95 @@
+"""Publishing weights over the manager's real HTTP: what workers are told, and what clients may ask for."""
+
+import asyncio
+from pathlib import Path
+
+from tests.pool_setup import item, manager
+from tests.simulated_engine import Behaviour
+from tests.streaming_engine import StreamingEngine, serving
+
+DIGEST = "ab" * 32
+OFFER = {"digest": DIGEST, "sources": ["tcp://127.0.0.1:7000"], "transfer_token": "secret"}
+
+
+def engine():
+    return StreamingEngine(Behaviour(), interval_s=0.002)
+
+
+def published(version, **more):
+    return OFFER | {"weight_version": version} | more
+
+
+async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
+    async with manager() as pool, serving(engine()) as a:
+        name = await pool.join(a.url)
+        await pool.ready(1)
+        status, answer = await pool.call("POST", "/weights", published(1))
+        assert (status, answer) == (200, {"weight_version": 1, "is_accepted": True})
+        status, answer = await pool.call("POST", f"/engines/{name}/beat", {})
+        assert answer["weights"] == published(1)
+        fetching = {"weights": {"is_fetching": True, "source": "tcp://127.0.0.1:9"}}
+        status, answer = await pool.call("POST", f"/engines/{name}/beat", fetching)
+        assert answer["weights"]["sources"] == []
+        held = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://127.0.0.1:9"}}
+        await pool.call("POST", f"/engines/{name}/beat", held)
+        status, answer = await pool.call("GET", "/status")
+        assert (answer["weight_version"], answer["weights_digest"]) == (1, DIGEST)
+        assert [(e["weight_version"], e["weights_digest"]) for e in answer["engines"]] == [(1, DIGEST)]
+        assert "secret" not in str(answer)
+
+
+async def test_a_stale_publish_is_answered_with_what_the_pool_is_at():
+    async with manager() as pool:
+        await pool.call("POST", "/weights", published(5))
+        for stale in (published(4), published(5, digest="cd" * 32)):
+            status, answer = await pool.call("POST", "/weights", stale)
+            assert (status, answer) == (200, {"weight_version": 5, "is_accepted": False})
+        status, answer = await pool.call(
+            "POST", "/weights", published(6, sources=["tcp://169.254.169.254:80"])
+        )
+        assert status == 403
+
+
+async def test_a_worker_cannot_send_others_to_another_machine():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        liar, other = await pool.join(a.url), await pool.join(b.url)
+        await pool.ready(2)
+        await pool.call("POST", "/weights", published(1))
+        said = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://10.9.9.9:22"}}
+        await pool.call("POST", f"/engines/{liar}/beat", said)
+        _, answer = await pool.call("POST", f"/engines/{other}/beat", {})
+        assert answer["weights"]["sources"] == OFFER["sources"]
+
+
+async def test_min_weight_version_holds_batches_and_openai_calls_until_an_engine_has_it():
+    async with manager() as pool, serving(engine()) as a:
+        name = await pool.join(a.url)
+        await pool.ready(1)
+        await pool.call("POST", "/weights", published(1))
+        body = {"requests": [item(0, 10, min_weight_version=1), item(1, 10)]}
+        status, answer = await pool.call("POST", "/runs/run/requests", body)
+        assert status == 202, answer
+        assert [s["id"] for s in await pool.samples("run")] == ["r1"]
+        ask = {"prompt": [10, 3, 5, 6], "max_tokens": 10, "min_weight_version": 1, "return_token_ids": True}
+        status, answer = await pool.call("POST", "/v1/completions", ask | {"timeout_s": 0.3})
+        assert status == 504 and "in the queue" in answer["error"]["message"]
+        held = {"weights": {"weight_version": 1, "digest": DIGEST}}
+        await pool.call("POST", f"/engines/{name}/beat", held)
+        samples = await pool.samples("run", at_least=2)
+        assert samples[-1]["spans"][0]["weight_version"] == 1
+        status, answer = await pool.call("POST", "/v1/completions", ask)
+        assert [span["weight_version"] for span in answer["choices"][0]["weight_versions"]] == [1]
+
+
+async def test_what_the_pool_wants_outlives_the_manager(tmp_path):
+    journal: Path = tmp_path / "pool.jsonl"
+    async with manager("model=model-a", f"journal={journal}") as pool:
+        await pool.call("POST", "/model", {"model": "model-b", "weight_version": 2})
+        await pool.call("POST", "/weights", published(3))
+    for _ in range(2):
+        async with manager("model=model-a", f"journal={journal}") as pool:
+            _, answer = await pool.call("GET", "/status")
+            assert (answer["model"], answer["weight_version"]) == ("model-b", 3)
+            assert pool.state.weights.transfer_token == "secret"
+    mode = await asyncio.to_thread(journal.stat)
+    assert mode.st_mode & 0o077 == 0, "it holds prompts and a token"
