@@ -23,6 +23,7 @@ source "$RUN_SH_DIR/shell_functions/multinode_sync.sh"
 PLAN_FILE=''
 PLANNER_PID=''   # while the plan is being made
 ORDER=0          # number of the order that this node carries out
+WEIGHT_VERSION=0 # to be served meanwhile; -1: this node has just gone back to the one before
 FAILED_UPDATES=0 # in a row
 LAST_STATUS=0    # of the last update
 
@@ -135,6 +136,7 @@ run_phase() {
     wait_for_gpu_memory_clear
   else
     ensure_vllm_running "$iteration"
+    ((WEIGHT_VERSION >= 0)) || return 0 # another one is served: the master orders it anew
   fi
   start=$EPOCHREALTIME
   case $phase in
@@ -162,7 +164,7 @@ run_loop() {
   while true; do
     ask next --plan "$PLAN_FILE"
     [[ -n $ANSWER ]] || break
-    read -r iteration phase ORDER <<<"$ANSWER"
+    read -r iteration phase ORDER WEIGHT_VERSION <<<"$ANSWER"
     run_phase "$phase" "$iteration"
     if [[ ${PLAN[rl_phase]} == update && $UPDATE_OUTCOME == skipped ]]; then
       say "training alone cannot change that: done"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.config import Plan
+from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import is_running, wait_ready
 from rl_agent.engine.server import Answer, probe
 from rl_agent.errors import ConfigError
@@ -22,7 +23,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("engine", SUMMARY, EXAMPLE)
     actions = parser.add_subparsers(dest="action", required=True)
     check = "print what answers: nothing, not-ready, wanted or old-version; a stranger is an error (78)"
-    actions.add_parser("check", help=check)
+    actions.add_parser("check", help=check).add_argument(
+        "--version", type=int, help="weight version that it has to serve; default: what model.pt leads to"
+    )
     ready = actions.add_parser("ready", help="wait for a starting server; fail as soon as it dies")
     ready.add_argument("--pid", type=int, required=True, help="process that leads the server's group")
     ready.add_argument("--log", type=Path, required=True, help="the server's log, shown if it dies")
@@ -32,16 +35,22 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
     plan = read_plan(options.plan)
-    return _check(plan) if options.action == "check" else _ready(plan, options.pid, options.log)
+    if options.action == "check":
+        return _check(plan, options.version)
+    return _ready(plan, options.pid, options.log)
 
 
-def _check(plan: Plan) -> int:
+def _check(plan: Plan, weight_version: int | None) -> int:
     found = probe(plan.config, os.environ)
     if found.answer is Answer.STRANGER:
         raise ConfigError(found.detail)
-    if found.answer is Answer.OLD_VERSION:
-        print(found.detail, file=sys.stderr)
-    print(found.answer.value)
+    answer, detail, seen = found.answer, found.detail, published_version(plan.paths)
+    if answer is Answer.WANTED and weight_version not in (None, seen):
+        answer = Answer.OLD_VERSION
+        detail = f"{plan.paths.model_link}: leads to weight version {seen} here, {weight_version} is wanted"
+    if answer is Answer.OLD_VERSION:
+        print(detail, file=sys.stderr)
+    print(answer.value)
     return 0
 
 

@@ -5,9 +5,13 @@ from rl_agent.cluster.flags import finished_phases
 from rl_agent.cluster.member import Member
 from rl_agent.cluster.schedule import Work, add_shards, next_work
 from rl_agent.config import Plan
+from rl_agent.engine.model import resolve_model
 from rl_agent.update import versions
 
-SUMMARY = "print the next iteration, its phase and the order's number, or an empty line when all is done"
+SUMMARY = (
+    "print the next iteration, its phase, the order's number and the weight version to serve, or an empty"
+    " line when all is done"
+)
 EXAMPLE = """examples:
   python -m rl_agent.cli next --plan runs/r1/plan.json
 """
@@ -22,10 +26,12 @@ def main(argv: list[str], member: Member | None = None) -> int:
     if not member.is_master:
         order = member.next_order()
     elif (work := _work(plan)) is not None:
-        order = member.give_order(work.iteration, work.phases[0])
+        member.answer_losses()
+        weight_version = resolve_model(plan.config).weight_version
+        order = member.give_order(work.iteration, work.phases[0], (str(weight_version),))
     else:
         order = None
-    print(f"{order.iteration} {order.phase} {order.seq}" if order else "")
+    print(" ".join([str(order.iteration), order.phase, str(order.seq), *order.words]) if order else "")
     return 0
 
 

@@ -17,7 +17,7 @@ from rl_agent.cluster.folder import Folder, LoneFolder, SharedFolder, open_folde
 from rl_agent.cluster.heartbeat import Driver
 from rl_agent.cluster.node import Node, in_background, print_line
 from rl_agent.cluster.records import Decision, Flag, MemberView, Order, Outcome, PhaseKey
-from rl_agent.cluster.stragglers import doing_of, missing_ranks
+from rl_agent.cluster.stragglers import doing_of, lost_ranks, missing_ranks
 from rl_agent.cluster.turns import Clock, Say
 from rl_agent.cluster.work import Work
 from rl_agent.config import Plan
@@ -166,12 +166,22 @@ class Member(Node):
         """The master alone knows what became of a phase."""
         self._master.apply(Decided(PhaseKey(iteration, phase), outcome, tuple(words)))
 
-    def wait_for_replacement(self) -> None:
-        """Wait until all ranks are there again.
+    def answer_losses(self) -> None:
+        """Do what `cluster.on_node_loss` says about ranks that are gone; asked before the next order.
 
-        Raises DeadlineError after `cluster.replacement_timeout_s`.
+        Raises RetryLater for `stop`, DeadlineError if nobody came within `cluster.replacement_timeout_s`.
         """
-        timeout_s = self._settings.replacement_timeout_s
+        settings = self._settings
+        if settings.on_node_loss == "continue" or self._all_are_here():
+            return
+        lost = lost_ranks(self.view)
+        if settings.on_node_loss == "stop":
+            raise RetryLater(
+                f"{lost}; with cluster.on_node_loss=stop the run ends here, and the same commands with"
+                " --resume go on"
+            )
+        self._say(f"{lost}; with cluster.on_node_loss=wait somebody else has to take its place")
+        timeout_s = settings.replacement_timeout_s
         self._wait("a replacement", self._all_are_here, self._missing, timeout_s=timeout_s)
 
     def work(self, iteration: int, phase: str) -> Work:

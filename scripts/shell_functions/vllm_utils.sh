@@ -49,7 +49,7 @@ stop_vllm() {
 # answers, or nothing can be started.
 # Usage: ensure_vllm_running <iteration>
 ensure_vllm_running() {
-  ask engine --plan "$PLAN_FILE" check
+  ask engine --plan "$PLAN_FILE" check --version "$WEIGHT_VERSION"
   if ((${PLAN[debug_mode]})); then
     [[ $ANSWER != wanted ]] || return 0
     say "the external engine does not serve what it should ($ANSWER): start it on $(readlink -f "${PLAN[model_link]}"), then --resume"
@@ -66,11 +66,13 @@ ensure_vllm_running() {
 # Usage: start_newest_model <iteration>
 start_newest_model() {
   local status=0
-  ((PLAN[is_master])) || ask model --plan "$PLAN_FILE" verify --wait-s "${PLAN[visibility_s]}"
+  ((PLAN[is_master])) || ask model --plan "$PLAN_FILE" verify --version "$WEIGHT_VERSION" \
+    --wait-s "${PLAN[visibility_s]}"
   start_vllm "$1" || status=$?
   ((status != 0 && status != 78 && PLAN[is_master] && !IS_GPU_BUSY)) || return "$status"
   ask rollback --plan "$PLAN_FILE" --if-unserved
   [[ -n $ANSWER ]] || return "$status"
   say "the new model does not start: going back to $ANSWER"
   start_vllm "$1"
+  WEIGHT_VERSION=-1
 }

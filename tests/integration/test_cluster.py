@@ -198,6 +198,34 @@ def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_c
     assert cluster.living() == []
 
 
+def test_with_on_node_loss_stop_the_run_ends_behind_the_phase_and_names_the_node(make_cluster):
+    cluster = make_cluster(2, "cluster.on_node_loss=stop")
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    kill(cluster, "rank-1")
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 75}, outputs(cluster)
+    said = cluster.output("rank-0")
+    assert "rank 1 (" in said and "with cluster.on_node_loss=stop the run ends here" in said
+    assert_whole(cluster, 1)
+    assert not (cluster.log / "model.pt").exists()
+    assert cluster.living() == []
+
+
+def test_with_on_node_loss_wait_the_next_phase_begins_when_the_node_is_replaced(make_cluster):
+    cluster = make_cluster(2, "cluster.on_node_loss=wait", "cluster.replacement_timeout_s=90")
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    kill(cluster, "rank-1")
+    wait_until(cluster, lambda: "somebody else has to take its place" in cluster.output("rank-0"))
+    cluster.start(1, *BOTH, "--max-iterations", "1")
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_whole(cluster, 1)
+    assert len(list(cluster.log.glob("llamafactory_data/*/meeting-2/*"))) == 2
+    assert cluster.living() == []
+
+
 def test_a_second_node_with_a_rank_that_lives_is_refused_by_name(make_cluster):
     cluster = make_cluster(2)
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)

@@ -330,17 +330,33 @@ def test_a_node_of_an_attempt_that_is_over_is_told_to_start_again(tmp_path):
 
 
 def test_a_rank_that_died_is_waited_for_by_name_and_its_replacement_is_admitted(tmp_path):
-    short = "cluster.replacement_timeout_s=0.2"
-    first = Background(plan(tmp_path, 1, 2, short), lambda member: None)
-    with master(tmp_path, 2, short) as member:
+    words = ("cluster.replacement_timeout_s=0.2", "cluster.on_node_loss=wait")
+    first = Background(plan(tmp_path, 1, 2, *words), lambda member: None)
+    lines = []
+    with master(tmp_path, 2, *words, lines=lines) as member:
         first.result()
         until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
         with pytest.raises(DeadlineError, match="a replacement: waited 0 s for rank 1"):
-            member.wait_for_replacement()
-        second = Background(plan(tmp_path, 1, 2, short), follow)
+            member.answer_losses()
+        assert any("rank 1 (" in line and "has to take its place" in line for line in lines)
+        second = Background(plan(tmp_path, 1, 2, *words), follow)
         until(lambda: not member.coordinator.state.missing_ranks, "rank 1 was not replaced")
-        member.wait_for_replacement()
+        member.answer_losses()
     assert second.result() == []
+
+
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_lost_rank_ends_the_run_or_is_done_without_as_configured(tmp_path, policy):
+    word = f"cluster.on_node_loss={policy}"
+    first = Background(plan(tmp_path, 1, 2, word), lambda member: None)
+    with master(tmp_path, 2, word) as member:
+        first.result()
+        until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
+        if policy == "continue":
+            member.answer_losses()
+            return
+        with pytest.raises(RetryLater, match=r"rank 1 \(.*is gone.*on_node_loss=stop"):
+            member.answer_losses()
 
 
 def test_a_master_that_was_replaced_stops_and_does_not_touch_the_new_ones_record(tmp_path):

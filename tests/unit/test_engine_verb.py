@@ -1,0 +1,28 @@
+"""What `engine check` tells run.sh about the server at the engine's address."""
+
+import pytest
+
+from rl_agent.cli import engine
+from rl_agent.engine.server import Answer, Probe
+from tests.rollout_setup import make_plan
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")],
+)
+def test_a_server_is_old_where_the_shared_folder_shows_the_ordered_model_late(
+    tmp_path, monkeypatch, capsys, words, printed
+):
+    plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path)
+    version = plan.paths.version_dir(3)
+    version.mkdir(parents=True)
+    plan.paths.model_link.symlink_to(version)
+    plan.write(tmp_path / "plan.json")
+    monkeypatch.setattr(engine, "probe", lambda config, environ: Probe(Answer.WANTED, "serves version 3"))
+
+    assert engine.main(["--plan", str(tmp_path / "plan.json"), "check", *words]) == 0
+
+    said = capsys.readouterr()
+    assert said.out == printed + "\n"
+    assert ("leads to weight version 3 here, 4 is wanted" in said.err) == (printed == "old-version")
