@@ -176,7 +176,6 @@ def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups:
     )
     shard(policy, ranks, parallel)
     batch = BatchSettings(
-        groups_per_step=1,
         token_budget=options.token_budget,
         logits_chunk_tokens=options.logits_chunk_tokens,
         attention_crossover=50_000,

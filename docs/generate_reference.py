@@ -34,17 +34,19 @@ from error_messages import (  # noqa: E402
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
+from rl_agent.plan.keys import kinds_of, sections_of  # noqa: E402
 
-GROUPS = {
-    "model_config": ("model", "qwen3-instruct"),
-    "engine": ("engine", "gpu"),
-    "env_config": ("env", "default"),
-    "rollout": ("rollout", "default"),
-    "openai_config": ("judge", "default"),
-    "trainer": ("trainer", "llamafactory"),
-    "cluster": ("cluster", "default"),
-}
-"""Key in the configuration -> (folder under configs/, the file that states the defaults)."""
+GROUPS = (
+    ("model_config", "model", "qwen3-instruct"),
+    ("engine", "engine", "gpu"),
+    ("env_config", "env", "default"),
+    ("rollout", "rollout", "default"),
+    ("openai_config", "judge", "default"),
+    ("trainer", "trainer", "llamafactory"),
+    ("trainer", "trainer", "grpo"),
+    ("cluster", "cluster", "default"),
+)
+"""(key in the configuration, folder under configs/, the file that states the defaults)."""
 
 ENTRY = re.compile(r"^(?P<key>\w+):\s*(?P<value>.*?)\s*(?:\s#\s(?P<comment>.*))?$")
 
@@ -109,22 +111,33 @@ def configuration() -> str:
     ]
     for key in ("policy_config", "wandb"):
         parts += [f"## {key}", table(f"{key}.", section_class(key), entries(top, nested_under=key))]
-    for key, (folder, default) in GROUPS.items():
+    for key, folder, default in GROUPS:
         options = sorted(path.stem for path in (ROOT / "configs" / folder).glob("*.yaml"))
         choices = ", ".join(f"`{option}`" for option in options)
         at = folder if folder == key else f"{folder}@{key}"
+        is_choice = bool(kinds_of(key))
         parts += [
-            f"## {key}",
+            f"## {key}, {default}" if is_choice else f"## {key}",
             f"Group `{at}`, options {choices}; the defaults of `{default}`:",
-            table(f"{key}.", section_class(key), entries(ROOT / f"configs/{folder}/{default}.yaml")),
+            table_of_option(key, folder, default, default),
         ]
         for option in options:
-            if option != default:
-                rows = [
-                    row for row in entries(ROOT / f"configs/{folder}/{option}.yaml") if row[0] != "defaults"
-                ]
-                parts += [f"`{option}` differs in:", table(f"{key}.", section_class(key), rows)]
+            if option != default and (option.startswith(default) or not is_choice):
+                parts += [f"`{option}` differs in:", table_of_option(key, folder, option, default)]
     return "\n\n".join(parts) + "\n"
+
+
+def table_of_option(key: str, folder: str, option: str, default: str) -> str:
+    """The keys of one file, those of its sections behind its own; `default` names a kind where there are."""
+    path = ROOT / f"configs/{folder}/{option}.yaml"
+    section = kinds_of(key).get(default) or section_class(key)
+    parts = [(f"{key}.", section, [row for row in entries(path) if row[0] != "defaults"])]
+    for name, field in section.model_fields.items():
+        for nested in sections_of(field.annotation):
+            rows = entries(path, nested_under=name)
+            parts.append((f"{key}.{name}.", nested, rows))
+    rows_of_all = [table(prefix, owner, rows).split("\n")[2:] for prefix, owner, rows in parts]
+    return "\n".join([*table("", section, []).split("\n"), *(row for rows in rows_of_all for row in rows)])
 
 
 def help_text(verb: str) -> str:

@@ -8,24 +8,15 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
+from rl_agent.grpo_config import GrpoConfig
 from rl_agent.paths import RunPaths
+from rl_agent.sections import Port, Positive, SampleSize, Seconds, Section, Share
 from rl_agent.types import Split
-
-Port = Annotated[int, Field(ge=1, le=65535)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-SampleSize = Annotated[int, Field(ge=-1)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class ModelConfig(Section):
@@ -152,6 +143,8 @@ class JudgeConfig(Section):
 
 
 class TrainerConfig(Section):
+    """Of `trainer=llamafactory`; `grpo_config.GrpoConfig` is the other kind."""
+
     kind: Literal["llamafactory"]
     recent_iterations: Positive
     reward_threshold: float
@@ -281,13 +274,27 @@ class Config(Section):
     env_config: EnvConfig
     rollout: RolloutConfig
     openai_config: JudgeConfig
-    trainer: TrainerConfig
+    trainer: Annotated[TrainerConfig | GrpoConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     wandb: WandbConfig
 
     @property
     def paths(self) -> RunPaths:
         return RunPaths(self.log_path)
+
+    @property
+    def llamafactory(self) -> TrainerConfig:
+        """The settings of an update phase. Raises ConfigError where another kind trains."""
+        if not isinstance(self.trainer, TrainerConfig):
+            raise ConfigError(f"trainer.kind={self.trainer.kind}: an update phase needs trainer=llamafactory")
+        return self.trainer
+
+    @property
+    def grpo(self) -> GrpoConfig:
+        """The settings of a streaming trainer. Raises ConfigError where another kind trains."""
+        if not isinstance(self.trainer, GrpoConfig):
+            raise ConfigError(f"trainer.kind={self.trainer.kind}: streaming needs trainer=grpo")
+        return self.trainer
 
 
 class Hardware(Section):

@@ -9,7 +9,7 @@ import sys
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.run_lock import lock_path
-from rl_agent.config import Plan
+from rl_agent.config import Plan, TrainerConfig
 from rl_agent.plan.environment import shared_environment
 from rl_agent.plan.runs import groups_dir, is_master, logs_dir
 
@@ -55,5 +55,6 @@ def _facts(plan: Plan) -> dict[str, str]:
 def _gpus_in_use(plan: Plan) -> int:
     """GPUs whose memory the run waits for; none where engine and trainer both stay on the CPU."""
     config = plan.config
-    is_on_cpu = config.engine.device == "cpu" and config.trainer.use_cpu is True
+    trains_on_cpu = isinstance(config.trainer, TrainerConfig) and config.trainer.use_cpu is True
+    is_on_cpu = config.engine.device == "cpu" and trains_on_cpu
     return 0 if is_on_cpu else plan.hardware.num_gpus

@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
-    trainer = plan.config.trainer
+    trainer = plan.config.llamafactory
     yaml = prepare(plan, options.iteration, options.nodes)
     if yaml is None:
         recent = trainer.recent_iterations

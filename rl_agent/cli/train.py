@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     await_inputs(
         folder,
         options.nodes,
-        0.0 if place.node_rank == 0 else config.trainer.peer_timeout_s,
+        0.0 if place.node_rank == 0 else config.llamafactory.peer_timeout_s,
         on_wait=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if read_summary(folder).is_trained:

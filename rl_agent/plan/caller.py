@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from rl_agent.config import Config
+from rl_agent.config import Config, TrainerConfig
+from rl_agent.grpo_config import GrpoConfig
 from rl_agent.paths import CONFIG_DIR
 
 _OWN_PACKAGE = "rl_agent"
@@ -17,10 +18,10 @@ _OWN_PACKAGE = "rl_agent"
 
 def from_folder(config: Config, folder: Path) -> Config:
     """The configuration as it was meant in `folder`, for use in any other."""
-    trainer, engine, env = config.trainer, config.engine, config.env_config
+    engine, env = config.engine, config.env_config
     return config.model_copy(
         update={
-            "trainer": trainer.model_copy(update={"deepspeed": _deepspeed(trainer.deepspeed, folder)}),
+            "trainer": _trainer(config, folder),
             "engine": engine.model_copy(
                 update={"allowed_local_media_path": str(_absolute(engine.allowed_local_media_path, folder))}
             ),
@@ -34,6 +35,17 @@ def from_folder(config: Config, folder: Path) -> Config:
 def _absolute(path: str | Path, folder: Path) -> Path:
     # resolve() would follow links, which differ between nodes.
     return Path(os.path.abspath(folder / Path(path).expanduser()))  # noqa: PTH100
+
+
+def _trainer(config: Config, folder: Path) -> TrainerConfig | GrpoConfig:
+    trainer = config.trainer
+    if isinstance(trainer, TrainerConfig):
+        return trainer.model_copy(update={"deepspeed": _deepspeed(trainer.deepspeed, folder)})
+    store = trainer.publish.store
+    if store is None:
+        return trainer
+    publish = trainer.publish.model_copy(update={"store": _absolute(store, folder)})
+    return trainer.model_copy(update={"publish": publish})
 
 
 def _deepspeed(name: str | None, folder: Path) -> str | None:

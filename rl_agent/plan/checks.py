@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.cluster import run_lock
-from rl_agent.config import Command, Config
+from rl_agent.config import Command, Config, TrainerConfig
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.errors import ConfigError
@@ -41,7 +41,7 @@ def check_machine(
     check_log_path(config.log_path)
     if command.rank == 0 and not command.join:
         run_lock.check_free(config.log_path, config.cluster.lease_s)
-    check_programs(command)
+    check_programs(config, command)
     check_gpus(config, command, num_gpus)
     check_trainer(config, command)
     check_judge(config, command, environ)
@@ -81,10 +81,10 @@ def check_log_path(path: Path) -> None:
         raise ConfigError(f"--log-path {path}: {parent} cannot be written by this user")
 
 
-def check_programs(command: Command) -> None:
+def check_programs(config: Config, command: Command) -> None:
     wanted = {
         "vllm": command.rl_phase != "update" and not command.debug_mode,
-        "llamafactory": command.rl_phase != "rollout",
+        "llamafactory": command.rl_phase != "rollout" and config.trainer.kind == "llamafactory",
     }
     for package, is_needed in wanted.items():
         if is_needed and importlib.util.find_spec(package) is None:
@@ -111,12 +111,38 @@ def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
 
 
 def check_trainer(config: Config, command: Command) -> None:
+    if not isinstance(config.trainer, TrainerConfig):
+        check_streaming(config, command)
+        return
     name = config.trainer.deepspeed
     if command.rl_phase == "rollout" or name is None:
         return
     if not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
         known = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
         raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {known}")
+
+
+def check_streaming(config: Config, command: Command) -> None:
+    """What `trainer=grpo` cannot go with."""
+    if command.rl_phase == "rollout":
+        return
+    if command.rl_phase == "update":
+        raise ConfigError("trainer.kind=grpo trains while the rollout runs: use --rl-phase both")
+    if command.debug_mode:
+        raise ConfigError("trainer.kind=grpo does not go with --debug-mode: its engines join a pool")
+    if command.num_nodes > 1:
+        raise ConfigError("trainer.kind=grpo takes --num-nodes 1: other machines join its pool instead")
+    policy, group_size = config.policy_config, config.rollout.group_size
+    if (policy.top_p, policy.top_k, policy.min_p) != (1.0, -1, 0.0):
+        raise ConfigError(
+            "trainer.kind=grpo learns from the whole distribution: set policy_config.top_p=1 top_k=-1 min_p=0"
+        )
+    if group_size < 2 and config.grpo.loss.advantage != "reinforce":
+        raise ConfigError(
+            f"rollout.group_size={group_size}: trainer.loss.advantage={config.grpo.loss.advantage} compares"
+            " siblings; at least 2 are needed"
+        )
+    raise ConfigError("trainer.kind=grpo: scripts/run.sh does not start this trainer yet")
 
 
 def check_judge(config: Config, command: Command, environ: Mapping[str, str]) -> None:

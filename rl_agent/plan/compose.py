@@ -168,10 +168,11 @@ def _retype_strings(values: dict[str, Any], raw: dict[str, str]) -> dict[str, An
         Config.model_validate(values)
     except ValidationError as error:
         for problem in error.errors():
-            key = ".".join(map(str, problem["loc"]))
+            place, _ = _place_of(problem["loc"])
+            key = ".".join(place)
             found = problem["input"]
             if problem["type"] == "string_type" and isinstance(found, bool | int | float) and key in raw:
-                *sections, last = problem["loc"]
+                *sections, last = place
                 target: Any = values
                 for name in sections:
                     target = target[name]
@@ -179,13 +180,23 @@ def _retype_strings(values: dict[str, Any], raw: dict[str, str]) -> dict[str, An
     return values
 
 
+def _place_of(loc: tuple[int | str, ...]) -> tuple[list[str], str | None]:
+    """The names of a key, and the kind that pydantic puts among them where a section is a choice."""
+    names = [str(part) for part in loc]
+    if len(names) > 1 and names[1] in keys.kinds_of(names[0]):
+        return [names[0], *names[2:]], names[1]
+    return names, None
+
+
 def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
     """`key=value: expected ...`; problems of overrides first, then those of the files."""
-    problems = sorted(error.errors(), key=lambda problem: ".".join(map(str, problem["loc"])) not in raw)
+    problems = sorted(error.errors(), key=lambda problem: ".".join(_place_of(problem["loc"])[0]) not in raw)
     problem = problems[0]
-    key = ".".join(map(str, problem["loc"]))
+    place, kind = _place_of(problem["loc"])
+    key = ".".join(place)
     if problem["type"] == "extra_forbidden":
-        return f"there is no key {one_line(key)}; {keys.hint(key)}"
+        of_kind = f" where {place[0]}.kind is {kind}" if kind else ""
+        return f"there is no key {one_line(key)}{of_kind}; {keys.hint(key, kind)}"
     if problem["type"] == "missing":
         return f"{key} is missing; it cannot be deleted"
     shown = one_line(f"{key}={raw[key]}") if key in raw else f"{key}={problem['input']!r}"

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.config import Command, Config
+from rl_agent.config import Command, Config, TrainerConfig
 from rl_agent.errors import ConfigError
 
 _EPISODE_BYTES = 32 * 1024
@@ -42,10 +42,18 @@ def estimate(config: Config, command: Command, num_tasks: int, model_bytes: int)
     episodes = num_tasks * config.rollout.group_size * (command.max_iterations or 1)
     needed = _RESERVE_BYTES + episodes * _EPISODE_BYTES
     if command.rl_phase != "rollout":
-        optimizer = 0 if config.trainer.save_only_model else _OPTIMIZER_FACTOR * model_bytes
-        needed += (config.trainer.keep_versions + 1) * model_bytes + optimizer
+        needed += (config.trainer.keep_versions + 1) * model_bytes + _optimizer_bytes(config, model_bytes)
     folder = nearest_existing(config.log_path)
     return DiskEstimate(needed, shutil.disk_usage(folder).free, folder)
+
+
+def _optimizer_bytes(config: Config, model_bytes: int) -> int:
+    trainer = config.trainer
+    if isinstance(trainer, TrainerConfig):
+        return 0 if trainer.save_only_model else _OPTIMIZER_FACTOR * model_bytes
+    # A model keeps the checkpoint it was made from; one more is being written.
+    kept = trainer.checkpoint.keep + trainer.keep_versions + 1
+    return kept * _OPTIMIZER_FACTOR * model_bytes
 
 
 def check(found: DiskEstimate) -> None:
@@ -53,7 +61,7 @@ def check(found: DiskEstimate) -> None:
     if found.free < found.needed:
         raise ConfigError(
             f"--log-path: {gib(found.free)} free at {found.folder}, the run needs about {gib(found.needed)}"
-            " (trainer.keep_versions and trainer.save_only_model change that)"
+            " (trainer.keep_versions, trainer.save_only_model and trainer.checkpoint.keep change that)"
         )
 
 

@@ -13,14 +13,13 @@ from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan.overrides import GROUP_KEYS
 
 
-def section_of(annotation: object) -> type[BaseModel] | None:
-    """The model behind a field's type, seen through `Annotated` and `X | None`."""
+def sections_of(annotation: object) -> list[type[BaseModel]]:
+    """The models behind a field's type, seen through `Annotated`, `X | None` and a choice of kinds."""
     if isinstance(annotation, type):
-        return annotation if issubclass(annotation, BaseModel) else None
+        return [annotation] if issubclass(annotation, BaseModel) else []
     if typing.get_origin(annotation) in (types.UnionType, typing.Union, typing.Annotated):
-        found = (section_of(argument) for argument in typing.get_args(annotation))
-        return next((section for section in found if section), None)
-    return None
+        return [section for argument in typing.get_args(annotation) for section in sections_of(argument)]
+    return []
 
 
 @functools.cache
@@ -30,10 +29,9 @@ def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]
     for name, field in section.model_fields.items():
         key = prefix + (field.alias or name)
         keys.append(key)
-        nested = section_of(field.annotation)
-        if nested:
+        for nested in sections_of(field.annotation):
             keys += valid_keys(nested, key + ".")
-    return keys
+    return list(dict.fromkeys(keys))
 
 
 EXPERIMENT = "experiment"
@@ -50,10 +48,20 @@ def group_options(name: str) -> list[str]:
     return sorted(path.stem for path in (CONFIG_DIR / name.partition("@")[0]).glob("*.yaml"))
 
 
-def hint(key: str) -> str:
-    """`did you mean engine.port?`, or where to look the keys up."""
-    keys = valid_keys()
-    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+def kinds_of(section: str) -> dict[str, type[BaseModel]]:
+    """The models that a section is a choice of, by the value of their `kind`; empty for any other section."""
+    field = Config.model_fields.get(section)
+    kinds = sections_of(field.annotation) if field is not None and field.discriminator else []
+    return {typing.get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in kinds}
+
+
+def hint(key: str, kind: str | None = None) -> str:
+    """`did you mean engine.port?`, or where to look the keys up; of a choice, keys of that kind."""
+    section = key.partition(".")[0]
+    keys = valid_keys(kinds_of(section)[kind], section + ".") if kind else valid_keys()
+    same_end = [known for known in keys if "." not in key and known.endswith("." + key)]
+    near = sorted(same_end, key=lambda known: known.count("."))[:1]
+    near = near or difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
     if not near:
         by_last_part = {known.rpartition(".")[2]: known for known in keys}
         last = difflib.get_close_matches(key.rpartition(".")[2], list(by_last_part), n=1, cutoff=0.7)
@@ -77,9 +85,9 @@ def _free_form_keys(section: type[BaseModel] = Config, prefix: str = "") -> set[
     found = set()
     for name, field in section.model_fields.items():
         key = prefix + (field.alias or name)
-        nested = section_of(field.annotation)
-        if nested:
-            found |= _free_form_keys(nested, key + ".")
-        elif typing.get_origin(field.annotation) is dict:
+        nested = sections_of(field.annotation)
+        for section_of_key in nested:
+            found |= _free_form_keys(section_of_key, key + ".")
+        if not nested and typing.get_origin(field.annotation) is dict:
             found.add(key)
     return found

@@ -13,11 +13,9 @@ not known while its first groups are trained on. An episode without a sibling to
 advantage 0 under every estimator that compares.
 """
 
-from typing import Literal
-
 from torch import Tensor
 
-Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
+from rl_agent.grpo_config import Estimator
 
 STD_EPSILON = 1e-6
 """Keeps a group of equal rewards finite."""

@@ -39,8 +39,41 @@ class Progress:
     """What is no tensor: updates made, and what became of the groups."""
 
     steps: int
+    version: int
+    """Of the weights."""
+    iteration: int
+    """The last one that was trained on to its end; 0: none."""
+    served: str
+    """Name of the model that this training began with or put at `model.pt` last; empty: the base model."""
     consumed: frozenset[str]
     buffered: tuple[Group, ...]
+
+
+def saved_steps(folder: Path) -> dict[int, Path]:
+    """The whole checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return {}
+    found = {int(match[1]): entry for entry in folder.iterdir() if (match := _STEP.match(entry.name))}
+    return dict(sorted(found.items()))
+
+
+def read_progress(folder: Path) -> Progress:
+    """What a checkpoint says beside its tensors."""
+    state = json.loads((folder / "state.json").read_bytes())
+    buffered = tuple(decode((folder / "groups.bin").read_bytes()))
+    return Progress(**state | {"consumed": frozenset(state["consumed"]), "buffered": buffered})
+
+
+def _write_progress(folder: Path, progress: Progress) -> None:
+    (folder / "groups.bin").write_bytes(encode(progress.buffered))
+    state = {
+        "steps": progress.steps,
+        "version": progress.version,
+        "iteration": progress.iteration,
+        "served": progress.served,
+        "consumed": sorted(progress.consumed),
+    }
+    (folder / "state.json").write_text(json.dumps(state))
 
 
 class Checkpoints:
@@ -78,13 +111,19 @@ class Checkpoints:
             pending, self._pending = self._pending, None
             pending.result()
 
-    def load(self) -> Progress | None:
-        """Restore the newest checkpoint into policy, optimizer and random numbers; None if there is none."""
+    def folder(self, step: int) -> Path:
+        return self._folder / f"step-{step}"
+
+    def load(self, start: Path | None = None) -> Progress | None:
+        """Restore the newest checkpoint into policy, optimizer and random numbers.
+
+        Where there is none, that of the folder `start`; None if there is neither.
+        """
         newest = max(self._steps(), default=-1) if self._ranks.rank == 0 else -1
         step = int(self._ranks.bytes_of_first(str(newest).encode()) or -1)
-        if step < 0:
+        folder = self.folder(step) if step >= 0 else start
+        if folder is None:
             return None
-        folder = self._folder / f"step-{step}"
         tensors = self._tensors(copy=True)
         dcp.load(
             tensors,
@@ -93,11 +132,10 @@ class Checkpoints:
         )
         for name, target in self._parts():
             target.copy_(local(tensors[name]))
-        self._optimizer.steps = step
         self._restore_rng(folder / f"rank-{self._ranks.rank}.json")
-        state = json.loads((folder / "state.json").read_bytes())
-        buffered = tuple(decode((folder / "groups.bin").read_bytes()))
-        return Progress(step, frozenset(state["consumed"]), buffered)
+        progress = read_progress(folder)
+        self._optimizer.steps = progress.steps
+        return progress
 
     def close(self) -> None:
         """Wait for what is being written, and give the writer back."""
@@ -141,8 +179,7 @@ class Checkpoints:
         dcp.save(tensors, storage_writer=writer, process_group=self._group)
         dist.barrier(self._group)
         if self._ranks.rank == 0:
-            (growing / "groups.bin").write_bytes(encode(progress.buffered))
-            (growing / "state.json").write_text(json.dumps({"consumed": sorted(progress.consumed)}))
+            _write_progress(growing, progress)
             sync_tree(growing)
             remove(final)
             growing.rename(final)
@@ -151,9 +188,7 @@ class Checkpoints:
                 remove(self._folder / f"step-{step}")
 
     def _steps(self) -> list[int]:
-        if not self._folder.is_dir():
-            return []
-        return [int(match[1]) for entry in self._folder.iterdir() if (match := _STEP.match(entry.name))]
+        return list(saved_steps(self._folder))
 
     def _restore_rng(self, file: Path) -> None:
         if not file.exists():

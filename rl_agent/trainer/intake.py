@@ -71,6 +71,10 @@ class Intake:
         self.turned_away.clear()
         return taken
 
+    def forget(self) -> None:
+        """No group that was consumed will be offered again: their iteration is over."""
+        self.consumed.clear()
+
     def step_abandoned(self) -> None:
         """Keep the groups of a step that made no update for the next one."""
         self._buffered.extendleft(reversed(self._taken))

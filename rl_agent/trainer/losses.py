@@ -26,14 +26,11 @@ episodes, with
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-KlEstimator = Literal["k1", "k2", "k3"]
-Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
-Correction = Literal["none", "truncate", "mask"]
+from rl_agent.grpo_config import Correction, KlEstimator, Normalization
 
 MAX_LOG_RATIO = 20.0
 """Log ratios are cut here before they are exponentiated: e^20 is beyond any clip and any use."""

@@ -20,12 +20,12 @@ _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and generation settings; the model's own configuration is written anew."""
 
 
-def load_policy(settings: TrainerSettings, ranks: Ranks) -> Policy:
-    """The model of `settings.model`, shared between the ranks. Each reads its own part of the files.
+def load_policy(settings: TrainerSettings, ranks: Ranks, folder: Path | None = None) -> Policy:
+    """The model of `folder`, else `settings.model`, shared between the ranks; each reads its own part.
 
     Raises ConfigError where the folder holds no safetensors, or not all weights of the model.
     """
-    folder = settings.model
+    folder = folder or settings.model
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"{folder}: holds no safetensors")
     with torch.device("meta"):

@@ -100,7 +100,8 @@ def grid(device: torch.device, shard_size: int | None) -> Ranks:
 
 def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
     """Split the weights over the ranks of a row; a layer's are whole only while it computes."""
-    dtype = torch.bfloat16 if settings.precision == "bf16" else None
+    precision = settings.precision or ("bf16" if ranks.device.type == "cuda" else "fp32")
+    dtype = torch.bfloat16 if precision == "bf16" else None
     options: dict[str, Any] = {
         "mesh": ranks.mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),

@@ -16,9 +16,9 @@ class Replay:
     def __init__(self, settings: ReplaySettings) -> None:
         self._groups = _groups(settings)
 
-    def take(self, most: int) -> list[Group]:
-        """The next groups, up to `most`; none when all were taken. Raises StoreError for a damaged file."""
-        return [group for _, group in zip(range(most), self._groups, strict=False)]
+    def take(self, most: int) -> list[Group] | None:
+        """The next groups, up to `most`; None when all were taken. Raises StoreError for a damaged file."""
+        return [group for _, group in zip(range(most), self._groups, strict=False)] or None
 
 
 def _groups(settings: ReplaySettings) -> Iterator[Group]:

@@ -1,105 +1,19 @@
-"""What a trainer can be told, checked once. Nothing here has a default."""
+"""What a trainer process is told, checked once: the sections of `trainer=grpo`, and what the run adds."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from rl_agent.config import Positive, Seconds, Section, Share
-from rl_agent.trainer.advantages import Estimator
-from rl_agent.trainer.losses import Correction, KlEstimator, Normalization
-
-NotNegative = Annotated[float, Field(ge=0)]
-
-
-class LossSettings(Section):
-    """The objective; `trainer.losses` and `trainer.advantages` have the equations."""
-
-    advantage: Estimator
-    drop_uninformative: bool
-    """Leave groups of equal rewards out, and take others in their place (DAPO's dynamic sampling)."""
-    normalization: Normalization
-    constant_length: Positive
-    """Of `dr_grpo`, in tokens."""
-    clip_low: NotNegative
-    clip_high: NotNegative
-    dual_clip: Annotated[float, Field(gt=1)] | None
-    proximal: Literal["current", "behaviour"]
-    """What clipping is measured against: the weights this step starts from, or the engine's logprobs."""
-    correction: Correction
-    correction_low: NotNegative
-    correction_high: Annotated[float, Field(gt=0)]
-    kl_in: Literal["none", "loss", "reward"]
-    kl_estimator: KlEstimator
-    kl_coefficient: NotNegative
-    entropy_coefficient: float
-    temperature: Annotated[float, Field(gt=0)]
-    """Of the sampling; logits are divided by it."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "LossSettings":
-        if self.proximal == "behaviour" and self.correction != "none":
-            raise _refusal("correction", "none: the proximal policy is the behaviour policy already")
-        uses_engine_logprobs = self.proximal == "behaviour" or self.correction != "none"
-        if self.temperature != 1 and uses_engine_logprobs:
-            raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
-        return self
-
-
-class BatchSettings(Section):
-    groups_per_step: Positive
-    """Groups of one mini-batch, which is one optimizer step."""
-    token_budget: Positive
-    """Most tokens of a micro-batch."""
-    logits_chunk_tokens: Positive
-    attention_crossover: Positive
-    """Length of a sequence whose attention costs as much as all else; for balancing only."""
-    max_staleness: Annotated[int, Field(ge=0)]
-    """In weight versions."""
-    allow_mixed_versions: bool
-    """Whether an episode may span several versions."""
-
-
-class ParallelSettings(Section):
-    shard_size: Positive | None
-    """Ranks that share one copy of the weights; 1: each has its own (DDP); null: all share one (FSDP)."""
-    reshard_after_forward: bool
-    precision: Literal["bf16", "fp32"]
-    """Of the computation; weights, gradients and moments are fp32."""
-    activation_checkpointing: Share
-    """Share of the layers that compute their activations again in the backward pass."""
-    offload_optimizer: bool
-    """Keep the moments in host memory."""
-    compile_layers: bool
-    peer_timeout_s: Seconds
-    """How long a rank waits for the others, and they for rank 0 while it waits for groups."""
-
-
-class OptimizerSettings(Section):
-    learning_rate: Annotated[float, Field(gt=0)]
-    schedule: Literal["constant", "linear", "cosine"]
-    warmup_steps: Annotated[int, Field(ge=0)]
-    decay_steps: Positive | None
-    """Steps until a schedule that decays is at 0; null for `constant`."""
-    beta1: Share
-    beta2: Share
-    epsilon: Annotated[float, Field(gt=0)]
-    weight_decay: NotNegative
-    max_grad_norm: Annotated[float, Field(gt=0)]
-
-    @model_validator(mode="after")
-    def _decays_to_an_end(self) -> "OptimizerSettings":
-        if (self.decay_steps is None) != (self.schedule == "constant"):
-            raise _refusal("decay_steps", "set for a schedule that decays, and null for constant")
-        return self
-
-
-class CheckpointSettings(Section):
-    every_steps: Positive
-    keep: Positive
-    in_background: bool
-    """Write while the next step runs; needs host memory for a second copy of weights and moments."""
+from rl_agent.grpo_config import (
+    BatchSettings,
+    CheckpointSettings,
+    LossSettings,
+    OptimizerSettings,
+    ParallelSettings,
+    PublishSettings,
+)
+from rl_agent.sections import Positive, Seconds, Section
 
 
 class ReplaySettings(Section):
@@ -110,22 +24,47 @@ class ReplaySettings(Section):
     group_size: Positive
 
 
+class StreamSettings(Section):
+    """A run to train along with."""
+
+    log_path: Path
+    run_id: str
+    group_size: Positive
+    first_iteration: Positive
+    last_iteration: Positive | None
+    """None: until it is stopped."""
+    manager: str | None
+    """URL of the pool that gets the weights; None: nobody does."""
+    manager_token_env_var: str
+    silence_timeout_s: Seconds
+    """Without a group for this long the trainer gives up."""
+    progress: Path
+    """File that says how far the trainer is."""
+    keep_versions: Positive
+    """Models kept under `checkpoints/`."""
+    publish: PublishSettings
+
+
 class TrainerSettings(Section):
     model: Path
     """A folder in Hugging Face's format."""
+    reference: Path | None
+    """The model of a KL term; None: `model`."""
     first_version: Annotated[int, Field(ge=0)]
-    """Weight version of `model`; every optimizer step adds one."""
+    """Weight version of `model`."""
     output: Path
+    metrics: Path
+    """A line a step is appended to it."""
     export_dtype: Literal["bfloat16", "float32"]
     seed: Annotated[int, Field(ge=0)]
-    steps: Positive
+    groups_per_step: Positive
+    """Groups of one mini-batch, which is one optimizer step."""
+    steps: Positive | None
+    """Of a replay; None: as many as there are groups for."""
     loss: LossSettings
     batch: BatchSettings
     parallel: ParallelSettings
     optimizer: OptimizerSettings
     checkpoint: CheckpointSettings
-    replay: ReplaySettings
-
-
-def _refusal(key: str, reason: str) -> PydanticCustomError:
-    return PydanticCustomError("unfit", "{key} must be {reason}", {"key": key, "reason": reason})
+    replay: ReplaySettings | None
+    stream: StreamSettings | None

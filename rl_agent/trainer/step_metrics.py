@@ -72,3 +72,25 @@ class StepMetrics:
             "total_tokens": sum(len(segment) for s in self._samples for segment in s.segments),
             "micro_batches": self.micro_batches,
         }
+
+
+class IterationMetrics:
+    """What the steps of an iteration add up to."""
+
+    def __init__(self) -> None:
+        self._steps: list[dict[str, float]] = []
+
+    def add(self, numbers: dict[str, float]) -> None:
+        """The metrics of one step."""
+        self._steps.append(numbers)
+
+    def numbers(self) -> dict[str, float]:
+        """None of the means where no step was made."""
+        steps = self._steps
+        sums = {"samples": "episodes", "tokens": "total_tokens", "train_s": "seconds/step"}
+        found = {name: sum(step[key] for step in steps) for name, key in sums.items()}
+        found |= {"steps": float(len(steps)), "waiting_s": sum(step["seconds/waiting"] for step in steps)}
+        if steps:
+            found |= {key: sum(step[key] for step in steps) / len(steps) for key in ("loss", "grad_norm")}
+            found["learning_rate"] = steps[-1]["learning_rate"]
+        return found

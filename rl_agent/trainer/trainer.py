@@ -7,6 +7,9 @@
 Every rank runs this same code on the same groups in the same order, so all ranks decide alike; only rank 0
 asks the source and writes metrics. `stop` (a preemption notice) takes effect at the next group: the step that
 is under way is given up, its groups are kept, and what was reached is saved.
+
+On a recorded run a version is one step. Along with a live one it is an iteration, of as many steps as its
+groups fill, the last of which may be short.
 """
 
 import logging
@@ -14,9 +17,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
-
-import torch
 
 from rl_agent.monitor import metrics
 from rl_agent.trainer.admission import AdmissionRule
@@ -28,6 +30,7 @@ from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.trainer.step_metrics import IterationMetrics
 from rl_agent.trainer.update_step import UpdateStep
 
 _log = logging.getLogger(__name__)
@@ -36,12 +39,12 @@ _log = logging.getLogger(__name__)
 class GroupSource(Protocol):
     """Where finished groups come from; asked by rank 0 alone."""
 
-    def take(self, most: int) -> list[Group]:
-        """Groups that have arrived, at least one and up to `most`; waits for one. None are left: empty."""
+    def take(self, most: int) -> list[Group] | None:
+        """Up to `most` groups that have arrived, after a short wait none; None: there will be no more."""
 
 
 class Trainer:
-    """Made alike on every rank; `run` trains until the settings, the source or `stop` end it."""
+    """Made alike on every rank: `resume`, then `replay` or one `train_iteration` after the other, `close`."""
 
     def __init__(
         self,
@@ -49,16 +52,20 @@ class Trainer:
         ranks: Ranks,
         policy: Policy,
         reference: Policy | None,
-        source: GroupSource,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_stopping = False
+        self.version = settings.first_version
+        """Of the weights that the next step starts from."""
+        self.iteration = 0
+        """The last one that was trained on to its end; 0: none."""
+        self.served = ""
+        """Name of the model that this training began with or has put at `model.pt` last."""
         self._settings = settings
         self._ranks = ranks
         self._policy = policy
         self._reference = reference
-        self._source = source
         self._clock = clock
         batch = settings.batch
         rule = AdmissionRule(batch.max_staleness, batch.allow_mixed_versions)
@@ -67,51 +74,97 @@ class Trainer:
         self._checkpoints = Checkpoints(
             settings.output / "checkpoints", policy, self._optimizer, ranks, settings.checkpoint
         )
-        self._saved_steps = 0
+        self._saved: tuple[int, int] = (0, 0)
+        """Steps and iterations in the newest checkpoint."""
         self._waiting_s = 0.0
+        self._of_iteration = IterationMetrics()
 
     def stop(self) -> None:
         """End at the next group, with a checkpoint; safe to call from a signal handler."""
         self.is_stopping = True
 
-    def run(self) -> int:
-        """Go on from the newest checkpoint, or begin; returns the number of steps made in all."""
-        try:
-            self._resume()
-            while self._optimizer.steps < self._settings.steps and self._step():
-                if self._optimizer.steps % self._settings.checkpoint.every_steps == 0:
-                    self._save()
-            if self._saved_steps < self._optimizer.steps:
-                self._save()
-        finally:
-            self._checkpoints.close()
+    def close(self) -> None:
+        self._checkpoints.close()
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps made in all."""
         return self._optimizer.steps
 
-    def _resume(self) -> None:
-        progress = self._checkpoints.load()
+    def resume(self, start: Path | None = None) -> None:
+        """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin."""
+        progress = self._checkpoints.load(start)
         if progress is not None:
             self._intake.restore(progress.consumed, progress.buffered)
-            self._saved_steps = progress.steps
+            self.version, self.iteration = progress.version, progress.iteration
+            self._saved = (progress.steps, progress.iteration)
             self._say(f"going on after step {progress.steps}")
 
-    def _save(self) -> None:
-        intake = self._intake
-        steps = self._optimizer.steps
-        self._checkpoints.save(Progress(steps, frozenset(intake.consumed), intake.buffered))
-        self._saved_steps = steps
+    def replay(self, source: GroupSource) -> int:
+        """Train on a recorded run, a version a step; returns the number of steps made in all."""
+        limit = self._settings.steps
+        while (limit is None or self.steps < limit) and self._step(source, may_be_short=False):
+            self.version += 1
+            self._save_at_times()
+        self.save()
+        return self.steps
 
-    def _step(self) -> bool:
+    def train_iteration(self, iteration: int, source: GroupSource) -> bool:
+        """Train on all groups of an iteration, which makes the next version; False if told to stop before."""
+        while self._step(source, may_be_short=True, iteration=iteration):
+            self._save_at_times()
+        if not self.is_stopping:
+            self.version += 1
+            self.iteration = iteration
+            self._intake.forget()
+        self.save()
+        return not self.is_stopping
+
+    def iteration_numbers(self) -> dict[str, float]:
+        """Of the steps of the last iteration since this process began it."""
+        numbers, self._of_iteration = self._of_iteration.numbers(), IterationMetrics()
+        return numbers | {"total_steps": float(self.steps)}
+
+    def save(self) -> None:
+        """Make what was reached durable, unless it is."""
+        if self._saved == (self.steps, self.iteration):
+            return
+        intake = self._intake
+        self._saved = (self.steps, self.iteration)
+        self._checkpoints.save(
+            Progress(
+                steps=self.steps,
+                version=self.version,
+                iteration=self.iteration,
+                served=self.served,
+                consumed=frozenset(intake.consumed),
+                buffered=intake.buffered,
+            )
+        )
+
+    def saved_folder(self) -> Path:
+        """The newest checkpoint, once it is on the disk."""
+        self._checkpoints.wait()
+        return self._checkpoints.folder(self.steps)
+
+    def _save_at_times(self) -> None:
+        if self.steps % self._settings.checkpoint.every_steps == 0:
+            self.save()
+
+    def _step(self, source: GroupSource, *, may_be_short: bool, iteration: int | None = None) -> bool:
         """One optimizer step; False, and nothing changed, if there will be no groups for it."""
         settings, intake = self._settings, self._intake
         started, self._waiting_s = self._clock(), 0.0
         self._policy.zero_grad(set_to_none=True)
         step = UpdateStep(self._policy, self._reference, self._ranks, settings.loss, settings.batch)
-        for _ in range(settings.batch.groups_per_step):
-            group = self._next_group()
-            if group is None:
-                intake.step_abandoned()
-                return False
+        groups = 0
+        while groups < settings.groups_per_step and (group := self._next_group(source)) is not None:
             step.add([group])
+            groups += 1
+        is_short_enough = may_be_short and groups > 0 and not self.is_stopping
+        if groups < settings.groups_per_step and not is_short_enough:
+            intake.step_abandoned()
+            return False
         numbers = step.finish()
         computed = self._clock()
         numbers["learning_rate"] = learning_rate(settings.optimizer, self._optimizer.steps)
@@ -131,44 +184,44 @@ class Trainer:
             "seconds/step": ended - started,
             "tokens_per_s": numbers["total_tokens"] / max(ended - started, 1e-9),
         }
-        self._record(numbers)
+        self._record(numbers, iteration)
         return True
 
-    @property
-    def _version(self) -> int:
-        return self._settings.first_version + self._optimizer.steps
-
-    def _next_group(self) -> Group | None:
+    def _next_group(self, source: GroupSource) -> Group | None:
         """The next group of this step; None when the source has ended or the trainer is to stop."""
         while True:
             if self._ranks.any_of_world(self.is_stopping):
                 self.is_stopping = True
                 return None
-            group = self._intake.next_group(self._version)
+            group = self._intake.next_group(self.version)
             if group is not None:
                 return group
             asked = self._clock()
-            arrived = self._source.take(self._settings.batch.groups_per_step) if self._ranks.rank == 0 else []
-            content = self._ranks.bytes_of_first(encode(arrived) if arrived else None)
+            arrived = source.take(self._settings.groups_per_step) if self._ranks.rank == 0 else None
+            content = self._ranks.bytes_of_first(None if arrived is None else encode(arrived))
             self._waiting_s += self._clock() - asked
             if content is None:
                 return None
             self._intake.offer(decode(content))
 
     def _staleness(self, groups: list[Group]) -> dict[str, float]:
-        """How many episodes were how many versions old; called when the version has moved on by one."""
+        """How many episodes were how many versions old."""
         oldest = (sample.versions.oldest for group in groups for sample in group.samples)
-        counts = Counter(self._version - 1 - version for version in oldest)
+        counts = Counter(self.version - version for version in oldest)
         return {f"staleness/{age}": count for age, count in sorted(counts.items())}
 
-    def _record(self, numbers: dict[str, float]) -> None:
+    def _record(self, numbers: dict[str, float], iteration: int | None) -> None:
+        self._of_iteration.add(numbers)
         if self._ranks.rank != 0:
             return
-        head = {"time": time.time(), "phase": "update", "update_step": self._optimizer.steps}
-        line = head | {f"trainer/{name}": value for name, value in numbers.items()}
-        metrics.append(self._settings.output / "metrics.jsonl", line)
+        head: dict[str, float | str] = {"time": time.time(), "phase": "update", "update_step": self.steps}
+        if iteration is not None:
+            head["iteration"] = iteration
+        shown = ("loss", "grad_norm", "learning_rate")
+        line = head | {f"update_step/{name}": numbers[name] for name in shown}
+        metrics.append(self._settings.metrics, line | {f"trainer/{k}": v for k, v in numbers.items()})
         self._say(
-            f"step {self._optimizer.steps}/{self._settings.steps}: reward {numbers['reward']:.3f}, "
+            f"step {self.steps}: reward {numbers['reward']:.3f}, "
             f"entropy {numbers['entropy']:.3f}, {numbers['total_tokens']:,.0f} tokens in "
             f"{numbers['seconds/step']:.1f} s (waiting {numbers['seconds/waiting']:.1f}, "
             f"gradient {numbers['seconds/gradient']:.1f}, update {numbers['seconds/update']:.1f}), "
@@ -178,8 +231,3 @@ class Trainer:
     def _say(self, line: str) -> None:
         if self._ranks.rank == 0:
             _log.info(line)
-
-
-def seed_everything(seed: int, ranks: Ranks) -> None:
-    """Equal seeds would make the ranks draw equal numbers."""
-    torch.manual_seed(seed + ranks.rank)

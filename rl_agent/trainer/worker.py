@@ -22,7 +22,7 @@ from rl_agent.trainer.parallel import Ranks, join_ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.replay import Replay
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.trainer import Trainer, seed_everything
+from rl_agent.trainer.trainer import Trainer
 
 EXIT_TERMINATED = 143
 
@@ -53,15 +53,27 @@ def train(settings: TrainerSettings, ranks: Ranks) -> int:
     """Load, train, export; the exit code."""
     seed_everything(settings.seed, ranks)
     policy = load_policy(settings, ranks)
-    reference = None if settings.loss.kl_in == "none" else frozen(load_policy(settings, ranks))
-    trainer = Trainer(settings, ranks, policy, reference, Replay(settings.replay))
+    reference = None
+    if settings.loss.kl_in != "none":
+        reference = frozen(load_policy(settings, ranks, settings.reference))
+    trainer = Trainer(settings, ranks, policy, reference)
     signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
-    trainer.run()
+    try:
+        if settings.replay is not None:
+            trainer.resume()
+            trainer.replay(Replay(settings.replay))
+    finally:
+        trainer.close()
     if trainer.is_stopping:
         return EXIT_TERMINATED
     dtype: torch.dtype = getattr(torch, settings.export_dtype)
     export(policy, ranks, settings.model, settings.output / "model", dtype)
     return 0
+
+
+def seed_everything(seed: int, ranks: Ranks) -> None:
+    """Equal seeds would make the ranks draw equal numbers."""
+    torch.manual_seed(seed + ranks.rank)
 
 
 def frozen(policy: Policy) -> Policy:

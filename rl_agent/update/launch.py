@@ -48,7 +48,7 @@ def training_command(plan: Plan, iteration: int, setup: Setup, place: Place) -> 
         return [sys.executable, *words]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *_rendezvous(setup, place, plan.config.trainer.peer_timeout_s),
+        *_rendezvous(setup, place, plan.config.llamafactory.peer_timeout_s),
         *("--nproc-per-node", str(setup.processes), "--max-restarts", "0"),
         *words,
     ]

@@ -59,11 +59,11 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     before = last_summary(folder)
     forget(folder)
-    shards = recent_shards(paths, config.trainer.recent_iterations)
+    shards = recent_shards(paths, config.llamafactory.recent_iterations)
     pool = [
         one
         for position, parts in enumerate(shards)
-        for one in select.candidates(_outcomes(parts), position, config.trainer)
+        for one in select.candidates(_outcomes(parts), position, config.llamafactory)
     ]
     if not pool:
         return None
@@ -72,9 +72,11 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
 
     rng = select.seeded(config.seed, iteration)
     drawn = select.draw(
-        pool, config.trainer.positive_samples_to_train, config.trainer.recency_bias_power, rng
+        pool, config.llamafactory.positive_samples_to_train, config.llamafactory.recency_bias_power, rng
     )
-    chosen, held_out = select.split(drawn, config.trainer.val_split_ratio, do_eval=config.trainer.do_eval)
+    chosen, held_out = select.split(
+        drawn, config.llamafactory.val_split_ratio, do_eval=config.llamafactory.do_eval
+    )
     _export(folder, shards, chosen, held_out, _stop_texts(config))
 
     model = resolve_model(config).path
@@ -84,7 +86,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         _log.info("the training had come to its end: only publishing is left")
         write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
         return folder / TRAIN_FILE
-    new_steps = update_steps(len(chosen), setup.world_size, config.trainer)
+    new_steps = update_steps(len(chosen), setup.world_size, config.llamafactory)
     interrupted = find_interrupted(paths, iteration, before) if before is not None else None
     start = choose_start(plan, iteration, setup, new_steps, interrupted)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(held_out))
@@ -94,7 +96,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         samples=len(chosen),
         validation_samples=len(held_out),
         candidates=len(pool),
-        learning_rate=config.trainer.learning_rate,
+        learning_rate=config.llamafactory.learning_rate,
         started_from=model,
         steps_before=start.steps_before,
         first_step=start.first_step,
@@ -173,7 +175,7 @@ def needed_bytes(model: Path, config: Config) -> int:
     moments of 32 bits each. What continues an optimizer is shared with the version it comes from.
     """
     tensors = read_tensors(model)
-    if config.trainer.finetuning_type == "lora":
+    if config.llamafactory.finetuning_type == "lora":
         return 2 * size_bytes(tensors)  # the merged model, and room for the adapter's own files
     weights = 2 * 4 * parameters(tensors)
-    return weights if config.trainer.save_only_model else weights + 8 * parameters(tensors)
+    return weights if config.llamafactory.save_only_model else weights + 8 * parameters(tensors)

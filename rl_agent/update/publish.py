@@ -54,7 +54,7 @@ def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) 
         check_model(model, current)
         folder = _make_version(plan, iteration, model, checkpoint, now)
         versions.switch(paths, folder)
-    versions.prune(paths, plan.config.trainer.keep_versions)
+    versions.prune(paths, plan.config.llamafactory.keep_versions)
     _drop_training_weights(paths)
     return resolve_model(plan.config)
 
@@ -114,7 +114,7 @@ def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]
     log = plan.paths.update_dir(iteration) / "merge.log"
     cache = plan.paths.update_dir(iteration) / "cache"
     environment = training_environment(setup_of(plan), environ, cache)
-    timeout_s = plan.config.trainer.timeout_s
+    timeout_s = plan.config.llamafactory.timeout_s
     with log.open("wb") as output:
         try:
             done = subprocess.run(

@@ -58,7 +58,7 @@ def setup_of(plan: Plan, nodes: int = 1) -> Setup:
 
     Raises ConfigError for an unknown `deepspeed`.
     """
-    trainer = plan.config.trainer
+    trainer = plan.config.llamafactory
     gpus = plan.hardware.num_gpus
     uses_cpu = gpus == 0 if trainer.use_cpu is None else trainer.use_cpu
     return Setup(
@@ -86,7 +86,7 @@ def training_arguments(
     plan: Plan, iteration: int, start: Start, setup: Setup, *, has_validation: bool
 ) -> dict[str, Any]:
     """Every key of the YAML, in a readable order, without those that are null."""
-    config, trainer = plan.config, plan.config.trainer
+    config, trainer = plan.config, plan.config.llamafactory
     sections = (
         {
             "stage": "sft",

@@ -107,14 +107,14 @@ def _weights(plan: Plan) -> Start:
     """The served model without an optimizer's state."""
     served = versions.served_folder(plan.paths)
     base = versions.adapter_base(served) if served is not None else None
-    if served is None or base is None or plan.config.trainer.finetuning_type != "lora":
+    if served is None or base is None or plan.config.llamafactory.finetuning_type != "lora":
         return Start(resolve_model(plan.config).path)
     return Start(str(base), adapter=served / versions.TRAINER)
 
 
 def _continue(plan: Plan, folder: Path, setup: Setup, new_steps: int) -> Start:
     """The optimizer of the update that made the served model. Raises _Afresh."""
-    trainer = plan.config.trainer
+    trainer = plan.config.llamafactory
     served = versions.served_folder(plan.paths)
     progress = find_progress(served / versions.TRAINER) if served is not None else None
     if reason := obstacle(progress, trainer, setup):
@@ -144,7 +144,7 @@ def _continue(plan: Plan, folder: Path, setup: Setup, new_steps: int) -> Start:
 def _go_on(plan: Plan, folder: Path, setup: Setup, new_steps: int, interrupted: Interrupted) -> Start:
     """The rest of an interrupted training. Raises _Afresh."""
     progress, before = interrupted.progress, interrupted.before
-    if reason := misfit(progress, plan.config.trainer, setup):
+    if reason := misfit(progress, plan.config.llamafactory, setup):
         raise _Afresh(reason)
     done = round(interrupted.done_steps * new_steps / before.new_steps)
     if not 0 < done < new_steps:
@@ -152,7 +152,7 @@ def _go_on(plan: Plan, folder: Path, setup: Setup, new_steps: int, interrupted: 
     resume_folder(
         progress,
         folder / RESUME,
-        plan.config.trainer,
+        plan.config.llamafactory,
         at=before.first_step + done,
         new_steps=new_steps,
         old_learning_rate=before.learning_rate,
@@ -178,7 +178,7 @@ def _reshaped(plan: Plan, folder: Path, setup: Setup, progress: Progress, start:
     change = f"from {progress.deepspeed_ranks} to {setup.world_size}"
     _log.info("the number of processes changed %s: converting the optimizer's shards", change)
     try:
-        reshape(start.resume_from, folder / RESHAPE_LOG, plan.config.trainer.timeout_s)
+        reshape(start.resume_from, folder / RESHAPE_LOG, plan.config.llamafactory.timeout_s)
     except ReshapeFailed as error:
         raise _Afresh(f"its shards cannot be converted: {error}") from error
     return replace(start, deepspeed=settings_for_reshaped(setup.deepspeed, folder / DEEPSPEED_FILE))

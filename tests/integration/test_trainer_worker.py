@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.extended, pytest.mark.timeout(240)]
 STEPS = 6
 CHANGES = {
     # 14 groups arrive four at a time and two of them are uninformative: some wait for the next step.
-    "batch": {"groups_per_step": 2, "max_staleness": 99, "token_budget": 100},
+    "batch": {"max_staleness": 99, "token_budget": 100},
     "loss": {"drop_uninformative": True, "kl_in": "loss"},
     "parallel": {"activation_checkpointing": 1.0},
 }
@@ -60,7 +60,9 @@ def recorded(tmp_path_factory) -> Path:
 def write_settings(recorded: Path, output: Path) -> Path:
     output.mkdir(exist_ok=True)
     replay = {"replay": {"log_path": recorded, "iterations": [1], "group_size": 4}}
-    settings = trainer_settings(recorded / "model", output, steps=STEPS, **CHANGES, **replay)
+    settings = trainer_settings(
+        recorded / "model", output, steps=STEPS, groups_per_step=2, **CHANGES, **replay
+    )
     path = output / "settings.json"
     path.write_text(settings.model_dump_json())
     return path

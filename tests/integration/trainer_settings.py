@@ -24,7 +24,6 @@ LOSS: dict[str, Any] = {
     "temperature": 1.0,
 }
 BATCH: dict[str, Any] = {
-    "groups_per_step": 6,
     "token_budget": 150,
     "logits_chunk_tokens": 32,
     "attention_crossover": 50_000,
@@ -61,17 +60,20 @@ def batch_settings(**changes: Any) -> BatchSettings:
     return BatchSettings.model_validate(BATCH | changes)
 
 
-def trainer_settings(model: Path, output: Path, *, steps: int, **changes: dict[str, Any]) -> TrainerSettings:
+def trainer_settings(
+    model: Path, output: Path, *, steps: int, groups_per_step: int = 6, **changes: dict[str, Any]
+) -> TrainerSettings:
     """`changes` are of the sections that they name."""
     sections = {
         "loss": LOSS,
         "batch": BATCH,
         "parallel": PARALLEL,
         "optimizer": OPTIMIZER,
-        "checkpoint": {"every_steps": 1, "keep": 2, "in_background": True},
+        "checkpoint": {"every_steps": 1, "every": 1, "keep": 2, "in_background": True},
         "replay": {"log_path": output, "iterations": [1], "group_size": 4},
     }
-    merged = {name: values | changes.get(name, {}) for name, values in sections.items()}
-    top = {"model": model, "first_version": 0, "output": output, "export_dtype": "float32"}
-    top |= {"seed": 3, "steps": steps}
+    merged: dict[str, Any] = {name: values | changes.get(name, {}) for name, values in sections.items()}
+    top: dict[str, Any] = {"model": model, "reference": None, "first_version": 0, "output": output}
+    top |= {"metrics": output / "metrics.jsonl", "export_dtype": "float32", "seed": 3, "steps": steps}
+    top |= {"groups_per_step": groups_per_step, "stream": None}
     return TrainerSettings.model_validate(top | merged)

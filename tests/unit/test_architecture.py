@@ -15,6 +15,8 @@ LAYERS = {
     "errors": 0,
     "paths": 0,
     "files": 0,
+    "sections": 1,
+    "grpo_config": 1,
     "config": 1,
     "agent": 2,
     "tasks": 2,

@@ -132,3 +132,31 @@ def test_any_word_composes_or_ends_in_one_line(prefix, key, value):
         compose(f"{prefix}{key}={value}")
     except HarnessError as error:
         assert len(str(error).splitlines()) == 1
+
+
+def test_the_trainer_is_a_choice_of_kinds():
+    config = compose("trainer=grpo", "policy_config.temperature=0.7", "trainer.loss.correction=none").config
+    assert config.grpo.loss.temperature == 0.7
+    assert config.grpo.optimizer.learning_rate == 1e-6
+    with pytest.raises(HarnessError, match="an update phase needs trainer=llamafactory"):
+        _ = config.llamafactory
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("trainer=grpo", "trainer.learning_rate=1"),
+            "rate where trainer.kind is grpo; did you mean",
+        ),
+        (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
+        (("trainer.loss.clip_low=1",), "no key trainer.loss where trainer.kind is llamafactory"),
+        (("trainer=grpo", "trainer.loss.temperature=0.5"), "temperature must be 1: engines report logprobs"),
+        (("trainer=grpo_gpu",), "trainer is one of grpo, grpo_cpu, llamafactory"),
+    ],
+    ids=["key of another kind", "value", "key of another kind, the other way", "combination", "option"],
+)
+def test_what_does_not_fit_the_chosen_trainer_is_said_in_one_line(words, message):
+    with pytest.raises(HarnessError, match=message) as raised:
+        compose(*words)
+    assert "\n" not in str(raised.value)

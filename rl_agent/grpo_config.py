@@ -1,0 +1,144 @@
+"""What `trainer=grpo` can be told. The trainer itself takes the same sections; nothing here has a default."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from rl_agent.sections import NotNegative, Port, Positive, Seconds, Section, Share
+
+Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
+Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
+Correction = Literal["none", "truncate", "mask"]
+KlEstimator = Literal["k1", "k2", "k3"]
+
+
+class LossSettings(Section):
+    """The objective; `trainer.losses` and `trainer.advantages` have the equations."""
+
+    advantage: Estimator
+    drop_uninformative: bool
+    """Leave groups of equal rewards out, and take others in their place (DAPO's dynamic sampling)."""
+    normalization: Normalization
+    constant_length: Positive
+    """Of `dr_grpo`, in tokens."""
+    clip_low: NotNegative
+    clip_high: NotNegative
+    dual_clip: Annotated[float, Field(gt=1)] | None
+    proximal: Literal["current", "behaviour"]
+    """What clipping is measured against: the weights this step starts from, or the engine's logprobs."""
+    correction: Correction
+    correction_low: NotNegative
+    correction_high: Annotated[float, Field(gt=0)]
+    kl_in: Literal["none", "loss", "reward"]
+    kl_estimator: KlEstimator
+    kl_coefficient: NotNegative
+    entropy_coefficient: float
+    temperature: Annotated[float, Field(gt=0)]
+    """Of the sampling; logits are divided by it."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "LossSettings":
+        if self.proximal == "behaviour" and self.correction != "none":
+            raise _refusal("correction", "none: the proximal policy is the behaviour policy already")
+        uses_engine_logprobs = self.proximal == "behaviour" or self.correction != "none"
+        if self.temperature != 1 and uses_engine_logprobs:
+            raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
+        return self
+
+
+class BatchSettings(Section):
+    token_budget: Positive
+    """Most tokens of a micro-batch."""
+    logits_chunk_tokens: Positive
+    attention_crossover: Positive
+    """Length of a sequence whose attention costs as much as all else; for balancing only."""
+    max_staleness: Annotated[int, Field(ge=0)]
+    """In weight versions."""
+    allow_mixed_versions: bool
+    """Whether an episode may span several versions."""
+
+
+class ParallelSettings(Section):
+    shard_size: Positive | None
+    """Ranks that share one copy of the weights; 1: each has its own (DDP); null: all share one (FSDP)."""
+    reshard_after_forward: bool
+    precision: Literal["bf16", "fp32"] | None
+    """Of the computation; weights, gradients and moments are fp32. None: bf16 on a GPU, fp32 on a CPU."""
+    activation_checkpointing: Share
+    """Share of the layers that compute their activations again in the backward pass."""
+    offload_optimizer: bool
+    """Keep the moments in host memory."""
+    compile_layers: bool
+    peer_timeout_s: Seconds
+    """How long a rank waits for the others."""
+
+
+class OptimizerSettings(Section):
+    learning_rate: Annotated[float, Field(gt=0)]
+    schedule: Literal["constant", "linear", "cosine"]
+    warmup_steps: Annotated[int, Field(ge=0)]
+    decay_steps: Positive | None
+    """Steps until a schedule that decays is at 0; null for `constant`."""
+    beta1: Share
+    beta2: Share
+    epsilon: Annotated[float, Field(gt=0)]
+    weight_decay: NotNegative
+    max_grad_norm: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _decays_to_an_end(self) -> "OptimizerSettings":
+        if (self.decay_steps is None) != (self.schedule == "constant"):
+            raise _refusal("decay_steps", "set for a schedule that decays, and null for constant")
+        return self
+
+
+class CheckpointSettings(Section):
+    every_steps: Positive
+    every: Positive
+    """Iterations from one model at `model.pt` to the next."""
+    keep: Positive
+    in_background: bool
+    """Write while the next step runs; needs host memory for a second copy of weights and moments."""
+
+
+class PublishSettings(Section):
+    """How weight versions reach the engines of the pool."""
+
+    store: Path | None
+    """Folder of the versions; None: one of this run's in shared memory."""
+    host: str
+    port: Port | None
+    """None: any free one."""
+    token_env_var: str
+    keep_versions: Positive
+    piece_mib: Positive
+    threads: Positive
+    delta: Literal["auto", "always", "never"]
+    link_gbit_per_s: Annotated[float, Field(gt=0)]
+    cap_gbit_per_s: Annotated[float, Field(gt=0)] | None
+    max_connections: Positive
+    idle_timeout_s: Seconds
+    announce_every_s: Seconds
+
+
+class GrpoConfig(Section):
+    kind: Literal["grpo"]
+    mini_batches: Positive
+    reward_threshold: float
+    nproc_per_node: Positive | None
+    max_restarts: Annotated[int, Field(ge=0)]
+    timeout_s: Seconds
+    keep_versions: Annotated[int, Field(ge=2)]
+    export_dtype: Literal["bfloat16", "float32"] | None
+    loss: LossSettings
+    batch: BatchSettings
+    parallel: ParallelSettings
+    optimizer: OptimizerSettings
+    checkpoint: CheckpointSettings
+    publish: PublishSettings
+
+
+def _refusal(key: str, reason: str) -> PydanticCustomError:
+    return PydanticCustomError("unfit", "{key} must be {reason}", {"key": key, "reason": reason})

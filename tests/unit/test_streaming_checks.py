@@ -1,0 +1,31 @@
+"""What `trainer=grpo` does not go with is refused before anything starts."""
+
+import pytest
+
+from rl_agent.config import Command
+from rl_agent.errors import ConfigError
+from rl_agent.plan.checks import check_trainer
+from tests.unit.test_compose import compose
+
+BOTH = {
+    "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,
+    "max_iterations": 1, "num_nodes": 1, "rank": 0, "rank_weights": (1,), "overrides": (),
+}  # fmt: skip
+GROUPS_OF_8 = "rollout.group_size=8"
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "message"),
+    [
+        ((GROUPS_OF_8,), {"rl_phase": "update"}, "use --rl-phase both"),
+        ((GROUPS_OF_8,), {"debug_mode": True}, "--debug-mode"),
+        ((GROUPS_OF_8,), {"num_nodes": 2}, "--num-nodes 1"),
+        ((GROUPS_OF_8, "policy_config.top_p=0.9"), {}, "the whole distribution"),
+        (("rollout.group_size=1",), {}, "compares siblings"),
+    ],
+    ids=["update alone", "external engine", "several nodes", "cut distribution", "no siblings"],
+)
+def test_a_combination_that_cannot_work_is_refused(words, changes, message):
+    config = compose("trainer=grpo", *words).config
+    with pytest.raises(ConfigError, match=message):
+        check_trainer(config, Command.model_validate(BOTH | changes))
