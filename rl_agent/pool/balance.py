@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import count
 
-from rl_agent.pool.records import Engine, EngineState, PoolRules, Request
+from rl_agent.pool.records import Engine, EngineState, PoolRules
 
 UNKNOWN_SPEED = 1.0
 OPTIMISM = 1.5
@@ -128,21 +128,3 @@ def predicted_rate(engine: Engine, requests: int) -> float:
     if not engine.request_tokens_per_s:
         return 0.0
     return min(engine.request_tokens_per_s, engine.tokens_per_s / max(1, requests))
-
-
-def gain_of_moving(
-    request: Request, source: Engine, target: Engine, remaining: float, prefill_tokens_per_s: float
-) -> float:
-    """Seconds by which `request` would end earlier at `target`; negative if later, or if unknown.
-
-    An idle engine that was never measured is hoped to be `OPTIMISM` times as fast as the source with one
-    request: what it takes then tells its speed.
-    """
-    here = predicted_rate(source, len(source.running))
-    there = predicted_rate(target, len(target.running) + 1)
-    if not there and not target.running:
-        there = OPTIMISM * predicted_rate(source, 1)
-    if not here or not there:
-        return -1.0
-    context = len(request.order.prompt_token_ids) + len(request.token_ids)
-    return remaining / here - remaining / there - context / prefill_tokens_per_s

@@ -65,7 +65,7 @@ class Batches:
                 raise StoreError(f"{self._path}: record {number} cannot be applied: {error!r}") from error
         rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs)])
         for run in self.runs.values():
-            for submission in run.open.values():
+            for submission in sorted(run.open.values(), key=_longest_first):
                 self._hand_over(run.name, submission)
         open_count = sum(len(run.open) for run in self.runs.values())
         log.info("journal %s: %d runs, %d requests go on", self._path, len(self.runs), open_count)
@@ -88,7 +88,7 @@ class Batches:
         for submission in submissions:
             run.submit(submission)  # before the first await, or a second call could accept them again
         await self._commit(submitted_record(name, submission) for submission in submissions)
-        for submission in submissions:
+        for submission in sorted(submissions, key=_longest_first):
             if submission.item.id in run.open:
                 self._hand_over(name, submission)
         return len(new), len(batch.requests) - len(new)
@@ -129,6 +129,7 @@ class Batches:
                 deadline=self.pool.clock() + left_s,
                 group=item.group,
                 min_weight_version=item.min_weight_version,
+                expected_tokens=item.expected_tokens,
             )
         )
 
@@ -182,3 +183,8 @@ def _wanted_records(state: PoolState) -> list[dict[str, Any]]:
         )
         records.append({"kind": "weights", "asked": asked.model_dump()})
     return records
+
+
+def _longest_first(submission: Submission) -> int:
+    """Where lengths are known, a batch ends soonest if what takes longest begins first."""
+    return -(submission.item.expected_tokens or 0)

@@ -2,8 +2,9 @@
 
 import heapq
 
-from rl_agent.pool.balance import OPTIMISM, LengthEstimate, can_take, gain_of_moving, predicted_rate
+from rl_agent.pool.balance import OPTIMISM, LengthEstimate, can_take, predicted_rate
 from rl_agent.pool.continuation import can_continue, tokens_left
+from rl_agent.pool.evening import Rest, Share, plan_moves
 from rl_agent.pool.events import Command, Generate
 from rl_agent.pool.poison import is_suspect, must_wait
 from rl_agent.pool.records import Engine, EngineState, Request, RequestState
@@ -11,11 +12,17 @@ from rl_agent.pool.state import PoolState, end, fail, move, set_timer
 
 MAX_REMEMBERED_GROUPS = 65_536
 PREFILL_SPEEDUP = 10.0
-"""How much faster an engine is taken to read a prompt than to sample: what a move costs."""
+"""How much faster an engine is taken to read a token than one request samples it: what a move costs."""
+CROWDED = 0.8
+"""Share of its best throughput from which an engine's requests are taken to slow each other down."""
+UNCROWDED = 4.0
+"""How much faster than seen among many a request alone is hoped to be, until one was nearly alone."""
 CONSIDERED = 8
 """Engines looked at from either end when work is moved."""
 MOVES_AT_ONCE = 16
-"""From one engine to another, before speeds are learned anew."""
+"""Before speeds are learned anew."""
+SAMPLED = 128
+"""Waiting requests of a run by which the rest of them is judged."""
 
 
 def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
@@ -111,8 +118,12 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
 
 
 def _expected(state: PoolState, request: Request) -> float:
+    """Tokens that it will need still: by its submitter's estimate, and by what others took beyond that."""
+    made, estimate = len(request.token_ids), request.order.expected_tokens
+    if estimate is not None and made < estimate:
+        return float(min(estimate, request.order.max_tokens) - made)
     lengths = state.lengths.setdefault(request.order.run, LengthEstimate())
-    return lengths.remaining(len(request.token_ids), request.order.max_tokens)
+    return lengths.remaining(made, request.order.max_tokens)
 
 
 def _send(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
@@ -168,51 +179,114 @@ def measure_due(state: PoolState, now: float, out: list[Command]) -> None:
     state.is_measuring = is_busy
     if is_busy:
         set_timer(state, now + state.rules.rebalance_interval_s, "measure", "")
-        if state.rules.rebalance_gain_s > 0 and not state.suspects and not any(state.queues.values()):
-            _rebalance(state, now, out)
+        if state.rules.rebalance_gain_s > 0 and not state.suspects:
+            _even_out(state, now, out)
 
 
 def _learn(state: PoolState, engine: Engine, tokens_per_s: float) -> None:
-    """Best values fade slowly, so that a throttled machine is found out."""
-    of_request = tokens_per_s / len(engine.running)
-    engine.tokens_per_s = max(tokens_per_s, 0.95 * engine.tokens_per_s)
-    engine.request_tokens_per_s = max(of_request, 0.95 * engine.request_tokens_per_s)
+    """Best values fade slowly where they could be reached, so that a throttled machine is found out."""
+    count = len(engine.running)
+    of_one, total = max(tokens_per_s / count, engine.request_tokens_per_s), engine.tokens_per_s
+    is_crowded = count * of_one > CROWDED * max(total, tokens_per_s)
+    engine.tokens_per_s = max(tokens_per_s, 0.95 * total if is_crowded else total)
+    engine.request_tokens_per_s = of_one if is_crowded else max(tokens_per_s / count, 0.95 * of_one)
+    engine.was_uncrowded |= not is_crowded
     state.placement.learn_speed(engine.tokens_per_s)
 
 
-def _rebalance(state: PoolState, now: float, out: list[Command]) -> None:
-    """Move requests with much left from engines where they are slow to engines where they would be fast."""
-    ready = [engine for engine in state.engines.values() if engine.state is EngineState.READY]
-    slow = sorted((e for e in ready if e.running), key=lambda e: predicted_rate(e, len(e.running)))
-    for source in slow[:CONSIDERED]:
-        targets = [e for e in ready if e is not source and can_take(e, now)]
-        for target in heapq.nlargest(CONSIDERED, targets, key=lambda e: _rate_with_one_more(e, source)):
-            moved = _move_longest(state, source, target, now, out)
-            if moved == 0:
-                break
-
-
-def _rate_with_one_more(engine: Engine, source: Engine) -> float:
-    rate = predicted_rate(engine, len(engine.running) + 1)
-    return rate if rate or engine.running else OPTIMISM * predicted_rate(source, 1)
-
-
-def _move_longest(state: PoolState, source: Engine, target: Engine, now: float, out: list[Command]) -> int:
-    left = sorted(
-        ((_expected(state, state.requests[request_id]), request_id) for request_id in source.running),
-        reverse=True,
+def _even_out(state: PoolState, now: float, out: list[Command]) -> None:
+    """Move running requests so that the engine that would end last ends earlier."""
+    engines = [e for e in _considered(state, now) if e.running or can_take(e, now)]
+    unknown = _unknown_rest(state, engines)
+    shares = [_share(state, engine, engines, unknown) for engine in engines]
+    planned = plan_moves(
+        [share for share in shares if share is not None],
+        gain_s=state.rules.rebalance_gain_s,
+        limit=MOVES_AT_ONCE,
+        waiting_tokens=_waiting_tokens(state),
     )
-    moved = 0
-    for remaining, request_id in left[:MOVES_AT_ONCE]:
-        request = state.requests[request_id]
-        if not can_continue(request.order.params) or not is_new_enough(target, request):
-            continue  # its tokens would be lost, or made with weights too old
-        speed = PREFILL_SPEEDUP * max(target.tokens_per_s, source.tokens_per_s)
-        gain = gain_of_moving(request, source, target, remaining, speed) if speed else -1.0
-        if gain < state.rules.rebalance_gain_s or not can_take(target, now):
-            break
-        move(state, request, now, out)
-        if request.state is RequestState.QUEUED and not is_suspect(request):
+    going: list[tuple[Request, Engine]] = []
+    for one in planned:
+        request = state.requests[one.request_id]
+        if request.state is RequestState.RUNNING:
+            move(state, request, now, out)
+        going.append((request, state.engines[one.target]))
+    for request, target in going:
+        if request.state is RequestState.QUEUED and not is_suspect(request) and can_take(target, now):
             _send(state, request, target, now, out)
-            moved += 1
-    return moved
+
+
+def _waiting_tokens(state: PoolState) -> float:
+    """What all waiting requests are expected to need, from a sample of them."""
+    tokens = 0.0
+    for queue in state.queues.values():
+        stride = max(1, len(queue) // SAMPLED)
+        found = [
+            state.requests[request_id] for _, request_id in queue[::stride] if request_id in state.requests
+        ]
+        waiting = [_expected(state, one) for one in found if one.state is RequestState.QUEUED]
+        tokens += sum(waiting) * stride
+    return tokens
+
+
+def _considered(state: PoolState, now: float) -> list[Engine]:
+    """All engines that work or could; of many, those that would end last and those that would end first."""
+    ready = [engine for engine in state.engines.values() if engine.state is EngineState.READY]
+    if len(ready) <= 2 * CONSIDERED:
+        return ready
+
+    def seconds(engine: Engine) -> float:
+        return engine.work / state.placement.speed(engine)
+
+    busy = [engine for engine in ready if engine.running]
+    slow = heapq.nsmallest(CONSIDERED, busy, key=lambda e: predicted_rate(e, len(e.running)))
+    last = heapq.nlargest(CONSIDERED, busy, key=seconds)
+    first = heapq.nsmallest(CONSIDERED, (e for e in ready if can_take(e, now)), key=seconds)
+    return list({engine.engine_id: engine for engine in (*slow, *last, *first)}.values())
+
+
+def _share(state: PoolState, engine: Engine, others: list[Engine], unknown: float) -> Share | None:
+    """None if nothing is known of its speed, or it takes nothing now.
+
+    An idle engine that was never measured is hoped to be `OPTIMISM` times as fast as the slowest: what it
+    takes then tells its speed.
+    """
+    rate, total = engine.request_tokens_per_s, engine.tokens_per_s
+    if not rate and not engine.running:
+        measured = [other for other in others if other.request_tokens_per_s]
+        slowest = min(measured, key=lambda other: other.request_tokens_per_s, default=None)
+        if slowest is not None:
+            rate, total = OPTIMISM * slowest.request_tokens_per_s, OPTIMISM * slowest.tokens_per_s
+    if not rate or engine.is_doubted:
+        return None
+    if not engine.was_uncrowded:
+        rate *= UNCROWDED
+    room = engine.offer.capacity - len(engine.running)
+    return Share(
+        engine.engine_id, rate, total, room, [_rest(state, one, unknown, others) for one in engine.running]
+    )
+
+
+def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
+    """What is taken to be left of each response of which nobody said how long it will be.
+
+    The same for all: what ended first was short, so that the lengths learned from it mislead, and equal rates
+    are what finds the long ones soonest.
+    """
+    requests = [state.requests[request_id] for engine in engines for request_id in engine.running]
+    rests = [max(_expected(state, one), len(one.token_ids)) for one in requests if not _is_estimated(one)]
+    return sum(rests) / len(rests) if rests else 0.0
+
+
+def _is_estimated(request: Request) -> bool:
+    estimate = request.order.expected_tokens
+    return estimate is not None and len(request.token_ids) < estimate
+
+
+def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engine]) -> Rest:
+    request = state.requests[request_id]
+    context = len(request.order.prompt_token_ids) + len(request.token_ids)
+    can_move = can_continue(request.order.params) and not is_suspect(request)
+    can_move = can_move and all(is_new_enough(engine, request) for engine in engines)
+    tokens = _expected(state, request) if _is_estimated(request) else unknown
+    return Rest(tokens, request_id, context / PREFILL_SPEEDUP, can_move)

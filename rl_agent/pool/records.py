@@ -136,6 +136,8 @@ class Engine:
     """Best throughput seen lately; 0 until measured."""
     request_tokens_per_s: float = 0.0
     """Best rate of one request seen lately; 0 until measured."""
+    was_uncrowded: bool = False
+    """That rate was seen with so few requests that more of them would not have slowed it down."""
     useful_tokens: int = 0
     recomputed_tokens: int = 0
     """Tokens thrown away because their request could not be continued."""
@@ -179,6 +181,8 @@ class Order:
     """Siblings with the same prompt: kept on one engine while that helps."""
     min_weight_version: int = 0
     """Engines with an older version do not get it."""
+    expected_tokens: int | None = None
+    """How long its submitter takes the response to be."""
 
 
 @dataclass(slots=True)

@@ -123,6 +123,8 @@ class BatchItem(Message):
     group: Name | None = None
     min_weight_version: WeightVersion = 0
     """Engines with an older version do not get it."""
+    expected_tokens: Annotated[int, Field(ge=1)] | None = None
+    """How long the response is taken to be, if that is known: the longest of a batch begin first."""
 
 
 class BatchRequest(Message):
