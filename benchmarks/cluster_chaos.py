@@ -3,13 +3,14 @@
     python benchmarks/cluster_chaos.py --runs 200 [--seed 0]
 
 Every run is three real `run.sh` in phase `both` over one log path, one iteration, with engines and trainings
-that cost nothing. The seed of a run chooses the fault and its instant, and repeats it:
+that cost nothing. The seed of a run chooses the fault, the phase and the instant in it, and repeats them:
 
     kill          SIGKILL to every process of a rank, as when its machine is taken away
     driver        SIGKILL to its run.sh alone
     freeze        SIGSTOP to every process of a rank; it wakes after the others are through
     disk full     the log path takes no more          (needs the right to mount; left out without it)
-    read-only     the log path becomes read-only      (the same)
+    read-only     the log path becomes read-only, as ext4 does after an error; what was not synced is gone
+                  (the same)
 
 In a quarter of the runs the wall clock of rank 1 is an hour late and that of rank 2 an hour early (as Python
 sees it), in another quarter the shared folder shows what others wrote up to two seconds late. After the
@@ -52,7 +53,9 @@ SKEW = """import os, time
 _true, _skew_s = time.time, float(os.environ["CHAOS_SKEW_S"])
 time.time = lambda: _true() + _skew_s
 """
-DISK_MIB = 1024
+DISK_MIB = 1100
+PHASES = {"start": (1, 4.0), "rollout": (4, 2.5), "evaluate": (2, 2.0), "update": (4, 2.5)}
+"""How often a phase is chosen, and the longest time after its beginning in seconds."""
 
 
 @dataclass
@@ -77,21 +80,18 @@ class Outcome:
 class Run:
     """One run with one fault."""
 
-    def __init__(self, home: Path, seed: int, *, duration_s: float, deadline_s: float, disk: bool) -> None:
+    def __init__(self, home: Path, seed: int, *, deadline_s: float, disks: list[str]) -> None:
         self.random = random.Random(seed)
         self.cluster = Cluster(home, NODES, tasks=TASKS, overrides=SETTINGS)
         self.deadline_s = deadline_s
-        faults = ["kill"] * 4 + ["driver"] * 2 + ["freeze"] * 2 + ["disk full", "read-only"] * disk
+        faults = ["kill"] * 4 + ["driver"] * 2 + ["freeze"] * 2 + disks
         fault, rank = self.random.choice(faults), self.random.randrange(NODES)
-        self.instant_s = self.random.uniform(0, duration_s)
+        (phase,) = self.random.choices(list(PHASES), [weight for weight, _ in PHASES.values()])
+        self.chosen, self.instant_s = phase, self.random.uniform(0, PHASES[phase][1])
         kind = self.random.randrange(4)
         conditions = {0: "skew", 1: "lag"}.get(kind, "")
         self.outcome = Outcome(seed, fault, rank, "", conditions)
-        self.has_disk = False
-        if fault in ("disk full", "read-only"):
-            self.cluster.log.mkdir()
-            mount("-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(self.cluster.log))
-            self.has_disk = True
+        self.disk = make_disk(home / "disk", self.cluster.log, fault) if fault in disks else ()
 
     def environ(self, rank: int) -> dict[str, str]:
         more = {"ENGINE_PORT": str(self.cluster.ports[rank])}
@@ -111,7 +111,7 @@ class Run:
     def carry_out(self) -> Outcome:
         outcome, started = self.outcome, time.monotonic()
         self.start_all()
-        time.sleep(self.instant_s)
+        self.wait_for_instant()
         outcome.phase = self.phase()
         frozen = self.do_harm()
         statuses = self.wait(except_for=frozen)
@@ -129,6 +129,12 @@ class Run:
         outcome.problems, outcome.seconds = tuple(problems), time.monotonic() - started
         return outcome
 
+    def wait_for_instant(self) -> None:
+        deadline = time.monotonic() + self.deadline_s
+        while self.chosen not in ("start", self.phase()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(self.instant_s)
+
     def phase(self) -> str:
         lines = self.cluster.output("rank-0").splitlines()
         phases = [line.rpartition(": ")[2] for line in lines if ": iteration 1: " in line]
@@ -143,7 +149,7 @@ class Run:
             case "disk full":
                 fill(self.cluster.log / "filler")
             case "read-only":
-                mount("-o", "remount,ro", str(self.cluster.log))
+                command("mount", "-o", "remount,abort", str(self.cluster.log))
             case _:
                 pids = self.cluster.pids_of(name)
                 send(pids, signal.SIGSTOP)
@@ -157,7 +163,7 @@ class Run:
         if self.outcome.fault == "disk full":
             (self.cluster.log / "filler").unlink()
         elif self.outcome.fault == "read-only":
-            mount("-o", "remount,rw", str(self.cluster.log))
+            repair(self.disk, self.cluster.log)
 
     def wait(self, except_for: list[int] = ()) -> dict[str, int | None]:
         sleeping = self.cluster.processes.pop(f"rank-{self.outcome.rank}") if except_for else None
@@ -207,7 +213,7 @@ class Run:
 
     def end(self) -> None:
         self.cluster.end()
-        if self.has_disk:
+        if self.disk:
             subprocess.run(["umount", "-l", str(self.cluster.log)], check=False)
 
 
@@ -219,17 +225,43 @@ def send(pids: list[int], number: signal.Signals) -> None:
             continue
 
 
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True)
+def command(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
 
 
-def may_mount(folder: Path) -> bool:
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        return False
-    done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], capture_output=True, check=False)
-    if done.returncode == 0:
-        subprocess.run(["umount", str(folder)], check=False)
-    return done.returncode == 0
+def make_disk(image: Path, folder: Path, fault: str) -> tuple[str, ...]:
+    """Mount an empty disk at `folder`; the words that mount it again."""
+    folder.mkdir()
+    words: tuple[str, ...] = ("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder))
+    if fault == "read-only":
+        with image.open("wb") as file:
+            file.truncate(DISK_MIB << 20)
+        command("mkfs.ext4", "-q", "-F", str(image))
+        words = ("mount", "-o", "loop", str(image), str(folder))
+    command(*words)
+    return words
+
+
+def repair(disk: tuple[str, ...], folder: Path) -> None:
+    """What an administrator does after an error: unmount, check, mount."""
+    command("umount", str(folder))
+    subprocess.run(["e2fsck", "-fy", disk[-2]], check=False, capture_output=True)  # 1: it repaired something
+    command(*disk)
+
+
+def possible_disks() -> list[str]:
+    """The faults of disks that this user and machine can bring about."""
+    found = []
+    for fault in ("disk full", "read-only"):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                make_disk(Path(folder, "disk"), Path(folder, "log"), fault)
+                command("umount", str(Path(folder, "log")))
+            except (OSError, subprocess.CalledProcessError) as error:
+                print(f"without the fault {fault!r}: {error}")
+                continue
+            found.append(fault)
+    return found
 
 
 def fill(path: Path) -> None:
@@ -270,14 +302,14 @@ def main() -> int:
     parser.add_argument("--deadline-s", type=float, default=90.0, help="for the end of every rank")
     parser.add_argument("--keep", type=Path, help="folder for the logs of runs that went wrong")
     options = parser.parse_args()
+    disks = possible_disks()
     duration_s = undisturbed_s(options.deadline_s)
     print(f"{NODES} nodes, lease {LEASE_S:g} s; an undisturbed run takes {duration_s:.1f} s", flush=True)
     print(f"{'seed':>6} {'fault':<10} rank  phase     cond  {'exit statuses':<22} {'s':>6}", flush=True)
     outcomes = []
     for seed in range(options.seed, options.seed + options.runs):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            disk = may_mount(Path(folder))
-            run = Run(Path(folder), seed, duration_s=duration_s, deadline_s=options.deadline_s, disk=disk)
+            run = Run(Path(folder), seed, deadline_s=options.deadline_s, disks=disks)
             try:
                 outcomes.append(run.carry_out())
                 if outcomes[-1].problems and options.keep:
