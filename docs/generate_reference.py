@@ -44,6 +44,7 @@ GROUPS = (
     ("openai_config", "judge", "default"),
     ("trainer", "trainer", "llamafactory"),
     ("trainer", "trainer", "grpo"),
+    ("weights", "weights", "restart"),
     ("cluster", "cluster", "default"),
 )
 """(key in the configuration, folder under configs/, the file that states the defaults)."""

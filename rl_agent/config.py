@@ -196,6 +196,26 @@ class TrainerConfig(Section):
     keep_versions: Annotated[int, Field(ge=2)]
 
 
+class WeightsConfig(Section):
+    """How an engine comes to a new version, and what a version is made of."""
+
+    update: Literal["restart", "inplace"]
+    engine_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None
+    store: Path
+    piece_mib: Annotated[int, Field(ge=1, le=1024)]
+    threads: Positive | None
+    serving_dtype: Literal["BF16", "F16", "F32"] | None
+    delta: Literal["auto", "always", "never"]
+    delta_block_kib: Annotated[int, Field(ge=1, le=2**20)]
+    delta_link_gb_per_s: Annotated[float, Field(gt=0)]
+    delta_retry_after: Positive
+    load_timeout_s: Seconds
+
+    @property
+    def is_inplace(self) -> bool:
+        return self.update == "inplace"
+
+
 class ClusterConfig(Section):
     heartbeat_s: Seconds
     lease_s: Seconds
@@ -275,6 +295,7 @@ class Config(Section):
     rollout: RolloutConfig
     openai_config: JudgeConfig
     trainer: Annotated[TrainerConfig | GrpoConfig, Field(discriminator="kind")]
+    weights: WeightsConfig
     cluster: ClusterConfig
     wandb: WandbConfig
 

@@ -92,6 +92,7 @@ on_exit() {
     stop_all
     dismiss_guard
     rm -f -- "${PLAN[lock]:-}"
+    rm -rf -- "${PLAN[weights_store]:-}"
   fi
   exit "$1"
 }
@@ -132,8 +133,7 @@ run_phase() {
   local phase=$1 iteration=$2 start outcome='done'
   say "iteration $iteration: $phase"
   if [[ $phase == update ]]; then
-    stop_vllm
-    wait_for_gpu_memory_clear
+    make_room_for_training
   else
     ensure_vllm_running "$iteration"
     ((WEIGHT_VERSION >= 0)) || return 0 # another one is served: the master orders it anew

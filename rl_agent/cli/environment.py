@@ -10,8 +10,10 @@ import sys
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.run_lock import lock_path
 from rl_agent.config import Plan, TrainerConfig
+from rl_agent.engine.sharing import stays_up
 from rl_agent.plan.environment import shared_environment
 from rl_agent.plan.runs import groups_dir, is_master, logs_dir
+from rl_agent.weights.settings import store_folder
 
 SUMMARY = "print the variables of a run as NUL-separated words (for run.sh)"
 EXAMPLE = """example:
@@ -38,6 +40,8 @@ def _facts(plan: Plan) -> dict[str, str]:
         "debug_mode": str(int(plan.command.debug_mode)),
         "resume": str(int(plan.command.resume)),
         "num_gpus": str(_gpus_in_use(plan)),
+        "engine_stays_up": str(int(stays_up(plan))),
+        "weights_store": str(store_folder(plan)) if plan.config.weights.is_inplace else "",
         "model_link": str(plan.paths.model_link),
         "start_attempts": str(plan.config.engine.start_attempts),
         "visibility_s": str(math.ceil(plan.config.cluster.lease_s)),

@@ -5,6 +5,7 @@ import sys
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.address import interface_name
+from rl_agent.engine.sharing import training_devices
 from rl_agent.update.inputs import await_inputs, read_summary
 from rl_agent.update.launch import node_environment, place_of, training_command, training_environment
 from rl_agent.update.render import setup_of
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> int:
         return 0
     setup = setup_of(plan, options.nodes)
     command = training_command(plan, options.iteration, setup, place)
-    environment = training_environment(setup, os.environ, folder / "cache" / f"node-{place.node_rank}")
+    environ = os.environ | training_devices(config, plan.hardware.num_gpus, os.environ)
+    environment = training_environment(setup, environ, folder / "cache" / f"node-{place.node_rank}")
     environment |= node_environment(setup, place, interface_name(config.cluster), os.environ)
     os.execvpe(command[0], command, environment)  # noqa: S606

@@ -16,6 +16,7 @@ PER_NODE = (
     "data_path",
     "log_path",
     "engine",
+    "weights",
     "wandb",
     "cluster.interface",
     "env_config.server_size",
@@ -70,6 +71,7 @@ def joined(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
             "data_path": own.data_path,
             "log_path": own.log_path,
             "engine": own.engine,
+            "weights": own.weights,
             "wandb": own.wandb,
             "cluster": masters.cluster.model_copy(update={"interface": own.cluster.interface}),
             "env_config": masters.env_config.model_copy(

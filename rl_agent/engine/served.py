@@ -1,17 +1,48 @@
 """Which weight version the server at the engine's address holds, and since when its process runs."""
 
+import json
 import os
 import socket
+import urllib.error
+import urllib.request
 from urllib.parse import urlsplit
 
 from rl_agent.config import Config
-from rl_agent.engine.model import version_of_root
+from rl_agent.engine.model import OLDER, version_of_root
+from rl_agent.weights.names import AS_STARTED, READ_HELD
+
+_ASK_TIMEOUT_S = 10.0
 
 
 def version_served(root: str, config: Config) -> int | None:
-    """Weight version of the server that says it loaded `root`; see `version_of_root`."""
+    """Weight version of the server that says it loaded `root`, or has taken another since."""
     is_link = os.path.realpath(root) != root
-    return version_of_root(root, config, engine_started_at(config) if is_link else None)
+    started_on = version_of_root(root, config, engine_started_at(config) if is_link else None)
+    if started_on is None or not config.weights.is_inplace:
+        return started_on
+    taken = version_taken(config.engine.base_url)
+    return started_on if taken == AS_STARTED else taken
+
+
+def version_taken(url: str) -> int:
+    """What the server's workers have loaded since their start, by their own account.
+
+    `AS_STARTED` if nothing, or if it is not made for that; `OLDER` if they do not say, or hold a torn model.
+    """
+    body = json.dumps({"method": READ_HELD}).encode()
+    request = urllib.request.Request(  # noqa: S310 - the probe before has checked the scheme
+        f"{url}/collective_rpc", body, {"Content-Type": "application/json"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_ASK_TIMEOUT_S) as response:
+            held = {result["weight_version"] for result in json.load(response)["results"]}
+    except urllib.error.HTTPError as error:
+        return AS_STARTED if error.code == 404 else OLDER
+    except (OSError, ValueError, KeyError, TypeError):
+        return OLDER
+    version = held.pop() if len(held) == 1 else None
+    return version if isinstance(version, int) else OLDER
 
 
 def engine_started_at(config: Config) -> float | None:

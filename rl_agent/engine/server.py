@@ -17,7 +17,9 @@ from typing import Any
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import OLDER, resolve_model
 from rl_agent.engine.served import version_served
+from rl_agent.engine.sharing import engine_devices, engine_gpu_count
 from rl_agent.errors import ConfigError
+from rl_agent.weights.names import WORKER_EXTENSION
 
 PROBE_TIMEOUT_S = 2.0
 
@@ -41,11 +43,11 @@ class Probe:
 
 
 def data_parallel_size(config: Config, num_gpus: int) -> int:
-    """`engine.data_parallel_size`, else one replica for every `tensor_parallel_size` GPUs."""
+    """`engine.data_parallel_size`, else one replica for every `tensor_parallel_size` GPUs of the engine."""
     engine = config.engine
     if engine.data_parallel_size is not None:
         return engine.data_parallel_size
-    return max(1, num_gpus // engine.tensor_parallel_size)
+    return max(1, engine_gpu_count(config, num_gpus) // engine.tensor_parallel_size)
 
 
 def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
@@ -68,6 +70,7 @@ def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
         "enforce-eager": engine.enforce_eager or None,
         "trust-remote-code": config.model.trust_remote_code or None,
         "reasoning-parser": config.model.reasoning_parser,
+        "worker-extension-cls": WORKER_EXTENSION if config.weights.is_inplace else None,
     }
     flags |= {name.lstrip("-").replace("_", "-"): value for name, value in engine.extra_args.items()}
     words = [word for name, value in flags.items() for word in _flag_words(name, value)]
@@ -88,9 +91,11 @@ def _flag_words(name: str, value: Any) -> list[str]:
 
 
 def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The server's whole environment: the caller's, the API key, then `engine.extra_env`."""
+    """The server's whole environment: the caller's, the API key, its GPUs, then `engine.extra_env`."""
     key = environ.get(config.engine.api_key_env_var)
     given = {"VLLM_API_KEY": key} if key else {}
+    if config.weights.is_inplace:
+        given |= {"VLLM_SERVER_DEV_MODE": "1"} | engine_devices(config, environ)
     return {**environ, **given, **config.engine.extra_env}
 
 

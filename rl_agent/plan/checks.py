@@ -10,16 +10,19 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rl_agent.cluster import run_lock
 from rl_agent.config import Command, Config, TrainerConfig
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
+from rl_agent.engine.sharing import check_sharing, engine_gpu_count
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import disk
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.runs import Leftover, find_leftovers
+from rl_agent.pool.settings import is_loopback
 from rl_agent.types import Split, Task
 
 
@@ -43,6 +46,7 @@ def check_machine(
         run_lock.check_free(config.log_path, config.cluster.lease_s)
     check_programs(config, command)
     check_gpus(config, command, num_gpus)
+    check_weights(config, command, num_gpus)
     check_trainer(config, command)
     check_judge(config, command, environ)
     model = find_model(config.model.base_model, cache, environ)
@@ -101,12 +105,30 @@ def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
         return
     if num_gpus == 0:
         raise ConfigError("engine.device=gpu: no GPU is visible; choose engine=cpu trainer=llamafactory_cpu")
-    replicas = data_parallel_size(config, num_gpus)
-    if replicas * engine.tensor_parallel_size > num_gpus:
+    replicas, available = data_parallel_size(config, num_gpus), engine_gpu_count(config, num_gpus)
+    if replicas * engine.tensor_parallel_size > available:
         raise ConfigError(
             f"engine.tensor_parallel_size={engine.tensor_parallel_size} times"
             f" engine.data_parallel_size={replicas} needs {replicas * engine.tensor_parallel_size} GPUs,"
-            f" {num_gpus} are visible"
+            f" {available} are there for the engine"
+        )
+
+
+def check_weights(config: Config, command: Command, num_gpus: int) -> None:
+    """An engine that takes weights while it runs needs GPUs of its own, and to be out of others' reach."""
+    if config.weights.is_inplace and config.trainer.kind != "llamafactory":
+        raise ConfigError(
+            f"weights=inplace: trainer.kind={config.trainer.kind} has a way of its own; leave it out"
+        )
+    if command.rl_phase == "both":
+        check_sharing(config, num_gpus)
+    if not config.weights.is_inplace or command.rl_phase == "update":
+        return
+    host = urlsplit(config.engine.base_url).hostname or ""
+    if not is_loopback(host) or not is_loopback(config.engine.host):
+        raise ConfigError(
+            f"weights=inplace: the engine at {config.engine.base_url} would take orders from others, for its"
+            " control routes ask for no key; let it listen on engine.host=127.0.0.1 alone"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rl_agent.config import Plan, TrainerConfig
+from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.update.export import DATASET, VALIDATION
@@ -59,8 +60,8 @@ def setup_of(plan: Plan, nodes: int = 1) -> Setup:
     Raises ConfigError for an unknown `deepspeed`.
     """
     trainer = plan.config.llamafactory
-    gpus = plan.hardware.num_gpus
-    uses_cpu = gpus == 0 if trainer.use_cpu is None else trainer.use_cpu
+    gpus = training_gpu_count(plan.config, plan.hardware.num_gpus)
+    uses_cpu = trains_on_cpu(plan.config, plan.hardware.num_gpus)
     return Setup(
         uses_cpu=uses_cpu,
         bf16=not uses_cpu if trainer.bf16 is None else trainer.bf16,

@@ -21,10 +21,8 @@ import aiohttp
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import wrong_pieces
+from rl_agent.weights.names import LOAD, READ_FINGERPRINT
 from rl_agent.weights.store import FULL, Snapshot
-
-WORKER_EXTENSION = "rl_agent.weights.vllm_worker.WeightsWorker"
-"""Value of vLLM's `--worker-extension-cls`; the routes used here need VLLM_SERVER_DEV_MODE=1 as well."""
 
 _MOST_THREADS = 4
 
@@ -79,7 +77,7 @@ class VllmServer:
         )
 
     async def fingerprints(self) -> tuple[str, ...]:
-        return tuple(map(str, await self._call("rl_agent_fingerprint")))
+        return tuple(map(str, await self._call(READ_FINGERPRINT)))
 
     async def _go_back(self, previous: Snapshot | None, why: WeightsError) -> None:
         if previous is None:
@@ -93,7 +91,7 @@ class VllmServer:
     async def _load_and_reset(self, snapshot: Snapshot) -> list[dict[str, Any]]:
         digest = snapshot.manifest.digest
         arguments = [str(snapshot.folder.parent), snapshot.weight_version, digest]
-        results = await self._call("rl_agent_load_weights", arguments)
+        results = await self._call(LOAD, arguments)
         if not results or any(
             not isinstance(result, dict) or result.get("digest") != digest for result in results
         ):

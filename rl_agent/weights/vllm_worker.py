@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.manifest import TensorEntry, TensorSpec
+from rl_agent.weights.names import AS_STARTED
 from rl_agent.weights.sources import Checkpoint, tensor_at
 from rl_agent.weights.store import FULL, Snapshot, open_snapshot
 
@@ -36,6 +37,7 @@ class WeightsWorker:
     model_runner: Any
     model_config: Any
     _rl_agent_shapes: Shapes | None = None
+    _rl_agent_held: int | None = AS_STARTED
 
     def rl_agent_load_weights(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
         """Serve a version from the next step on. The engine must be paused.
@@ -49,7 +51,9 @@ class WeightsWorker:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
         shapes = _shapes(snapshot.manifest.tensors, snapshot.manifest.aliases)
         self._rl_agent_check(snapshot.folder, shapes)
+        self._rl_agent_held = None
         self.reload_weights(weights_iterator=_tensors(snapshot))
+        self._rl_agent_held = weight_version
         self._rl_agent_shapes = shapes
         return {
             "weight_version": weight_version,
@@ -57,6 +61,10 @@ class WeightsWorker:
             "load_s": time.monotonic() - began,
             "fingerprint": self.rl_agent_fingerprint(),
         }
+
+    def rl_agent_held(self) -> dict[str, Any]:
+        """The version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
+        return {"weight_version": self._rl_agent_held}
 
     def _rl_agent_check(self, folder: Path, shapes: Shapes) -> None:
         """Compare with what was loaded before: a loader that meets a strange name stops halfway."""

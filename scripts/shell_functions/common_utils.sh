@@ -179,7 +179,7 @@ wait_leader() {
 # shell holds open, and acts when the pipe closes without a farewell.
 # Usage: start_guard
 start_guard() {
-  exec {GUARD_FD}> >(exec setsid "$BASH" "$SHELL_FUNCTIONS/guard.sh" "${PLAN[groups]}")
+  exec {GUARD_FD}> >(exec setsid "$BASH" "$SHELL_FUNCTIONS/guard.sh" "${PLAN[groups]}" "${PLAN[weights_store]}")
   GUARD_PID=$!
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Outlives run.sh by a moment: if its pipe closes without the word `done`, that shell was killed, and the
-# guard ends the process groups it recorded. Runs in a session of its own, where no Ctrl+C reaches it.
-# Usage: guard.sh <groups-folder>      (the pipe is stdin)
+# guard ends the process groups it recorded and gives back the memory of its weights. Runs in a session of its
+# own, where no Ctrl+C reaches it.
+# Usage: guard.sh <groups-folder> <weights-folder>      (the pipe is stdin)
 set -Eeuo pipefail
 
 # shellcheck source=scripts/shell_functions/common_utils.sh
@@ -30,9 +31,10 @@ main() {
   for ((looks = 0; looks < 20; looks++)); do
     status=0
     end_recorded "$1" || status=$?
-    if ((status == 0 && looks >= 5)); then return 0; fi
+    if ((status == 0 && looks >= 5)); then break; fi
     sleep 0.1
   done
+  rm -rf -- "$2"
 }
 
 main "$@"

@@ -45,11 +45,31 @@ stop_vllm() {
   stop_group vllm "${PLAN[stop_timeout_s]}"
 }
 
-# Make sure that an engine serves the newest model: reuse ours if it does, else start it. Fails if a stranger
-# answers, or nothing can be started.
+# Before training: stop the server, unless it may stay up on what the training leaves it.
+# Usage: make_room_for_training
+make_room_for_training() {
+  ((!PLAN[engine_stays_up])) || return 0
+  stop_vllm
+  wait_for_gpu_memory_clear
+}
+
+# Let a running server take the newest model, where the configuration says so. ANSWER: what it then serves.
+# Usage: swap_weights <iteration>
+swap_weights() {
+  local start=$EPOCHREALTIME
+  ask swap --plan "$PLAN_FILE" --iteration "$1" --version "$WEIGHT_VERSION"
+  [[ $ANSWER == wanted ]] || return 0
+  record_span weights_swap "$1" "$start"
+  ((!PLAN[is_master])) || ask model --plan "$PLAN_FILE" served
+  ANSWER=wanted
+}
+
+# Make sure that an engine serves the newest model: reuse ours if it does or can take it, else start it. Fails
+# if a stranger answers, or nothing can be started.
 # Usage: ensure_vllm_running <iteration>
 ensure_vllm_running() {
   ask engine --plan "$PLAN_FILE" check --version "$WEIGHT_VERSION"
+  [[ $ANSWER != old-version ]] || swap_weights "$1"
   if ((${PLAN[debug_mode]})); then
     [[ $ANSWER != wanted ]] || return 0
     say "the external engine does not serve what it should ($ANSWER): start it on $(readlink -f "${PLAN[model_link]}"), then --resume"

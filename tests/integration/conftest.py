@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,15 +34,23 @@ class VllmServer:
 def vllm_server(tmp_path_factory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("vllm")
     model = make_tiny_model(folder / "model", hidden_size=128)  # vLLM on a CPU wants heads of at least 32
+    with running_server(model, folder / "log", max_num_seqs=32) as plan:
+        yield VllmServer(plan, model, plan.config.engine.base_url)
+
+
+@contextmanager
+def running_server(model: Path, log_path: Path, *, max_num_seqs: int) -> Iterator[Plan]:
+    """A server that can take weights while it runs; the plan is of a run that wants exactly this one."""
     plan = make_plan(
-        folder / "log",
+        log_path,
         model,
         f"engine.port={free_port()}",
         "engine.max_model_len=256",
-        "engine.max_num_seqs=32",
+        f"engine.max_num_seqs={max_num_seqs}",
         "engine.extra_args.kv-cache-memory-bytes=67108864",
+        "weights=inplace",
     )
-    log = folder / "vllm.log"
+    log = log_path / "vllm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             server_argv(plan),
@@ -52,7 +61,7 @@ def vllm_server(tmp_path_factory) -> Iterator[VllmServer]:
         )
     try:
         wait_until_ready(process, plan.config.engine.base_url, log)
-        yield VllmServer(plan, model, plan.config.engine.base_url)
+        yield plan
     finally:
         stop_group(process)
 

@@ -1,112 +1,17 @@
 """A run with real engines, stopped in every phase: nothing stays behind, nothing finished is lost."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from rl_agent.paths import RunPaths
-from rl_agent.rollout.shard import read_shard
-from rl_agent.types import Split
-from tests.integration.conftest import free_port
-from tests.integration.tiny_model import make_tiny_model
+from tests.integration.real_run import LIMIT_S, NUM_TASKS, NUM_TEST_TASKS, Run
 
-RUN_SH = Path(__file__).resolve().parents[2] / "scripts" / "run.sh"
-LIMIT_S = 15
-NUM_TASKS = 60
-NUM_TEST_TASKS = 30
 ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
 BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1", "trainer.num_train_epochs=150")
 """Trains long enough to be stopped in the middle."""
 
 pytestmark = pytest.mark.vllm
-
-
-class Run:
-    """The command line of a run that collects for a minute or two, and what it left where."""
-
-    def __init__(self, home: Path):
-        self.home, self.log = home, home / "log"
-        self.paths = RunPaths(self.log)
-        model = make_tiny_model(home / "model", hidden_size=128)
-        (home / "data").mkdir()
-        for split, count in (("train", NUM_TASKS), ("test", NUM_TEST_TASKS)):
-            tasks = ({"task_id": str(n), "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math"}
-                     for n in range(count))  # fmt: skip
-            lines = "".join(json.dumps(task | {"difficulty": "easy"}) + "\n" for task in tasks)
-            (home / "data" / f"{split}.jsonl").write_text(lines)
-        self.words = [
-            "bash", str(RUN_SH), "--data-path", str(home / "data"), "--log-path", str(self.log),
-            f"model_config.base_model={model}", "model_config.template=qwen3_nothink",
-            f"engine.port={free_port()}", "engine.max_model_len=256",
-            "engine.max_num_seqs=4", "engine.extra_args.kv-cache-memory-bytes=67108864",
-            "env_config.server_size=4", "env_config.train_tasks_rollout_size=-1",
-            "env_config.test_tasks_rollout_size=-1", "trainer.reward_threshold=0",
-            "rollout.max_vllm_sessions=4", "rollout.min_vllm_sessions=4", "rollout.completion_threshold=1.0",
-            "policy_config.max_new_tokens=64", "policy_config.temperature=1.0",
-        ]  # fmt: skip
-
-    def start(self, *more: str) -> subprocess.Popen:
-        environ = {**os.environ, "TEST_MARK": str(self.home), "RL_AGENT_PYTHON": sys.executable,
-                   "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}  # fmt: skip
-        with (self.home / "output").open("a") as output:
-            return subprocess.Popen(
-                [*self.words, *more], env=environ, stdout=output, stderr=output, start_new_session=True
-            )
-
-    def processes(self) -> list[int]:
-        mark = f"TEST_MARK={self.home}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
-
-    def finished(self, split: Split = "train") -> list[str]:
-        """Keys of the episodes on the disk, in order."""
-        path = self.paths.checkpoint_shard(split, 1)
-        path = path if path.exists() else self.paths.shard(split, 1)
-        return [str(trajectory.key) for trajectory in read_shard(path)[1]] if path.exists() else []
-
-    def wait_for_episodes(self, process: subprocess.Popen, count: int, split: Split = "train") -> None:
-        self.wait_until(lambda: len(self.finished(split)) >= count, process, 240)
-
-    def wait_for_training(self, process: subprocess.Popen, logs: int) -> None:
-        def is_training() -> bool:
-            found = sorted(self.log.glob("runs/latest/logs/training-*.log"))
-            return len(found) >= logs and "Running training" in found[-1].read_text()
-
-        self.wait_until(is_training, process, 240)
-
-    def wait_for_engine_start(self, process: subprocess.Popen, logs: int) -> None:
-        def is_loading() -> bool:
-            found = sorted(self.log.glob("runs/latest/logs/vllm-*.log"))
-            return len(found) >= logs and "Initializing" in found[-1].read_text()
-
-        self.wait_until(is_loading, process, 240)
-
-    def wait_until(self, condition, process: subprocess.Popen, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert process.poll() is None, (self.home / "output").read_text()[-4000:]
-            assert time.monotonic() < deadline, (self.home / "output").read_text()[-4000:]
-            time.sleep(0.1)
-
-    def seconds_until_gone(self, process: subprocess.Popen) -> float:
-        started = time.monotonic()
-        process.wait(2 * LIMIT_S)
-        while self.processes():
-            assert time.monotonic() < started + 2 * LIMIT_S
-            time.sleep(0.05)
-        return time.monotonic() - started
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,16 +11,15 @@ import aiohttp
 import pytest
 import torch
 
-from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.errors import WeightsError
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.sources import Checkpoint, StateDict
 from rl_agent.weights.store import FULL, SnapshotStore
-from rl_agent.weights.vllm_load import WORKER_EXTENSION, TornEngine, VllmServer
-from tests.integration.conftest import free_port, stop_group, wait_until_ready
-from tests.integration.tiny_model import make_plan, make_tiny_model
+from rl_agent.weights.vllm_load import TornEngine, VllmServer
+from tests.integration.conftest import running_server
+from tests.integration.tiny_model import make_tiny_model
 from tests.unit.weight_versions import settings
 from tests.weight_transfers import SERVER, TOKEN, Host, announced, new_host, receive
 
@@ -33,30 +30,8 @@ PROMPTS = [[5, 6, 7, 8], [9, 10, 11, 12, 13, 14], [20, 21], list(range(30, 80))]
 
 @contextlib.contextmanager
 def server(model: Path, log_path: Path) -> Iterator[str]:
-    plan = make_plan(
-        log_path,
-        model,
-        f"engine.port={free_port()}",
-        "engine.max_model_len=256",
-        "engine.max_num_seqs=8",
-        "engine.extra_args.kv-cache-memory-bytes=67108864",
-        f"+engine.extra_args.worker-extension-cls={WORKER_EXTENSION}",
-        "+engine.extra_env.VLLM_SERVER_DEV_MODE='1'",
-    )
-    log = log_path / "vllm.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            server_argv(plan),
-            env=server_environment(plan.config, os.environ),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_until_ready(process, plan.config.engine.base_url, log)
+    with running_server(model, log_path, max_num_seqs=8) as plan:
         yield plan.config.engine.base_url
-    finally:
-        stop_group(process)
 
 
 def train_step(model: Path, target: Path) -> dict[str, torch.Tensor]:

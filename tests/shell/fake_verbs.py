@@ -21,6 +21,7 @@ from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.plan.runs import groups_dir
 from rl_agent.update import versions
+from rl_agent.weights.settings import store_folder
 
 
 def option(argv: list[str], name: str) -> str:
@@ -63,6 +64,9 @@ def answer_forever(host: str, port: int, root: str) -> None:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self):
+            self.send_error(404)
 
         def log_message(self, *_):
             pass
@@ -143,6 +147,15 @@ def publish(plan: Plan, argv: list[str]) -> int:
     return 0
 
 
+def swap(plan: Plan, argv: list[str]) -> int:
+    how = behaviour("swap")
+    if how == "hang":
+        store_folder(plan).mkdir()
+        time.sleep(600)
+    print("wanted" if plan.config.weights.is_inplace and how != "fail" else "old-version")
+    return 0
+
+
 def wandb_sync(plan: Plan, argv: list[str]) -> int:
     signal.pause()
     return 0
@@ -154,6 +167,7 @@ FAKES = {
     "prepare-update": prepare_update,
     "train": train,
     "publish": publish,
+    "swap": swap,
     "wandb-sync": wandb_sync,
 }
 

@@ -1,0 +1,11 @@
+"""What vLLM's command line and its route `/collective_rpc` call the worker's side, `vllm_worker`."""
+
+WORKER_EXTENSION = "rl_agent.weights.vllm_worker.WeightsWorker"
+"""Value of vLLM's `--worker-extension-cls`; the routes that call it need VLLM_SERVER_DEV_MODE=1 as well."""
+
+LOAD = "rl_agent_load_weights"
+READ_HELD = "rl_agent_held"
+READ_FINGERPRINT = "rl_agent_fingerprint"
+
+AS_STARTED = -2
+"""Held by a worker that has loaded nothing since it was started."""
