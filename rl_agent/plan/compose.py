@@ -4,6 +4,7 @@ Values that Hydra must not read (`overrides.Text`) go in as markers and are put 
 where another key interpolates them, so no character of theirs is ever quoted, unquoted or expanded.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -78,9 +79,7 @@ def _cpu_defaults(choices: dict[str, str], chosen: set[str], num_gpus: int) -> l
 
 def _compose(words: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]:
     """The plain configuration and the option chosen for each config group."""
-    from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     for word in words:
@@ -88,15 +87,25 @@ def _compose(words: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]
     texts: list[str] = []
     lines = [_to_hydra(override, texts) for override in words]
     try:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            composed = compose("config", overrides=lines, return_hydra_config=True)
-        choices = dict(composed.hydra.runtime.choices)
-        OmegaConf.set_struct(composed, False)
-        del composed["hydra"]
-        values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
+        values, choices = _hydra(tuple(lines))
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, words) from error
     return _put_texts(values, texts), choices
+
+
+@functools.lru_cache(maxsize=64)
+def _hydra(lines: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What Hydra makes of the words; kept: it takes a tenth of a second, and no path is among them."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        composed = compose("config", overrides=list(lines), return_hydra_config=True)
+    choices = dict(composed.hydra.runtime.choices)
+    OmegaConf.set_struct(composed, False)
+    del composed["hydra"]
+    values: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
+    return values, choices
 
 
 def _to_hydra(override: Override, texts: list[str]) -> str:

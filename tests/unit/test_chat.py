@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.agent.chat import ChatTokenizer
@@ -93,7 +93,6 @@ def test_an_observation_that_holds_the_marker_is_not_confused_with_the_response(
     assert chat.decode(added) == ("\n<|im_start|>user\nresponse-goes-here<|im_end|>\n<|im_start|>assistant\n")
 
 
-@settings(deadline=None)
 @given(
     system=st.none() | texts,
     turns=st.lists(st.tuples(texts, texts), min_size=1, max_size=4),
@@ -117,7 +116,6 @@ def test_well_formed_turns_decode_to_what_the_template_renders(system, turns, te
     assert chat.decode(context) == rendered.removesuffix("\n")
 
 
-@settings(deadline=None)
 @given(said=texts, is_closed=st.booleans(), template=st.sampled_from(sorted(TEMPLATES)))
 def test_a_response_is_decoded_without_the_token_that_ended_it(said, is_closed, template):
     chat = tiny_chat(TEMPLATES[template])

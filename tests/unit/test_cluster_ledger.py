@@ -7,7 +7,7 @@ It tells the master late, in old versions, or never.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.cluster.events import Claimed, Published, ReadShard, Salvaged
@@ -255,7 +255,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 20), st.integers(1, 4), st.lists(STEPS, min_size=30, max_size=80))
 def test_every_episode_counts_exactly_once_whatever_happens(episodes, chunk_tasks, steps):
     cluster = TrueCluster(episodes, chunk_tasks)

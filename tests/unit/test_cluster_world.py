@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.cluster.records import PhaseKey
@@ -184,7 +184,6 @@ def apply(made, fault, words):
         getattr(made, fault)(*words)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     lag_s=st.sampled_from([0.0, 5.0, 60.0]),

@@ -1,98 +1,18 @@
+"""The collector: every episode is run and recorded once, whatever the others do."""
+
 import asyncio
 import logging
 from collections import Counter
-from dataclasses import dataclass
 
 import pytest
 
 from rl_agent.errors import JudgeOutage, RetryLater, StoreError
 from rl_agent.reward.verdict import Verdict
-from rl_agent.rollout.collect import Collector, CollectSettings, account
-from rl_agent.rollout.episode import Episode
+from rl_agent.rollout.collect import CollectSettings
 from rl_agent.rollout.stop_rule import StopRule
 from rl_agent.types import Status
-from tests.unit.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec
-
-PATIENT = StopRule(1.0, 30.0)
-
-
-class FakeWriter:
-    """Keeps what is appended, in order; slow where told."""
-
-    def __init__(self, error=None):
-        self.trajectories = []
-        self.error = error
-
-    async def append(self, trajectory):
-        await asyncio.sleep(0)
-        if self.error:
-            raise self.error
-        self.trajectories.append(trajectory)
-
-    def statuses(self):
-        return Counter(trajectory.status for trajectory in self.trajectories)
-
-
-@dataclass(frozen=True)
-class FakeChunk:
-    id: int
-    indices: range
-
-
-class FakeSource:
-    """Chunks of `size` episodes for one rank; `later` are published once nothing is left to claim."""
-
-    def __init__(self, count, *, size=3, later=()):
-        firsts = range(0, count, size)
-        self.free = [FakeChunk(first, range(first, min(first + size, count))) for first in firsts]
-        self.later = list(later)
-        self.claimed = []
-        self.reported = []
-        self.closed = asyncio.Event()
-
-    async def next_chunk(self):
-        await asyncio.sleep(0)
-        if not self.free:
-            return None
-        self.claimed.append(self.free.pop(0))
-        return self.claimed[-1]
-
-    async def more_or_closed(self):
-        if self.later:
-            self.free.append(self.later.pop(0))
-            return True
-        if len(self.reported) < len(self.claimed):
-            await self.closed.wait()
-        return False
-
-    def report(self, chunk_id):
-        self.reported.append(chunk_id)
-        if len(self.reported) == len(self.claimed) and not self.free and not self.later:
-            self.closed.set()
-
-
-def all_left(indices):
-    return [make_spec(index) for index in indices]
-
-
-def make_collector(create, writer, *, server_size=4, stop_rule=PATIENT, engine=None, setup=None, **changes):
-    setup = setup or make_setup(create, engine)
-    settings = CollectSettings(server_size, stop_rule, judge_timeout_s=0.05)
-    changes = {"left": all_left, "start_episode": lambda spec: Episode(spec, setup), **changes}
-    return Collector(settings, writer=writer, **changes)
-
-
-async def collect(collector, source):
-    """`source` may be a number of episodes, which this rank runs alone."""
-    if isinstance(source, int):
-        collector._whole = lambda count=source: count
-        source = FakeSource(source, size=max(1, source))
-    async with asyncio.timeout(10):
-        await collector.collect(source)
-
-
-def summary(collector):
-    return account(collector.submitted, collector.ended)
+from tests.unit.collecting import PATIENT, FakeSource, FakeWriter, collect, make_collector, summary
+from tests.unit.episodes import FakeEngine, FakeEnvironment, make_setup
 
 
 async def test_every_episode_is_recorded_once():
@@ -308,103 +228,3 @@ async def test_an_empty_sample_is_collected_at_once(caplog):
 
     assert summary(collector) == "submitted=0 completed=0 failed=0 timed_out=0 abandoned=0"
     assert caplog.text == ""
-
-
-async def test_a_chunk_is_claimed_only_when_a_place_is_free_and_nothing_claimed_waits():
-    class Counted(FakeEnvironment):
-        async def reset(self, task, seed):
-            claimed = sum(len(chunk.indices) for chunk in source.claimed)
-            ahead.append(claimed - len(writer.trajectories))
-            return await super().reset(task, seed)
-
-    ahead, writer, source = [], FakeWriter(), FakeSource(40, size=3)
-    await collect(make_collector(lambda kind: Counted(), writer, server_size=4), source)
-
-    assert max(ahead) <= 2 * 4 + 2  # the places, as many that end, and what is left of the last chunk
-    assert len(writer.trajectories) == 40
-
-
-async def test_a_chunk_is_reported_once_and_only_when_all_of_it_is_recorded():
-    class Checking(FakeSource):
-        def report(self, chunk_id):
-            wanted = {make_spec(index).key for index in range(chunk_id, chunk_id + 3)}
-            assert wanted <= {trajectory.key for trajectory in writer.trajectories}
-            super().report(chunk_id)
-
-    writer, source = FakeWriter(), Checking(12)
-    await collect(make_collector(lambda kind: FakeEnvironment(), writer), source)
-    assert sorted(source.reported) == [0, 3, 6, 9]
-
-
-async def test_what_is_recorded_already_is_not_run_and_its_chunk_is_reported():
-    def left(indices):
-        return [make_spec(index) for index in indices if index not in (0, 1, 2, 4)]
-
-    writer, source = FakeWriter(), FakeSource(6)
-    await collect(make_collector(lambda kind: FakeEnvironment(), writer, left=left), source)
-    assert sorted(trajectory.seed for trajectory in writer.trajectories) == [103, 105]
-    assert sorted(source.reported) == [0, 3]
-
-
-async def test_one_of_several_ranks_gives_up_only_what_it_claimed_once_nothing_is_left_to_claim():
-    made = iter(range(1000))
-    writer = FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment(hangs=["reset"] if next(made) == 0 else []),
-        writer,
-        server_size=2,
-        stop_rule=StopRule(0.5, 0.0),
-    )
-    await collect(collector, FakeSource(20, size=1))
-
-    assert writer.statuses() == {Status.COMPLETED: 19, Status.ABANDONED: 1}
-    assert writer.trajectories[-1].status is Status.ABANDONED
-
-
-async def test_the_only_rank_gives_up_also_what_it_has_not_claimed():
-    made = iter(range(1000))
-    writer = FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment(hangs=["reset"] if next(made) >= 10 else []),
-        writer,
-        stop_rule=StopRule(0.5, 0.0),
-        whole=lambda: 20,
-    )
-    await collect(collector, FakeSource(20, size=1))
-    assert writer.statuses() == {Status.COMPLETED: 10, Status.ABANDONED: 10}
-
-
-async def test_a_rank_whose_companions_are_gone_gives_up_too():
-    made, stuck = iter(range(1000)), FakeEnvironment(hangs=["reset"])
-    collector = make_collector(
-        lambda kind: FakeEnvironment() if next(made) else stuck,
-        FakeWriter(),
-        stop_rule=StopRule(0.9, 0.0),
-        whole=lambda: 1000,  # most of them recorded by others
-    )
-    await collect(collector, FakeSource(20))
-    assert collector.ended == {Status.COMPLETED: 19, Status.ABANDONED: 1}
-
-
-async def test_work_that_comes_in_the_grace_period_ends_it():
-    class Waiting(FakeEnvironment):
-        async def step(self, action):
-            await released.wait()
-            return await super().step(action)
-
-    class Republishing(FakeSource):
-        async def more_or_closed(self):
-            if self.later:
-                await begun.wait()
-                asyncio.get_running_loop().call_later(0.1, released.set)
-            return await super().more_or_closed()
-
-    begun, released, made, writer = asyncio.Event(), asyncio.Event(), iter(range(1000)), FakeWriter()
-    collector = make_collector(
-        lambda kind: FakeEnvironment() if next(made) == 0 else Waiting(),
-        writer,
-        stop_rule=StopRule(0.5, 0.05),
-        on_recorded=lambda trajectory: begun.set(),
-    )
-    await collect(collector, Republishing(2, later=[FakeChunk(2, range(2, 10))]))
-    assert writer.statuses() == {Status.COMPLETED: 10}

@@ -121,7 +121,7 @@ def test_words_that_fit_nowhere_are_one_line_with_the_way_out(word):
     assert raised.value.exit_code in (2, 78)
 
 
-@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=settings.default.max_examples // 3, phases=[Phase.explicit, Phase.generate])
 @given(
     st.sampled_from(["", "+", "++", "~"]),
     st.sampled_from([*valid_keys(), "engine.prot", "model", "engine@x", "a.b"]),

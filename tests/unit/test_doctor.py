@@ -13,8 +13,8 @@ from rl_agent.cluster.heartbeat import Identity
 from rl_agent.cluster.records import Decision, Ended, MemberView, Order, View
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
+from tests.members import master, until
 from tests.unit.cluster_states import record, report
-from tests.unit.test_cluster_member import master, until
 
 
 def member(rank, status="alive", reason="", is_joiner=False):

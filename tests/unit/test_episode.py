@@ -3,7 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import EngineError, EnvironmentFailure, PromptTooLong, RetryLater
@@ -50,7 +50,6 @@ async def test_the_context_is_what_was_sent_and_received_and_nothing_else():
         context += step.generation.token_ids
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=6), min_size=1, max_size=5))
 def test_contexts_grow_by_tokens_whatever_the_model_says(said):
     class Babbling(FakeEngine):

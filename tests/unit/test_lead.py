@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import ConfigError, RetryLater, StoreError
@@ -321,7 +321,6 @@ FILES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(files=FILES, has_bare=st.booleans(), nodes=st.integers(1, 3))
 def test_any_number_of_nodes_may_have_begun_and_any_number_may_resume(
     tmp_path_factory, files, has_bare, nodes

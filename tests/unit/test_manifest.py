@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import StoreError
@@ -135,7 +135,6 @@ def test_browsing_sees_finished_and_unfinished_iterations_of_several_nodes(paths
 RECORDED = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=60)
 @given(recorded=RECORDED, cuts=st.lists(st.none() | st.integers(0, 5000), min_size=4, max_size=4))
 def test_whatever_the_files_hold_each_episode_within_the_cuts_is_read_exactly_once(
     tmp_path_factory, recorded, cuts

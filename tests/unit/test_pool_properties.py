@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.pool import events
@@ -77,7 +77,6 @@ def play(seed: int, faults: list[str], poisoned: bool = False) -> World:
     return world
 
 
-@settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS + VERSIONS), max_size=60))
 def test_every_request_ends_once_and_completed_ones_say_the_whole_truth(seed, faults):
     world = play(seed, faults)
@@ -88,7 +87,6 @@ def test_every_request_ends_once_and_completed_ones_say_the_whole_truth(seed, fa
         assert is_unlucky or request.failure in ("", "cancelled by its submitter")
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     faults=st.lists(st.sampled_from(["submit", "submit", "join", "kill"]), max_size=60),
@@ -101,7 +99,6 @@ def test_a_killer_among_them_changes_only_that_the_killer_may_fail(seed, faults)
         assert is_killer or not request.failure or len(request.deaths) >= RULES.poison_engines
 
 
-@settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=40))
 def test_the_same_events_give_the_same_decisions(seed, faults):
     first, second = play(seed, faults), play(seed, faults)

@@ -19,9 +19,9 @@ from rl_agent.cluster.processes import (
 )
 
 FORKS = """
-import subprocess, time
-subprocess.Popen(["sleep", "60"], start_new_session=True)
-print()
+import subprocess, sys, time
+speak_and_stay = "import time; print(flush=True); time.sleep(60)"  # while it is being loaded it has no mark
+subprocess.Popen([sys.executable, "-Sc", speak_and_stay], start_new_session=True)
 time.sleep(60)
 """
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); time.sleep(60)"

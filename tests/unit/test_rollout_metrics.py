@@ -3,7 +3,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.monitor.progress import Slow, Snapshot, duration, line
@@ -85,7 +85,6 @@ def test_an_empty_rollout_has_finite_numbers():
     assert all(math.isfinite(value) for value in numbers_of().values())
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=200), st.floats(0.01, 1.0))
 def test_percentiles_are_at_most_a_bucket_above_the_truth(seconds, share):
     durations = Durations()

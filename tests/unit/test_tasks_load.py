@@ -160,7 +160,7 @@ def test_a_name_the_system_refuses_is_an_error(tmp_path):
         load_tasks(tmp_path / ("x" * 300), ENV_CONFIG)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary() | st.lists(st.binary(), max_size=4).map(b"\n".join))
 def test_any_bytes_are_tasks_or_a_config_error(path, content):
     try:
@@ -177,7 +177,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(["task_id", "prompt", "task_name", "env", "difficulty", "answer", "other"])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=st.lists(st.dictionaries(FIELDS, JSON) | JSON, max_size=4))
 def test_any_json_is_tasks_that_can_be_written_or_a_config_error(path, records):
     try:

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -240,7 +240,6 @@ def test_seeds_do_not_change_between_versions():
     assert spec.seed == 2072664743, "a changed seed breaks the resume of every run that is under way"
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     counts=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)),
     size=st.integers(-1, 60),

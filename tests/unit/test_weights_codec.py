@@ -5,13 +5,12 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights import codec, codec_torch
 
-ANY = settings(max_examples=150, deadline=None)
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 WIDTHS = st.sampled_from([1, 2, 4, 8])
 
@@ -39,28 +38,24 @@ def round_trip(base: bytes, new: bytes, width: int) -> bytes:
 
 
 @given(steps())
-@ANY
 def test_decoding_gives_back_every_bit(step):
     width, base, new = step
     assert round_trip(base, new, width) == new
 
 
 @given(WIDTHS, st.binary(max_size=400), st.binary(max_size=400))
-@ANY
 def test_any_two_blocks_of_a_length_can_be_a_step_apart(width, one, other):
     size = min(len(one), len(other)) // width * width
     assert round_trip(one[:size], other[:size], width) == other[:size]
 
 
 @given(steps())
-@ANY
 def test_a_block_never_grows_by_more_than_its_header(step):
     width, base, new = step
     assert len(codec.encode(base, new, width)) <= len(new) + codec.HEADER.size
 
 
 @given(steps())
-@ANY
 def test_torch_writes_the_same_bytes_as_numpy(step):
     width, base, new = step
     old, now = (torch.tensor(list(block), dtype=torch.uint8) for block in (base, new))
@@ -112,7 +107,6 @@ def test_a_block_may_be_decoded_onto_its_own_base():
 
 
 @given(steps(max_values=300), st.data())
-@ANY
 def test_a_damaged_payload_gives_an_error_or_other_values_and_nothing_else(step, data):
     width, base, new = step
     payload = bytearray(codec.encode(base, new, width))

@@ -3,7 +3,7 @@
 import struct
 
 import pyarrow
-from hypothesis import given, settings
+from hypothesis import given
 
 from rl_agent.weights.checksums import digest
 from rl_agent.weights.codec import decode, encode
@@ -55,7 +55,6 @@ def decode_by_the_book(base: bytes, payload: bytes, width: int) -> bytes:
 
 
 @given(steps(max_values=300))
-@settings(deadline=None)
 def test_the_specification_is_enough_to_read_a_delta(step):
     width, base, new = step
     assert decode_by_the_book(base, encode(base, new, width), width) == new

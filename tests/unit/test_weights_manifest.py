@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
@@ -46,7 +46,6 @@ def with_changes(**changes: object) -> bytes:
 
 
 @given(SPECS)
-@settings(deadline=None)
 def test_tensors_are_aligned_and_do_not_overlap_whatever_the_order(specs):
     layout = lay_out(specs)
     assert lay_out(reversed(specs)) == layout
@@ -59,7 +58,6 @@ def test_tensors_are_aligned_and_do_not_overlap_whatever_the_order(specs):
 
 
 @given(SPECS, st.sampled_from([64, 128, 4096]))
-@settings(deadline=None)
 def test_blocks_cover_every_byte_once_and_hold_values_of_one_width(specs, block_bytes):
     layout = lay_out(specs)
     blocks = blocks_of(layout.tensors, layout.size_bytes, block_bytes)

@@ -1,0 +1,139 @@
+"""Who may connect, what is answered, and HTTP as the other way to the same versions."""
+
+import contextlib
+import socket
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.channel import connect
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.pieces import PieceSet
+from rl_agent.weights.receive import Announcement
+from rl_agent.weights.source_http import HttpSource
+from rl_agent.weights.store import FULL
+from tests.unit.weight_versions import publish_steps
+from tests.weight_transfers import (
+    SERVER,
+    Link,
+    announced,
+    hold,
+    host,
+    receive,
+    source_at,
+)
+
+
+def test_a_receiver_without_the_token_gets_nothing_and_one_with_it_notices_an_impostor(sender, receiver):
+    stranger = source_at(sender.server.address, token=b"another")
+    with pytest.raises(WeightsError, match="the sender has another token"):
+        receive(receiver, announced(sender.store.newest), [stranger])
+    assert sender.server.sent_bytes == 0
+
+
+@pytest.mark.parametrize("first_bytes", [b"GET / HTTP/1.1\r\n" + bytes(100), b"RLWEIGH1" + bytes(32 + 32)])
+def test_who_does_not_prove_the_token_is_cut_off_at_once(tmp_path, first_bytes):
+    patient = replace(SERVER, idle_timeout_s=600.0)
+    with (
+        host(publish_steps(tmp_path, 1), server=patient) as sender,
+        socket.create_connection(sender.server.address, timeout=20) as stranger,
+    ):
+        stranger.sendall(first_bytes)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):  # it had not read all that was sent
+            while part := stranger.recv(4096):
+                answer += part
+    assert len(answer) in (0, 64)  # a nonce and a proof, which say nothing of the token
+
+
+def test_a_piece_that_is_not_verified_yet_is_not_given(sender, receiver):
+    manifest = hold(sender, 3).manifest
+    pieces = PieceSet(len(manifest.full.digests))
+    pieces.add(1)
+    path = receiver.store.root / "unfinished"
+    path.write_bytes(bytes(manifest.full.size_bytes))
+    connection = receiver.source.connection()
+    connection.open(Deadline.after(10))
+    target = memoryview(bytearray(4096))
+    with receiver.shelf.partial(manifest, FULL, path, pieces):
+        connection.read_piece(3, FULL, 1, 4096, target, Deadline.after(10))
+        for index in (0, 2, -1, 10**6):
+            with pytest.raises(WeightsError, match="has no verified piece"):
+                connection.read_piece(3, FULL, index, 0, target, Deadline.after(10))
+    connection.close()
+
+
+@pytest.mark.parametrize("request_text", [b"{", b"[]", b'{"op": "exec"}', b'{"op": "piece", "version": "3"}'])
+def test_a_request_that_makes_no_sense_is_answered_or_cut_off_and_others_go_on(
+    sender, receiver, request_text
+):
+    deadline = Deadline.after(10)
+    with socket.socket() as connection:
+        channel = connect(connection, sender.server.address, sender.source.token, deadline, 5.0)
+        channel.send(request_text, deadline)
+        with contextlib.suppress(ConnectionResetError):
+            assert b"error" in channel.receive(deadline)
+    receive(receiver, announced(sender.store.newest), [sender.source])
+
+
+def test_a_frame_that_is_sent_twice_is_refused(sender):
+    deadline = Deadline.after(10)
+    with socket.socket() as connection:
+        channel = connect(connection, sender.server.address, sender.source.token, deadline, 5.0)
+        channel.send(b'{"op": "versions"}', deadline)
+        channel.receive(deadline)
+        channel._sent -= 1
+        channel.send(b'{"op": "versions"}', deadline)
+        with pytest.raises(OSError):
+            channel.receive(deadline)
+
+
+def test_a_server_takes_no_more_connections_than_it_may(tmp_path):
+    store = publish_steps(tmp_path / "sender", 1)
+    with host(store, server=replace(SERVER, max_connections=1)) as sender:
+        first, second = sender.source.connection(), sender.source.connection()
+        first.open(Deadline.after(10))
+        with pytest.raises(OSError):
+            second.open(Deadline.after(10))
+        first.close()
+        second.close()
+
+
+def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(sender, receiver, http_address):
+    fallback = HttpSource(http_address, "token", 5.0)
+    newest = sender.store.newest
+    half = newest.manifest.full.size_bytes // 2
+    with Link(sender.server.address, lambda _, content, before: content if before < half else None) as link:
+        snapshot, report = receive(
+            receiver, announced(newest), [source_at(link.address)], fallbacks=[fallback]
+        )
+    assert snapshot.map(FULL) == newest.map(FULL)
+    assert 0 < report.by_source[http_address].pieces < len(newest.manifest.full.digests)
+
+
+def test_a_delta_can_come_over_http_alone(sender, receiver, http_address):
+    source = HttpSource(http_address, "token", 5.0)
+    receive(receiver, announced(hold(sender, 2)), [source])
+    snapshot, report = receive(receiver, announced(hold(sender, 3)), [source])
+    assert report.deltas == 1
+    assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
+
+
+def test_http_gives_nothing_without_the_token(sender, receiver, http_address):
+    with pytest.raises(WeightsError, match="401"):
+        receive(receiver, announced(sender.store.newest), [HttpSource(http_address, "wrong", 5.0)])
+
+
+def test_only_web_addresses_are_opened(receiver):
+    with pytest.raises(WeightsError, match="not an http address"):
+        receive(receiver, Announcement(1, "0" * 64), [HttpSource("file:///etc", "token", 5.0)])
+
+
+def test_both_kinds_of_source_list_the_versions(sender, http_address):
+    expected = {version: hold(sender, version).manifest.digest for version in (1, 2, 3)}
+    for source in (sender.source, HttpSource(http_address, "token", 5.0)):
+        connection = source.connection()
+        connection.open(Deadline.after(10))
+        assert connection.versions(Deadline.after(10)) == expected
+        connection.close()

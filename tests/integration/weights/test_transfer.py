@@ -1,0 +1,169 @@
+"""Versions travel whole and verified between hosts, as deltas where that is less, from whoever has them."""
+
+import threading
+import time
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.receive import Announcement
+from rl_agent.weights.sources import StateDict
+from rl_agent.weights.store import DELTA, FULL
+from tests.integration.weights.conftest import ROWS
+from tests.unit.weight_versions import random_state, settings
+from tests.weight_transfers import (
+    Link,
+    announced,
+    capped_copy,
+    hold,
+    new_host,
+    receive,
+    source_at,
+    with_fetch,
+)
+
+
+def test_a_version_arrives_bit_for_bit(sender, receiver):
+    newest = sender.store.newest
+    snapshot, report = receive(receiver, announced(newest), [sender.source])
+    assert snapshot.map(FULL) == newest.map(FULL)
+    assert snapshot.manifest.digest == newest.manifest.digest
+    assert report.deltas == 0
+    assert report.fetched_bytes == newest.manifest.full.size_bytes == sender.server.sent_bytes
+
+
+def test_a_receiver_of_the_version_before_takes_only_the_delta(sender, receiver):
+    receive(receiver, announced(hold(sender, 2)), [sender.source])
+    snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
+    assert report.deltas == 1
+    assert report.fetched_bytes == hold(sender, 3).manifest.delta.blob.size_bytes
+    assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
+
+
+def test_a_receiver_further_behind_takes_a_chain_of_deltas_and_keeps_the_last_for_others(sender, receiver):
+    receive(receiver, announced(hold(sender, 1)), [sender.source])
+    snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
+    assert report.deltas == 2
+    assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
+    assert snapshot.map(DELTA) == hold(sender, 3).map(DELTA)
+    assert {path.name for path in snapshot.folder.iterdir()} == {"manifest.json", "full.bin", "delta.bin"}
+
+
+def test_a_receiver_too_far_behind_takes_the_full_version(tmp_path, sender):
+    with new_host(tmp_path / "receiver", max_deltas=1) as receiver:
+        receive(receiver, announced(hold(sender, 1)), [sender.source])
+        assert receive(receiver, announced(hold(sender, 3)), [sender.source])[1].deltas == 0
+
+
+def test_a_delta_that_gives_other_weights_is_followed_by_a_full_transfer(sender, receiver):
+    receive(receiver, announced(hold(sender, 2)), [sender.source])
+    path = hold(receiver, 2).path(FULL)
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1  # the receiver's memory went bad
+    path.write_bytes(content)
+    snapshot, report = receive(receiver, announced(hold(sender, 3)), [sender.source])
+    assert report.deltas == 0
+    assert snapshot.map(FULL) == hold(sender, 3).map(FULL)
+
+
+def test_a_receiver_gives_on_what_it_has(tmp_path, sender, receiver):
+    receive(receiver, announced(sender.store.newest), [sender.source])
+    with new_host(tmp_path / "second") as second:
+        snapshot, _ = receive(second, announced(sender.store.newest), [receiver.source])
+        assert snapshot.map(FULL) == sender.store.newest.map(FULL)
+
+
+def test_a_receiver_gives_on_verified_pieces_before_it_has_all(tmp_path, sender):
+    """Two receivers, each behind a link that carries half a version and then breaks, complete each other."""
+    newest = sender.store.newest
+    half = newest.manifest.full.size_bytes // 2 + 40_000
+    patient = with_fetch(retries=1000)
+    with (
+        new_host(tmp_path / "one", fetch=patient) as one,
+        new_host(tmp_path / "two", fetch=patient) as two,
+        Link(sender.server.address, lambda _, content, before: content if before < half else None) as left,
+        Link(sender.server.address, lambda _, content, before: content if before < half else None) as right,
+    ):
+        results = []
+
+        def fetch(receiving, link, other):
+            results.append(receive(receiving, announced(newest), [source_at(link.address), other.source]))
+
+        threads = [
+            threading.Thread(target=fetch, args=arguments)
+            for arguments in ((one, left, two), (two, right, one))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert [snapshot.map(FULL) == newest.map(FULL) for snapshot, _ in results] == [True, True]
+
+
+def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, sender):
+    newest = sender.store.newest
+    with (
+        new_host(tmp_path / "a") as a,
+        new_host(tmp_path / "b") as b,
+        new_host(tmp_path / "c") as c,
+        new_host(tmp_path / "d") as d,
+    ):
+        hosts = [a, b, c, d]
+
+        def fetch(receiving):
+            peers = [other.source for other in hosts if other is not receiving]
+            receive(receiving, announced(newest), [slow.source, *peers])
+
+        with capped_copy(tmp_path / "slow", sender, bytes_per_s=1e6) as slow:
+            threads = [threading.Thread(target=fetch, args=(receiving,)) for receiving in hosts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            sent = slow.server.sent_bytes
+        assert all(receiving.store.versions == [3] for receiving in hosts)
+        assert sent < 2 * newest.manifest.full.size_bytes
+
+
+def test_a_cap_on_the_sender_holds_over_all_its_connections(tmp_path, sender, receiver):
+    newest = sender.store.newest
+    with capped_copy(tmp_path / "slow", sender, bytes_per_s=2e5) as slow:
+        began = time.monotonic()
+        receive(receiver, announced(newest), [slow.source])
+        took_s = time.monotonic() - began
+    assert took_s > 0.8 * newest.manifest.full.size_bytes / 2e5
+
+
+def test_a_version_other_than_the_announced_one_is_refused(sender, receiver):
+    with pytest.raises(WeightsError, match="not the announced"):
+        receive(receiver, Announcement(3, hold(sender, 2).manifest.digest), [sender.source])
+    with pytest.raises(WeightsError, match="has no version 9"):
+        receive(receiver, Announcement(9, "0" * 64), [sender.source])
+    assert receiver.store.versions == []
+
+
+def test_a_version_that_is_here_already_is_not_fetched_again(sender, receiver):
+    receive(receiver, announced(sender.store.newest), [sender.source])
+    sent = sender.server.sent_bytes
+    receive(receiver, announced(sender.store.newest), [])
+    assert sender.server.sent_bytes == sent
+    with pytest.raises(WeightsError, match="with another digest"):
+        receive(receiver, Announcement(3, "0" * 64), [sender.source])
+
+
+def test_an_older_version_than_the_newest_here_is_refused_before_anything_is_sent(sender, receiver):
+    receive(receiver, announced(hold(sender, 3)), [sender.source])
+    sent = sender.server.sent_bytes
+    with pytest.raises(WeightsError, match="version 2 is older than 3"):
+        receive(receiver, announced(hold(sender, 2)), [sender.source])
+    assert sender.server.sent_bytes == sent
+    assert receiver.store.versions == [3]
+
+
+def test_a_version_published_while_others_fetch_disturbs_neither(sender, receiver):
+    """The old one is collected only when nobody reads it, and the new one is there at once."""
+    Publisher(sender.store, settings()).publish(4, StateDict.of(random_state(4, rows=ROWS)))
+    receive(receiver, announced(hold(sender, 2)), [sender.source])
+    receive(receiver, announced(hold(sender, 4)), [sender.source])
+    assert receiver.store.versions == [2, 4]
