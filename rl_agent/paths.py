@@ -108,6 +108,11 @@ class RunPaths:
     def version_dir(self, weight_version: int) -> Path:
         return self.checkpoints / f"version-{weight_version:06d}"
 
+    @property
+    def streaming(self) -> Path:
+        """What the streaming trainer keeps: its own checkpoints, and a model that is being written."""
+        return self.checkpoints / "streaming"
+
     def training_dir(self, iteration: int) -> Path:
         """LLaMA-Factory's `output_dir` of an iteration; holds its checkpoint-K folders."""
         return self.checkpoints / f"training-{iteration:06d}"

@@ -72,6 +72,26 @@ def read_lines(path: Path, adapter: TypeAdapter[_T], *, size_bytes: int | None =
             yield _parse(adapter, path, number, line)
 
 
+def read_from(
+    path: Path, adapter: TypeAdapter[_T], *, start: int, end: int | None = None
+) -> Iterator[tuple[int, _T]]:
+    """The episodes of a growing file from byte `start`, where a line begins, each with where its line begins.
+
+    With `end` a line that ends behind it is left out. Raises StoreError that names the file and the byte.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                begin, start = start, start + len(line)
+                if not line.endswith(b"\n") or (end is not None and start > end):
+                    return
+                if begin > 0:  # else it is the header
+                    yield begin, _parse(adapter, path, f"byte {begin}", line)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def read_header(path: Path) -> ShardHeader:
     """First line of a shard. Raises StoreError where it is missing, broken or of a newer version."""
     first = next(_whole_lines(path), None)
@@ -170,7 +190,7 @@ def _whole_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[in
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _parse(adapter: TypeAdapter[_T], path: Path, number: int, line: bytes) -> _T:
+def _parse(adapter: TypeAdapter[_T], path: Path, number: int | str, line: bytes) -> _T:
     try:
         parsed = adapter.validate_json(line)
     except ValidationError as error:

@@ -9,7 +9,6 @@ is whole.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,8 +29,7 @@ from rl_agent.trainer.parallel import Ranks, local
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import CheckpointSettings
-
-_STEP = re.compile(r"^step-(\d+)$")
+from rl_agent.trainer.states import STATE, saved_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +47,9 @@ class Progress:
     buffered: tuple[Group, ...]
 
 
-def saved_steps(folder: Path) -> dict[int, Path]:
-    """The whole checkpoints in a folder, oldest first."""
-    if not folder.is_dir():
-        return {}
-    found = {int(match[1]): entry for entry in folder.iterdir() if (match := _STEP.match(entry.name))}
-    return dict(sorted(found.items()))
-
-
 def read_progress(folder: Path) -> Progress:
     """What a checkpoint says beside its tensors."""
-    state = json.loads((folder / "state.json").read_bytes())
+    state = json.loads((folder / STATE).read_bytes())
     buffered = tuple(decode((folder / "groups.bin").read_bytes()))
     return Progress(**state | {"consumed": frozenset(state["consumed"]), "buffered": buffered})
 
@@ -73,7 +63,7 @@ def _write_progress(folder: Path, progress: Progress) -> None:
         "served": progress.served,
         "consumed": sorted(progress.consumed),
     }
-    (folder / "state.json").write_text(json.dumps(state))
+    (folder / STATE).write_text(json.dumps(state))
 
 
 class Checkpoints:

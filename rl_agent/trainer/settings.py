@@ -30,14 +30,30 @@ class StreamSettings(Section):
     log_path: Path
     run_id: str
     group_size: Positive
+    mini_batches: Positive
+    """Steps that an iteration is expected to make."""
     first_iteration: Positive
     last_iteration: Positive | None
     """None: until it is stopped."""
+    start: Path | None
+    """Checkpoint to begin from where this training has none yet."""
+    served: str
+    """Name of the model that this training begins from; empty: the base model."""
+    engines_model: str
+    """Name of the model that engines are started on, which is kept; empty: the base model."""
+    engines_version: Annotated[int, Field(ge=0)]
+    """Its weight version; the pool is told of newer ones."""
+    next_version: Positive
+    """No version before it is free."""
     manager: str | None
     """URL of the pool that gets the weights; None: nobody does."""
     manager_token_env_var: str
     silence_timeout_s: Seconds
-    """Without a group for this long the trainer gives up."""
+    """Without an episode for this long the trainer gives up."""
+    known_timeout_s: Seconds
+    """The manager must know a version within this."""
+    store: Path
+    """Folder of the published versions."""
     progress: Path
     """File that says how far the trainer is."""
     keep_versions: Positive

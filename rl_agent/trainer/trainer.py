@@ -109,16 +109,26 @@ class Trainer:
         self.save()
         return self.steps
 
-    def train_iteration(self, iteration: int, source: GroupSource) -> bool:
-        """Train on all groups of an iteration, which makes the next version; False if told to stop before."""
+    def train_iteration(
+        self, iteration: int, source: GroupSource, *, expected_steps: int, next_version: int
+    ) -> bool:
+        """Train on all groups of an iteration, which makes the next version; False if told to stop before.
+
+        The version is at least `next_version`. After the expected last step a checkpoint waits for the end.
+        """
+        made = 0
         while self._step(source, may_be_short=True, iteration=iteration):
-            self._save_at_times()
-        if not self.is_stopping:
-            self.version += 1
-            self.iteration = iteration
-            self._intake.forget()
-        self.save()
-        return not self.is_stopping
+            made += 1
+            if made < expected_steps:
+                self._save_at_times()
+        if self.is_stopping:
+            self.save()
+            return False
+        self.version = max(self.version + 1, next_version)
+        self.iteration = iteration
+        self._intake.forget()
+        self._save_at_times()
+        return True
 
     def iteration_numbers(self) -> dict[str, float]:
         """Of the steps of the last iteration since this process began it."""
@@ -143,7 +153,8 @@ class Trainer:
         )
 
     def saved_folder(self) -> Path:
-        """The newest checkpoint, once it is on the disk."""
+        """A checkpoint of what was reached, once it is on the disk."""
+        self.save()
         self._checkpoints.wait()
         return self._checkpoints.folder(self.steps)
 

@@ -22,6 +22,7 @@ from rl_agent.trainer.parallel import Ranks, join_ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.replay import Replay
 from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.trainer.stream import Stream
 from rl_agent.trainer.trainer import Trainer
 
 EXIT_TERMINATED = 143
@@ -62,10 +63,14 @@ def train(settings: TrainerSettings, ranks: Ranks) -> int:
         if settings.replay is not None:
             trainer.resume()
             trainer.replay(Replay(settings.replay))
+        if settings.stream is not None:
+            Stream(settings, ranks, policy, trainer).run()
     finally:
         trainer.close()
     if trainer.is_stopping:
         return EXIT_TERMINATED
+    if settings.replay is None:
+        return 0
     dtype: torch.dtype = getattr(torch, settings.export_dtype)
     export(policy, ranks, settings.model, settings.output / "model", dtype)
     return 0

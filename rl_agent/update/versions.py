@@ -14,7 +14,7 @@ Without one the base model is version 0, and a rollback to it removes the link.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,9 +164,9 @@ def history(paths: RunPaths) -> Iterator[Path]:
         folder = paths.checkpoints / record.previous if record and record.previous else None
 
 
-def prune(paths: RunPaths, keep: int) -> None:
-    """Delete all versions but the last `keep` that were served, and what their adapters build on."""
-    kept = {folder.name for _, folder in zip(range(keep), history(paths), strict=False)}
+def prune(paths: RunPaths, keep: int, *, pinned: Collection[str] = ()) -> None:
+    """Delete all versions but `pinned`, the last `keep` that were served and what their adapters build on."""
+    kept = {folder.name for _, folder in zip(range(keep), history(paths), strict=False)} | set(pinned)
     kept |= {base.name for name in kept if (base := adapter_base(paths.checkpoints / name)) is not None}
     for match in list(_versions(paths)):
         if match[0] not in kept:

@@ -1,0 +1,251 @@
+"""How the weights of a trainer reach the engines of a pool.
+
+    policy ─(all ranks gather, tensor by tensor)─► SnapshotStore ─► WeightServer ◄── engines fetch
+                                                        └── POST /weights ─► manager ─► engines are told
+
+The trainer waits for the manager to know a version, never for an engine to have it. The manager is told again
+from time to time, so that one that was restarted knows it, too. After a crash the store is found as it was:
+a version is published once, and what was published goes on being served.
+"""
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from rl_agent.errors import DeadlineError
+from rl_agent.files import remove
+from rl_agent.grpo_config import PublishSettings
+from rl_agent.trainer.parallel import Ranks
+from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.settings import StreamSettings
+from rl_agent.weights.delta_policy import DeltaSettings
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.publish import PublishSettings as EncodeSettings
+from rl_agent.weights.server import ServerSettings, WeightServer
+from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.sources import StateDict
+from rl_agent.weights.store import Snapshot, SnapshotStore
+
+_log = logging.getLogger(__name__)
+_MIB = 2**20
+_GBIT = 1e9 / 8
+_CALL_TIMEOUT_S = 10.0
+_RETRY_S = 0.5
+_SERVING = {"bfloat16": "BF16", "float32": "F32"}
+
+
+class WeightFeed:
+    """A context manager; every rank has one and calls it alike, rank 0 does the work."""
+
+    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str) -> None:
+        self._settings = settings
+        self._ranks = ranks
+        self._dtype = _SERVING[dtype]
+        self._stack = ExitStack()
+        self._outlet: _Outlet | None = None
+
+    def __enter__(self) -> Self:
+        if self._ranks.rank == 0 and self._settings.manager is not None:
+            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._dtype))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def publish(self, weight_version: int, policy: Policy) -> None:
+        """Let the pool serve these weights, unless it has been told to serve this version or a newer one."""
+        outlet = self._outlet
+        if not self._ranks.any_of_world(outlet is not None and outlet.newest < weight_version):
+            return
+        source = StateDict.of(dict(policy.model.named_parameters()))
+        if outlet is None:
+            for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
+                pass
+        else:
+            outlet.publish(weight_version, source)
+
+    def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
+        """Until the manager knows the newest version. Raises DeadlineError."""
+        if self._outlet is not None:
+            self._outlet.announcer.wait(timeout_s, is_stopping)
+
+    def discard(self) -> None:
+        """Remove the versions from the disk; done at the end of a run."""
+        if self._outlet is not None:
+            self._outlet.discard()
+
+
+class _Outlet:
+    """Rank 0's side: the store, the server, the announcements."""
+
+    def __init__(self, settings: StreamSettings, dtype: str) -> None:
+        assert settings.manager is not None
+        publish = settings.publish
+        token = os.environ.get(publish.token_env_var) or secrets.token_hex(16)
+        self._store = SnapshotStore(settings.store, keep_versions=publish.keep_versions)
+        self._publisher = Publisher(self._store, _encode_settings(publish, dtype))
+        self._server = WeightServer(Shelf(self._store), token.encode(), _server_settings(publish))
+        host, port = self._server.address
+        self.announcer = Announcer(
+            f"{settings.manager}/weights",
+            os.environ.get(settings.manager_token_env_var, ""),
+            transfer_token=token,
+            source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
+            every_s=publish.announce_every_s,
+        )
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._store)
+        self._stack.enter_context(self._server)
+        self._stack.enter_context(self.announcer)
+        if self._store.newest is not None:
+            self.announcer.announce(self._store.newest)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def newest(self) -> int:
+        return -1 if self._store.newest is None else self._store.newest.weight_version
+
+    def publish(self, weight_version: int, source: StateDict) -> None:
+        began = time.monotonic()
+        snapshot = self._publisher.publish(weight_version, source)
+        delta = snapshot.manifest.delta
+        _log.info(
+            "version %d published in %.2f s: %.1f MB%s",
+            weight_version,
+            time.monotonic() - began,
+            snapshot.manifest.full.size_bytes / 1e6,
+            f", {delta.blob.size_bytes / 1e6:.1f} MB as a difference" if delta else "",
+        )
+        self.announcer.announce(snapshot)
+
+    def discard(self) -> None:
+        remove(self._store.root)
+
+
+class Announcer:
+    """Tells the manager what the newest version is, in a thread: until it knows, and then now and again."""
+
+    def __init__(self, url: str, token: str, *, transfer_token: str, source: str, every_s: float) -> None:
+        self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        self._transfer_token = transfer_token
+        self._source = source
+        self._every_s = every_s
+        self._changed = threading.Condition()
+        self._wanted: dict[str, Any] | None = None
+        self._known = -1
+        self._is_stopping = False
+        self._problem = ""
+        self._thread = threading.Thread(target=self._run, name="announce-weights", daemon=True)
+        # The manager is reached directly: a proxy for the outer world does not know this network.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def announce(self, snapshot: Snapshot) -> None:
+        with self._changed:
+            self._wanted = {
+                "weight_version": snapshot.weight_version,
+                "digest": snapshot.manifest.digest,
+                "sources": [self._source],
+                "transfer_token": self._transfer_token,
+            }
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
+        """Until the manager knows what was announced last. Raises DeadlineError with its answer."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._wanted is not None and self._known < self._wanted["weight_version"]:
+                if is_stopping():
+                    return
+                if time.monotonic() >= deadline:
+                    raise DeadlineError(
+                        f"{self._url}: does not know weight version {self._wanted['weight_version']} after"
+                        f" {timeout_s:g} s: {self._problem}"
+                    )
+                self._changed.wait(_RETRY_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wanted = self._wanted
+                is_known = wanted is None or self._known >= wanted["weight_version"]
+            if wanted is not None:
+                is_known = self._tell(wanted)
+            with self._changed:
+                if not self._is_stopping and wanted is self._wanted:
+                    self._changed.wait(self._every_s if is_known else _RETRY_S)
+                if self._is_stopping:
+                    return
+
+    def _tell(self, wanted: dict[str, Any]) -> bool:
+        request = urllib.request.Request(  # noqa: S310 - the URL is the run's own
+            self._url, json.dumps(wanted).encode(), self._headers, method="POST"
+        )
+        try:
+            with self._opener.open(request, timeout=_CALL_TIMEOUT_S) as answer:
+                problem = "" if answer.status < 300 else f"status {answer.status}"
+        except urllib.error.HTTPError as error:
+            problem = f"status {error.code}: {error.read(500).decode(errors='replace')}"
+        except OSError as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            _log.warning("%s: cannot be told of version %d: %s", self._url, wanted["weight_version"], problem)
+        with self._changed:
+            self._problem = problem
+            if not problem:
+                self._known = max(self._known, wanted["weight_version"])
+            self._changed.notify_all()
+        return not problem
+
+
+def _encode_settings(publish: PublishSettings, dtype: str) -> EncodeSettings:
+    delta = DeltaSettings(
+        publish.delta,
+        block_bytes=_MIB,
+        link_bytes_per_s=publish.link_gbit_per_s * _GBIT,
+        retry_after=10,
+    )
+    return EncodeSettings(publish.piece_mib * _MIB, publish.threads, serving_dtype=dtype, delta=delta)
+
+
+def _server_settings(publish: PublishSettings) -> ServerSettings:
+    cap = publish.cap_gbit_per_s
+    return ServerSettings(
+        publish.host,
+        publish.port or 0,
+        publish.max_connections,
+        idle_timeout_s=publish.idle_timeout_s,
+        piece_timeout_s=publish.idle_timeout_s,
+        bytes_per_s=None if cap is None else cap * _GBIT,
+    )

@@ -1,0 +1,43 @@
+"""Where the checkpoints of a trainer lie, and what they say without their tensors being read."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE = "state.json"
+_STEP = re.compile(r"^step-(\d+)$")
+
+
+def saved_steps(folder: Path) -> dict[int, Path]:
+    """The whole checkpoints in a folder, oldest first."""
+    if not folder.is_dir():
+        return {}
+    found = {int(match[1]): entry for entry in folder.iterdir() if (match := _STEP.match(entry.name))}
+    return dict(sorted(found.items()))
+
+
+def newest_served(folder: Path) -> str | None:
+    """Name of the model that the newest checkpoint builds on; None where there is no checkpoint."""
+    steps = saved_steps(folder)
+    if not steps:
+        return None
+    state = json.loads((steps[max(steps)] / STATE).read_bytes())
+    return str(state["served"])
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """How far a streaming trainer is."""
+
+    pid: int
+    iteration: int
+    """The last one that it has trained on to its end and published."""
+    weight_version: int
+
+    @classmethod
+    def read(cls, path: Path) -> "StreamProgress | None":
+        try:
+            return cls(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,116 @@
+"""A trainer that goes along with a run: iteration after iteration, as its episodes are recorded.
+
+    rollout of iteration k ─ shards ─► LiveIteration ─► Trainer ─► version k ─► WeightFeed ─► engines
+                                                           └── every few ─► model.pt
+                                                           └── progress ─► whoever waits for version k
+
+The progress file is written once the pool has been told of the version: from then on episodes of the next
+iteration can ask for it.
+"""
+
+import json
+import os
+import time
+from dataclasses import asdict
+
+import torch
+
+from rl_agent.files import write_whole
+from rl_agent.monitor import metrics
+from rl_agent.paths import RunPaths
+from rl_agent.trainer.feed import WeightFeed
+from rl_agent.trainer.live import LiveIteration
+from rl_agent.trainer.model_files import export
+from rl_agent.trainer.parallel import Ranks
+from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.promote import Made, promote
+from rl_agent.trainer.settings import StreamSettings, TrainerSettings
+from rl_agent.trainer.states import StreamProgress
+from rl_agent.trainer.trainer import Trainer
+
+
+class Stream:
+    """Made alike on every rank; `run` returns when the last iteration is trained on, or when told to stop."""
+
+    def __init__(self, settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> None:
+        assert settings.stream is not None
+        self._settings = settings
+        self._run: StreamSettings = settings.stream
+        self._paths = RunPaths(self._run.log_path)
+        self._ranks = ranks
+        self._policy = policy
+        self._trainer = trainer
+
+    def run(self) -> None:
+        run, trainer = self._run, self._trainer
+        trainer.served = run.served
+        trainer.resume(run.start)
+        trainer.iteration = max(trainer.iteration, run.first_iteration - 1)
+        with WeightFeed(run, self._ranks, dtype=self._settings.export_dtype) as feed:
+            self._publish(feed)
+            while not trainer.is_stopping and trainer.iteration != run.last_iteration:
+                if self._train_iteration():
+                    self._publish(feed)
+            feed.discard()  # after a crash the next process goes on serving what was published
+
+    def _train_iteration(self) -> bool:
+        run, iteration = self._run, self._trainer.iteration + 1
+        source = LiveIteration(
+            self._paths,
+            iteration,
+            run_id=run.run_id,
+            group_size=run.group_size,
+            silence_timeout_s=run.silence_timeout_s,
+        )
+        return self._trainer.train_iteration(
+            iteration, source, expected_steps=run.mini_batches, next_version=run.next_version
+        )
+
+    def _publish(self, feed: WeightFeed) -> None:
+        """Let the pool and the log path have what was trained; at a start, what they lack of it."""
+        trainer, run = self._trainer, self._run
+        if trainer.version > run.engines_version:
+            began = time.monotonic()
+            feed.publish(trainer.version, self._policy)
+            published_s = time.monotonic() - began
+            numbers = trainer.iteration_numbers()
+            if self._is_model_due():
+                self._put_at_model_link(numbers)
+            numbers |= {"publish_s": published_s, "model_s": time.monotonic() - began - published_s}
+            self._record(numbers)
+            feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_stopping)
+        if self._ranks.rank == 0:
+            progress = StreamProgress(os.getpid(), trainer.iteration, trainer.version)
+            write_whole(run.progress, json.dumps(asdict(progress)))
+
+    def _record(self, numbers: dict[str, float]) -> None:
+        """The iteration's line of the metrics; none where this process has made no step of it."""
+        trainer = self._trainer
+        if self._ranks.rank == 0 and numbers["steps"]:
+            head = {"time": time.time(), "iteration": trainer.iteration, "phase": "update"}
+            line = {f"update/{name}": value for name, value in numbers.items()}
+            metrics.append(self._settings.metrics, head | line | {"update/weight_version": trainer.version})
+
+    def _is_model_due(self) -> bool:
+        trainer = self._trainer
+        is_last = trainer.iteration == self._run.last_iteration
+        is_due = is_last or trainer.iteration % self._settings.checkpoint.every == 0
+        return is_due and trainer.served != self._paths.version_dir(trainer.version).name
+
+    def _put_at_model_link(self, numbers: dict[str, float]) -> None:
+        trainer, run = self._trainer, self._run
+        model = self._settings.output / "model"
+        dtype: torch.dtype = getattr(torch, self._settings.export_dtype)
+        export(self._policy, self._ranks, self._settings.model, model, dtype)
+        checkpoint = trainer.saved_folder()
+        if self._ranks.rank == 0:
+            promote(
+                self._paths,
+                model,
+                checkpoint,
+                Made(trainer.version, run.run_id, trainer.iteration, numbers),
+                current=self._settings.model,
+                keep=run.keep_versions,
+                pinned=(run.engines_model,),
+            )
+        trainer.served = self._paths.version_dir(trainer.version).name

@@ -1,0 +1,190 @@
+"""A trainer that goes along with a rollout: every version reaches the pool, nothing is lost."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rl_agent.monitor import metrics
+from rl_agent.paths import RunPaths
+from rl_agent.update import versions
+from rl_agent.weights.receive import Announcement
+from rl_agent.weights.sources import tensor_at
+from rl_agent.weights.store import FULL, Snapshot
+from tests.integration.tiny_model import make_tiny_model
+from tests.integration.trainer_stream import GROUPS, Rollout, Trainer, manager, stream_settings
+from tests.weight_transfers import new_host, source_at
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
+
+
+def fetch(told: dict, root: Path) -> Snapshot:
+    """What an engine would: the announced version, from where it is said to be."""
+    host, _, port = told["sources"][0].removeprefix("tcp://").rpartition(":")
+    source = source_at((host, int(port)), token=told["transfer_token"].encode())
+    with new_host(root) as receiving:
+        announcement = Announcement(told["weight_version"], told["digest"])
+        snapshot, _ = receiving.receiver.receive(
+            announcement, [source], timeout_s=30.0, stop=threading.Event()
+        )
+        return snapshot
+
+
+def assert_served(told: dict, paths: RunPaths, root: Path) -> None:
+    """The announced bytes are those of the model at `model.pt`."""
+    snapshot, published = fetch(told, root), load_file(paths.model_link / "model.safetensors")
+    view = snapshot.map(FULL)
+    found = {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
+    assert found.keys() == published.keys()
+    assert all(torch.equal(found[name], published[name]) for name in published)
+
+
+def test_an_iteration_becomes_a_version_that_the_pool_is_told_of_and_a_model(base, tmp_path):
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    with manager() as told:
+        trainer = Trainer(stream_settings(tmp_path, base, told.url, last_iteration=2))
+        growing = rollout.begin(1)
+        rollout.group(growing, 1, 0, version=0)
+        rollout.group(growing, 1, 1, version=0)
+        wait_for_steps(paths, 1, trainer)  # a mini-batch is trained on while the rollout still runs
+        rollout.group(growing, 1, 2, version=0)
+        rollout.group(growing, 1, 3, version=0)
+        rollout.end(growing, 1)
+        assert trainer.wait_for_iteration(1).weight_version == 1
+        assert_served(told.newest(), paths, tmp_path / "engine")
+        assert versions.read_record(paths.version_dir(1)).iteration == 1
+        rollout.whole(2, version=1)
+        assert [process.wait(60) for process in trainer.processes] == [0]
+    assert [record["update_step"] for record in steps(paths)] == [1, 2, 3, 4]
+    assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
+    assert versions.served_folder(paths).name == "version-000002"
+    assert versions.rollback(paths).name == "version-000001"
+    assert not (tmp_path / "weights").exists()  # shared memory is given back
+
+
+@pytest.mark.extended
+def test_killed_at_any_time_it_goes_on_with_what_was_recorded(base, tmp_path):
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    with manager() as told:
+        settings = stream_settings(tmp_path, base, told.url, last_iteration=2)
+        trainer = Trainer(settings)
+        growing = rollout.begin(1)
+        for group in range(3):
+            rollout.group(growing, 1, group, version=0)
+        wait_for_steps(paths, 1, trainer)
+        assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
+        rollout.group(growing, 1, 3, version=0)
+        rollout.end(growing, 1)
+        trainer = Trainer(settings)
+        trainer.wait_for_iteration(1)
+        first = told.newest()
+        assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
+        told.heard.clear()
+        trainer = Trainer(again(settings, paths))
+        assert told.wait_for(1)["digest"] == first["digest"]  # it is served on, from another address
+        assert_served(told.newest(), paths, tmp_path / "engine")
+        rollout.whole(2, version=1)
+        assert [process.wait(60) for process in trainer.processes] == [0]
+    trained = sum(record["trainer/episodes"] for record in steps(paths, unique=True))
+    assert trained == 2 * GROUPS * 4
+    assert versions.served_folder(paths).name == "version-000002"
+
+
+@pytest.mark.extended
+def test_told_to_stop_it_saves_and_goes_on_to_the_same_weights(base, tmp_path):
+    """Two runs of the same episodes, one of them stopped in the middle of an iteration."""
+    weights = []
+    for name in ("whole", "stopped"):
+        log_path = tmp_path / name
+        log_path.mkdir()
+        paths, rollout = RunPaths(log_path), Rollout(log_path)
+        settings = stream_settings(log_path, base, None, last_iteration=1)
+        trainer = Trainer(settings)
+        growing = rollout.begin(1)
+        for group in range(3):
+            rollout.group(growing, 1, group, version=0)
+        wait_for_steps(paths, 1, trainer)
+        if name == "stopped":
+            assert trainer.end() == [143]
+            trainer = Trainer(settings)
+        rollout.group(growing, 1, 3, version=0)
+        rollout.end(growing, 1)
+        assert [process.wait(60) for process in trainer.processes] == [0]
+        assert [record["update_step"] for record in steps(paths)] == [1, 2]  # nothing was done twice
+        weights.append(load_file(paths.model_link / "model.safetensors"))
+    whole, stopped = weights
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+
+
+@pytest.mark.extended
+def test_two_shards_publish_what_one_rank_would(base, tmp_path):
+    found = []
+    for ranks in (1, 2):
+        log_path = tmp_path / str(ranks)
+        log_path.mkdir()
+        paths, rollout = RunPaths(log_path), Rollout(log_path)
+        with manager() as told:
+            trainer = Trainer(stream_settings(log_path, base, told.url, last_iteration=1), ranks=ranks)
+            rollout.whole(1, version=0)
+            told.wait_for(1)
+            snapshot = fetch(told.newest(), log_path / "engine")
+            assert [process.wait(60) for process in trainer.processes] == [0] * ranks
+        view = snapshot.map(FULL)
+        found.append({e.name: tensor_at(view, e).clone() for e in snapshot.manifest.tensors})
+        published = load_file(paths.model_link / "model.safetensors")
+        assert all(torch.equal(published[name], found[-1][name]) for name in published)
+    for name, weight in found[0].items():
+        np.testing.assert_allclose(weight, found[1][name], rtol=0, atol=2e-5, err_msg=name)
+
+
+def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, tmp_path):
+    rollout = Rollout(tmp_path)
+    with manager() as told:
+        told.status = 503
+        trainer = Trainer(stream_settings(tmp_path, base, told.url))
+        rollout.whole(1, version=0)
+        wait_for_log(trainer, "cannot be told of version 1: status 503")
+        told.status = 200
+        trainer.wait_for_iteration(1)
+        told.heard.clear()
+        told.wait_for(1)  # and again, for one that was restarted
+        assert trainer.end() == [143]
+
+
+def again(settings, paths: RunPaths):
+    """What a run would start the trainer with after a death: the model that is served by now."""
+    served = versions.served_folder(paths)
+    changes = {"served": served.name, "next_version": versions.next_version(paths)}
+    stream = settings.stream.model_copy(update=changes)
+    return settings.model_copy(update={"model": served, "first_version": 1, "stream": stream})
+
+
+def steps(paths: RunPaths, *, unique: bool = False) -> list[dict]:
+    found = [record for record in metrics.read(paths.metrics) if "update_step" in record]
+    return list({record["update_step"]: record for record in found}.values()) if unique else found
+
+
+def wait_for_steps(paths: RunPaths, count: int, trainer: Trainer) -> None:
+    wait_until(lambda: len(steps(paths)) >= count, trainer)
+
+
+def wait_for_log(trainer: Trainer, words: str) -> None:
+    wait_until(lambda: words in trainer.log.read_text(), trainer)
+
+
+def wait_until(is_true, trainer: Trainer, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert trainer.processes[0].poll() is None, trainer.log.read_text()[-3000:]
+        assert time.monotonic() < deadline, trainer.log.read_text()[-3000:]
+        time.sleep(0.02)
