@@ -16,6 +16,7 @@ COMMON = [
     "jinja2",
     "math-verify",
     "matplotlib",
+    "msgspec",
     "numpy",
     "openai",
     "pandas",

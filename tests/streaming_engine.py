@@ -32,7 +32,11 @@ FAULTS = ("cut", "garbage", "half an event", "twice", "hang", "close", "500", "4
 
 
 class StreamingEngine(SimulatedEngine):
-    """`fault_share` of the chunks go wrong, drawn from `seed`."""
+    """`fault_share` of the chunks go wrong, drawn from `seed`.
+
+    `chunk` tokens are sent every `interval_s`; with `does_as_asked`, as many as a request's `stream_interval`
+    says, in as much more time.
+    """
 
     def __init__(
         self,
@@ -42,8 +46,10 @@ class StreamingEngine(SimulatedEngine):
         chunk: int = 1,
         fault_share: float = 0.0,
         seed: int = 0,
+        does_as_asked: bool = False,
     ) -> None:
         super().__init__(behaviour)
+        self.does_as_asked = does_as_asked
         self.interval_s = interval_s
         self.chunk = chunk
         self.fault_share = fault_share
@@ -81,21 +87,22 @@ class StreamingEngine(SimulatedEngine):
             return web.json_response({"error": {"message": "simulated"}}, status=int(fault))
         self.running += 1
         try:
-            return await self._stream(request, whole[made:][: asked["max_tokens"]], whole)
+            size = asked.get("stream_interval", 1) if self.does_as_asked else self.chunk
+            return await self._stream(request, whole[made:][: asked["max_tokens"]], whole, size)
         finally:
             self.running -= 1
 
     async def _stream(
-        self, request: web.BaseRequest, rest: list[int], whole: list[int]
+        self, request: web.BaseRequest, rest: list[int], whole: list[int], size: int
     ) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         sent = 0
         while sent < len(rest):
-            await asyncio.sleep(self.interval_s)
+            tokens = rest[sent : sent + size]
+            await asyncio.sleep(self.interval_s * len(tokens) / self.chunk)
             if self.is_stopped:
                 await self._resumed.wait()
-            tokens = rest[sent : sent + self.chunk]
             sent += len(tokens)
             self.sampled += len(tokens)
             is_last = sent == len(rest)
@@ -202,11 +209,15 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=0.002, help="seconds between chunks")
     parser.add_argument("--root", default="simulated", help="what /v1/models says was loaded")
     parser.add_argument("--chunk", type=int, default=1, help="tokens of a chunk")
+    parser.add_argument("--as-asked", action="store_true", help="send as many as stream_interval says")
     options = parser.parse_args()
 
     async def run() -> None:
         engine = StreamingEngine(
-            Behaviour(root=options.root), interval_s=options.interval, chunk=options.chunk
+            Behaviour(root=options.root),
+            interval_s=options.interval,
+            chunk=options.chunk,
+            does_as_asked=options.as_asked,
         )
         await serve(engine, options.port)
 

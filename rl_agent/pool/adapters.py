@@ -9,17 +9,15 @@ missing (an error) or sent twice (dropped). `tests/unit/test_pool_adapters.py` i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+import msgspec
 from pydantic_core import to_json
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Some tokens of a response; `finish_reason` is set on its last one."""
 
     token_ids: tuple[int, ...]
@@ -61,25 +59,25 @@ class Adapter(Protocol):
     def reader(self, *, token_by_token: bool) -> Reader: ...
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class _Wire(msgspec.Struct, frozen=True):
+    """What is read of an event, checked; msgspec takes a fifth of pydantic's time."""
 
 
-class _Usage(_Wire):
+class _Usage(_Wire, frozen=True):
     completion_tokens: int
 
 
-class _Error(_Wire):
+class _Error(_Wire, frozen=True):
     message: str = "an error without a message"
     code: int | str | None = None
 
 
-class _Logprobs(_Wire):
+class _Logprobs(_Wire, frozen=True):
     token_logprobs: tuple[float, ...]
     text_offset: tuple[int, ...] = ()
 
 
-class _Choice(_Wire):
+class _Choice(_Wire, frozen=True):
     text: str
     token_ids: tuple[int, ...] | None = None
     logprobs: _Logprobs | None = None
@@ -87,54 +85,54 @@ class _Choice(_Wire):
     stop_reason: int | str | None = None
 
 
-class _Completion(_Wire):
+class _Completion(_Wire, frozen=True):
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
     error: _Error | None = None
 
 
-class _TokenLogprob(_Wire):
+class _TokenLogprob(_Wire, frozen=True):
     logprob: float
 
 
-class _TokenLogprobs(_Wire):
+class _TokenLogprobs(_Wire, frozen=True):
     content: tuple[_TokenLogprob, ...]
 
 
-class _TokensChoice(_Wire):
+class _TokensChoice(_Wire, frozen=True):
     token_ids: tuple[int, ...] | None = None
     logprobs: _TokenLogprobs | None = None
     finish_reason: str | None = None
 
 
-class _Tokens(_Wire):
+class _Tokens(_Wire, frozen=True):
     choices: tuple[_TokensChoice, ...] = ()
     usage: _Usage | None = None
     error: _Error | None = None
 
 
-class _SglangFinish(_Wire):
+class _SglangFinish(_Wire, frozen=True):
     type: str
     matched: int | str | None = None
     message: str = ""
     status_code: int | None = None
 
 
-class _SglangMeta(_Wire):
-    finish_reason: _SglangFinish | None = None
+class _SglangMeta(_Wire, frozen=True):
     completion_tokens: int
+    finish_reason: _SglangFinish | None = None
     output_token_logprobs: tuple[tuple[float, int, str | None], ...] = ()
 
 
-class _Sglang(_Wire):
+class _Sglang(_Wire, frozen=True):
     text: str = ""
     meta_info: _SglangMeta | None = None
     error: _Error | None = None
 
 
-_COMPLETION = TypeAdapter(_Completion)
-_TOKENS = TypeAdapter(_Tokens)
-_SGLANG = TypeAdapter(_Sglang)
+_COMPLETION = msgspec.json.Decoder(_Completion)
+_TOKENS = msgspec.json.Decoder(_Tokens)
+_SGLANG = msgspec.json.Decoder(_Sglang)
 
 
 class _TokenCount:
@@ -360,13 +358,11 @@ def detect(paths: Sequence[str]) -> Adapter | None:
     return next((adapter for adapter in by_route if adapter.path in paths), None)
 
 
-def _validate(adapter: "TypeAdapter[T]", payload: bytes) -> T:
+def _validate(decoder: "msgspec.json.Decoder[T]", payload: bytes) -> T:
     try:
-        return adapter.validate_json(payload)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StreamError(f"an event that cannot be read: {where or 'JSON'}: {first['msg']}") from error
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StreamError(f"an event that cannot be read: {error}") from error
 
 
 def _raise_error(error: _Error | None) -> None:

@@ -19,6 +19,8 @@ from itertools import count
 from rl_agent.pool.records import Engine, EngineState, PoolRules
 
 UNKNOWN_SPEED = 1.0
+CHUNK_S = 2.0
+"""How long the tokens that an engine sends together may take it, so that a death costs no more than that."""
 OPTIMISM = 1.5
 _BUCKETS = tuple(int(1.25**power) for power in range(4, 60))
 
@@ -128,3 +130,13 @@ def predicted_rate(engine: Engine, requests: int) -> float:
     if not engine.request_tokens_per_s:
         return 0.0
     return min(engine.request_tokens_per_s, engine.tokens_per_s / max(1, requests))
+
+
+def stream_interval(engine: Engine, most: int, usual: int) -> int:
+    """Tokens that the engine is to send together: each sending costs it and the manager time.
+
+    At most `most`, and fewer on an engine so slow that they would take longer than `CHUNK_S`. `usual` as long
+    as its speed is unknown.
+    """
+    rate = predicted_rate(engine, len(engine.running))
+    return max(1, min(most, int(rate * CHUNK_S) or usual))

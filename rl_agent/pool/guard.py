@@ -5,6 +5,7 @@ import ipaddress
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from aiohttp import web
@@ -88,6 +89,7 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
     return check
 
 
+@lru_cache(maxsize=4096)
 def is_inside(address: str | None, networks: tuple[Network, ...]) -> bool:
     try:
         found = ipaddress.ip_address((address or "").partition("%")[0])

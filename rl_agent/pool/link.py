@@ -34,7 +34,9 @@ _LOAD_LINE = re.compile(
 class Answer(Protocol):
     status: int
 
-    def chunks(self) -> AsyncIterator[bytes]: ...
+    async def read(self) -> bytes:
+        """What came in the meantime; empty at the end."""
+        ...
 
 
 class Transport(Protocol):
@@ -59,9 +61,8 @@ class HttpAnswer:
         self._response = response
         self.status = response.status
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        async for part in self._response.content.iter_any():
-            yield part
+    async def read(self) -> bytes:
+        return await self._response.content.readany()
 
 
 class HttpTransport:
@@ -154,7 +155,7 @@ class EngineLink:
         async with self._transport.open("POST", adapter.path, body) as answer:
             if answer.status != 200:
                 await _raise_status(answer)
-            async for part in answer.chunks():
+            while part := await answer.read():
                 for payload in _events(events, part):
                     if payload == b"[DONE]":
                         continue
@@ -194,7 +195,7 @@ def _events(reader: EventReader, part: bytes) -> list[bytes]:
 
 async def _read_all(answer: Answer) -> bytes:
     parts, size = [], 0
-    async for part in answer.chunks():
+    while part := await answer.read():
         size += len(part)
         if size > MAX_ANSWER_BYTES:
             raise StreamError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")

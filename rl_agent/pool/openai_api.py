@@ -130,7 +130,7 @@ class OpenAiApi:
                     group=call,
                     min_weight_version=asked.min_weight_version,
                 )
-                watch = self._pool.watches[order.request_id] = Watch()
+                watch = self._pool.watches[order.request_id] = Watch(wants_chunks=asked.stream)
                 self._pool.submit(order)
                 followed.append((self._pool.state.requests[order.request_id], watch))
             yield followed

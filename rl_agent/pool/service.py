@@ -19,6 +19,7 @@ from typing import Any
 from rl_agent.config import PoolConfig
 from rl_agent.pool import events
 from rl_agent.pool.adapters import Refused, StreamError
+from rl_agent.pool.balance import stream_interval
 from rl_agent.pool.continuation import params_of, prompt_of, stop_strings, tokens_left
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.machine import step
@@ -36,6 +37,8 @@ from rl_agent.pool.settings import rules_of
 from rl_agent.pool.state import PoolState
 
 log = logging.getLogger(__name__)
+WATCHED_INTERVAL = 8
+"""Tokens at a time where somebody reads along, or where an engine's speed is not known yet."""
 
 
 @dataclass(slots=True)
@@ -51,6 +54,8 @@ class Reached:
 class Watch:
     """Someone who follows one request."""
 
+    wants_chunks: bool = False
+    """Tokens are passed on as they come."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever it has more tokens, and when it ends."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -233,7 +238,7 @@ class Pool:
             params_of(request),
             f"{request_id}-{attempt}",
             token_by_token=bool(stop_strings(request.order.params)),
-            stream_interval=self.config.stream_interval,
+            stream_interval=self._interval(request_id, engine),
         )
         async with aclosing(stream):
             async for chunk in stream:
@@ -243,8 +248,14 @@ class Pool:
                     )
                 if chunk.finish_reason is not None:
                     self.tell(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
-                elif request_id in self.watches:
-                    self.watches[request_id].changed.set()
+                elif (watch := self.watches.get(request_id)) is not None and watch.wants_chunks:
+                    watch.changed.set()
+
+    def _interval(self, request_id: str, engine: Engine) -> int:
+        most, watch = self.config.stream_interval, self.watches.get(request_id)
+        if watch is not None and watch.wants_chunks:
+            return min(most, WATCHED_INTERVAL)
+        return stream_interval(engine, most, min(most, WATCHED_INTERVAL))
 
     async def _probe(self, engine_id: str) -> None:
         reached = self.links.get(engine_id)

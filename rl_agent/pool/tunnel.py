@@ -87,12 +87,14 @@ class TunnelAnswer:
         self.status = status
         self._stream = stream
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while True:
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end."""
+        payload = b""
+        while not payload:
             frame, payload = await _next(self._stream)
             if isinstance(frame, frames.End):
-                return
-            yield payload
+                return b""
+        return payload
 
 
 async def _next(stream: "asyncio.Queue[tuple[_Event, bytes]]") -> tuple[frames.ToManager, bytes]:
