@@ -5,6 +5,7 @@ import argparse
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.address import advertised_address, free_port
 from rl_agent.cluster.member import Member
+from rl_agent.errors import HarnessError
 
 SUMMARY = "record that this rank has finished a phase, wait for the master's decision, or make it"
 EXAMPLE = """examples:
@@ -42,7 +43,7 @@ def _act(options: argparse.Namespace, member: Member) -> int:
             )
             print(" ".join([decision.outcome, *decision.words]))
         case "check":
-            member.check()
+            return _status(member)
         case "leave":
             member.end()
         case "ranks":
@@ -51,4 +52,13 @@ def _act(options: argparse.Namespace, member: Member) -> int:
             port = cluster.master_port or free_port()
             address = f"{advertised_address(cluster)}:{port}"
             member.decide(options.iteration, options.phase, options.outcome, (options.ranks, address))
+    return 0
+
+
+def _status(member: Member) -> int:
+    """Whether this node is still a member; whoever asks has been told already why it is not."""
+    try:
+        member.check()
+    except HarnessError as error:
+        return error.exit_code
     return 0
