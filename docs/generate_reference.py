@@ -46,6 +46,7 @@ GROUPS = (
     ("trainer", "trainer", "grpo"),
     ("weights", "weights", "restart"),
     ("cluster", "cluster", "default"),
+    ("pool", "pool", "elastic"),
 )
 """(key in the configuration, folder under configs/, the file that states the defaults)."""
 

@@ -238,8 +238,10 @@ class ClusterConfig(Section):
 
 
 class PoolConfig(Section):
-    """Settings of the manager of a rollout pool; not part of a run's configuration."""
+    """The manager of a rollout pool: of a run, or of one that stands alone."""
 
+    kind: Literal["none", "elastic"]
+    local_engine: bool
     host: str
     port: Annotated[int, Field(ge=0, le=65535)]
     token_file: Path | None
@@ -297,11 +299,22 @@ class Config(Section):
     trainer: Annotated[TrainerConfig | GrpoConfig, Field(discriminator="kind")]
     weights: WeightsConfig
     cluster: ClusterConfig
+    pool: PoolConfig
     wandb: WandbConfig
 
     @property
     def paths(self) -> RunPaths:
         return RunPaths(self.log_path)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the run's engines join a manager."""
+        return self.pool.kind == "elastic"
+
+    @property
+    def loads_weights(self) -> bool:
+        """Whether engines can be given new weights while they run."""
+        return self.weights.is_inplace or self.is_pooled
 
     @property
     def llamafactory(self) -> TrainerConfig:

@@ -11,10 +11,7 @@ SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$SCRIPTS/shell_functions/common_utils.sh"
 
 main() {
-  local python
-  python=$(python_of_project)
-  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
-  exec "$python" "$PROJECT_ROOT/benchmarks/pool_demo.py" "$@"
+  exec_python "$PROJECT_ROOT/benchmarks/pool_demo.py" "$@"
 }
 
 main "$@"

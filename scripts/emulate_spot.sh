@@ -12,10 +12,7 @@ SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$SCRIPTS/shell_functions/common_utils.sh"
 
 main() {
-  local python
-  python=$(python_of_project)
-  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
-  exec "$python" -m rl_agent.cli emulate-spot "$@"
+  exec_python -m rl_agent.cli emulate-spot "$@"
 }
 
 main "$@"

@@ -13,6 +13,8 @@ source "$RUN_SH_DIR/shell_functions/common_utils.sh"
 source "$RUN_SH_DIR/shell_functions/gpu_utils.sh"
 # shellcheck source=scripts/shell_functions/vllm_utils.sh
 source "$RUN_SH_DIR/shell_functions/vllm_utils.sh"
+# shellcheck source=scripts/shell_functions/pool_utils.sh
+source "$RUN_SH_DIR/shell_functions/pool_utils.sh"
 # shellcheck source=scripts/shell_functions/rollout_utils.sh
 source "$RUN_SH_DIR/shell_functions/rollout_utils.sh"
 # shellcheck source=scripts/shell_functions/training_utils.sh
@@ -188,6 +190,7 @@ main() {
   start_recorder
   run_loop
   stop_vllm
+  stop_group manager
   stop_group wandb 30
   draw_curves
   ask flag leave --plan "$PLAN_FILE"

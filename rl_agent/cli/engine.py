@@ -9,7 +9,7 @@ from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import is_running, wait_ready
-from rl_agent.engine.server import Answer, probe
+from rl_agent.engine.server import Answer, Probe, probe
 from rl_agent.errors import ConfigError
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
@@ -40,8 +40,17 @@ def main(argv: list[str]) -> int:
     return _ready(plan, options.pid, options.log)
 
 
+def _probe(plan: Plan) -> Probe:
+    """Of the run's engine: at its address, or as the manager of its pool sees it."""
+    if plan.config.is_pooled:
+        from rl_agent.pool import of_run
+
+        return of_run.probe(plan, os.environ)
+    return probe(plan.config, os.environ)
+
+
 def _check(plan: Plan, weight_version: int | None) -> int:
-    found = probe(plan.config, os.environ)
+    found = _probe(plan)
     if found.answer is Answer.STRANGER:
         raise ConfigError(found.detail)
     answer, detail, seen = found.answer, found.detail, published_version(plan.paths)
@@ -56,7 +65,7 @@ def _check(plan: Plan, weight_version: int | None) -> int:
 
 def _ready(plan: Plan, pid: int, log: Path) -> int:
     found = wait_ready(
-        lambda: probe(plan.config, os.environ),
+        lambda: _probe(plan),
         lambda: is_running(pid),
         log,
         timeout_s=plan.config.engine.start_timeout_s,

@@ -12,7 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from yarl import URL
+
+from rl_agent.cli._plan_file import read_plan
 from rl_agent.cli.pool import MANAGER, read_token
+from rl_agent.config import Plan
 from rl_agent.errors import UsageError, deliberate
 
 SUMMARY = "start an engine on this machine and lend it to a pool, until told to leave"
@@ -33,7 +37,7 @@ def main(argv: list[str]) -> int:
 
     from rl_agent.pool.worker import Worker, WorkerSettings
 
-    settings = _settings(options)
+    settings = _settings(options) if options.plan is None else _settings_of_run(read_plan(options.plan))
     assert isinstance(settings, WorkerSettings)
     form = "%(asctime)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
@@ -60,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
     parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
@@ -87,9 +92,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(options: argparse.Namespace) -> object:
     """Raises UsageError."""
-    from yarl import URL
-
-    from rl_agent.pool.engine_process import EngineCommand, gpu_environment, own_address
+    from rl_agent.cluster.address import address_towards
+    from rl_agent.pool.engine_process import EngineCommand, gpu_environment
     from rl_agent.pool.notices import SOURCES
     from rl_agent.pool.settings import is_loopback
     from rl_agent.pool.worker import WorkerSettings
@@ -109,7 +113,7 @@ def _settings(options: argparse.Namespace) -> object:
     is_direct = is_local or options.direct is not None
     address = "127.0.0.1"
     if is_direct and not is_local:
-        address = options.direct or own_address(host, port)
+        address = options.direct or address_towards(host, port)
     name = options.name or _name(options.gpus)
     return WorkerSettings(
         manager=str(manager.origin()),
@@ -130,6 +134,30 @@ def _settings(options: argparse.Namespace) -> object:
         drain_s=options.drain_s,
         notice=SOURCES[options.notice] if options.notice else None,
         log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
+    )
+
+
+def _settings_of_run(plan: Plan) -> object:
+    """A node's own engine in its run's pool."""
+    from rl_agent.plan.runs import logs_dir
+    from rl_agent.pool import of_run
+    from rl_agent.pool.settings import is_loopback
+    from rl_agent.pool.worker import WorkerSettings
+
+    engine, manager = plan.config.engine, of_run.wait_for_manager(plan)
+    return WorkerSettings(
+        manager=manager,
+        token=of_run.token(plan, os.environ),
+        name=of_run.worker_name(plan),
+        command=of_run.engine_of(plan, os.environ),
+        model=None,
+        is_direct=is_loopback(URL(manager).host or ""),
+        capacity=of_run.capacity(plan),
+        price_per_hour=0.0,
+        start_timeout_s=engine.start_timeout_s,
+        drain_s=engine.stop_timeout_s,
+        notice=None,
+        log=logs_dir(plan) / f"engine-{plan.attempt}.log",
     )
 
 

@@ -5,8 +5,10 @@ import asyncio
 import logging
 import os
 import sys
+from pathlib import Path
 
-from rl_agent.errors import deliberate
+from rl_agent.cli._plan_file import read_plan
+from rl_agent.errors import UsageError, deliberate
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:
@@ -14,7 +16,7 @@ EXAMPLE = """examples:
   python -m rl_agent.cli manager port=5001 policy=least_loaded journal=pool.jsonl
   python -m rl_agent.cli manager host=0.0.0.0 token_file=pool.token
 
-configs/pool/default.yaml states and explains every key. The address is printed once it is listened on.
+configs/pool/elastic.yaml states and explains every key. The address is printed once it is listened on.
 """
 
 
@@ -26,22 +28,33 @@ def main(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "settings", nargs="*", metavar="KEY=VALUE", help="instead of configs/pool/default.yaml"
+        "settings", nargs="*", metavar="KEY=VALUE", help="instead of configs/pool/elastic.yaml"
     )
+    parser.add_argument("--plan", type=Path, help="plan.json of a run: be its manager, as its settings say")
     options = parser.parse_args(argv)
 
     import uvloop
 
+    from rl_agent.pool import of_run
     from rl_agent.pool.manager import serve
     from rl_agent.pool.settings import load_settings
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
-    config = load_settings(options.settings, os.environ)
+    plan = None if options.plan is None else read_plan(options.plan)
+    if plan is not None and options.settings:
+        raise UsageError("--plan has the settings of the run: leave KEY=VALUE out")
+    config = load_settings(options.settings, os.environ) if plan is None else of_run.manager_settings(plan)
+
+    def on_listening(url: str) -> None:
+        print(url, flush=True)
+        if plan is not None:
+            of_run.announce(plan, url)
+
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, lambda url: print(url, flush=True)))
+            runner.run(serve(config, on_listening))
     except BaseExceptionGroup as group:
         raise deliberate(group) from None
     return 0

@@ -5,20 +5,24 @@ import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import RetryLater, UsageError
+from rl_agent.cli._plan_file import read_plan
+from rl_agent.errors import UsageError
 
-SUMMARY = "look at a rollout pool: its engines, requests and costs"
-EXAMPLE = """examples:
+SUMMARY = "look at a rollout pool; for run.sh: wait for the run's own, or tell it what to serve"
+EXAMPLE = """actions
+  status  its engines, requests and costs
+  ready   wait until the manager of a run listens; fail as soon as it dies
+  want    let the pool of a run serve its newest model
+
+examples
   python -m rl_agent.cli pool status
   python -m rl_agent.cli pool status --manager http://10.0.0.1:5000 --token-file pool.token --watch 1
   python -m rl_agent.cli pool status --json
+  python -m rl_agent.cli pool want --plan runs/r1/plan.json
 """
-TIMEOUT_S = 5.0
 MANAGER = "http://127.0.0.1:5000"
 
 
@@ -29,22 +33,53 @@ def main(argv: list[str]) -> int:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=("status",))
-    parser.add_argument(
-        "--manager", default="http://127.0.0.1:5000", metavar="URL", help="default: %(default)s"
-    )
+    parser.add_argument("action", choices=("status", "ready", "want"))
+    parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
+    parser.add_argument("--pid", type=int, help="ready: process that leads the manager's group")
+    parser.add_argument("--log", type=Path, help="ready: the manager's log, shown if it dies")
+    parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
     parser.add_argument("--watch", type=float, metavar="S", help="show it again every S seconds")
     options = parser.parse_args(argv)
     if options.watch is not None and not options.watch > 0:
         raise UsageError(f"--watch {options.watch}: expected seconds above 0")
+    if options.plan is not None:
+        return _of_run(options)
+    if options.action != "status":
+        raise UsageError(f"{options.action}: of which run? give its --plan")
+    if not options.manager.startswith(("http://", "https://")):
+        raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
+    from rl_agent.pool.ask import ask
+
     while True:
-        status = fetch_status(options.manager, read_token(options.token_file))
+        status = ask(options.manager, "/status", read_token(options.token_file))
         _show(status, as_json=options.json, is_watching=options.watch is not None)
         if options.watch is None:
             return 0
         time.sleep(options.watch)
+
+
+def _of_run(options: argparse.Namespace) -> int:
+    from rl_agent.engine.ready import is_running, wait_ready
+    from rl_agent.pool import of_run
+    from rl_agent.pool.ask import ask
+
+    plan = read_plan(options.plan)
+    if options.action == "want":
+        of_run.want_newest(plan, os.environ)
+    elif options.action == "status":
+        status = ask(of_run.manager_url(plan), "/status", of_run.token(plan, os.environ))
+        _show(status, as_json=options.json, is_watching=False)
+    else:
+        found = wait_ready(
+            lambda: of_run.probe_manager(plan, os.environ),
+            lambda: is_running(options.pid),
+            options.log,
+            timeout_s=plan.config.engine.start_timeout_s,
+        )
+        print(found.detail, file=sys.stderr)
+    return 0
 
 
 def read_token(path: Path | None) -> str | None:
@@ -58,25 +93,6 @@ def read_token(path: Path | None) -> str | None:
         return next(iter(read_tokens(path)), None)
     except ConfigError as error:
         raise UsageError(f"--token-file: {error}") from error
-
-
-def fetch_status(manager: str, token: str | None) -> dict[str, Any]:
-    """Raises UsageError, RetryLater if the manager does not answer."""
-    if not manager.startswith(("http://", "https://")):
-        raise UsageError(f"--manager {manager}: expected http://HOST:PORT")
-    request = urllib.request.Request(manager.rstrip("/") + "/status")  # noqa: S310 - the scheme was checked
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        words = "the token is missing or wrong" if error.code == 401 else error.reason
-        raise UsageError(f"{manager} answers {error.code}: {words}") from error
-    except (OSError, ValueError) as error:
-        raise RetryLater(f"{manager} does not answer: {error}") from error
 
 
 def _show(status: dict[str, Any], *, as_json: bool, is_watching: bool) -> None:

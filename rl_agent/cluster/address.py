@@ -47,21 +47,29 @@ def interface_name(cluster: Reachable) -> str | None:
     return name if name is not None and name in psutil.net_if_addrs() else None
 
 
-def free_port() -> int:
+def free_port(host: str = "") -> int:
     """A port that nobody listens on now. Whoever wants it takes it soon: nothing reserves it."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def address_towards(host: str, port: int) -> str:
+    """This host's end of the route to another; connecting a datagram socket sends nothing. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        found: str = probe.getsockname()[0]
+        return found
 
 
 def _outward_address() -> str | None:
-    """This host's end of the route to the outside; connecting a datagram socket sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_OUTSIDE)
-        except OSError:  # no route: a machine alone, or a cluster without a way out
-            return None
-        return probe.getsockname()[0]
+    try:
+        return address_towards(*_OUTSIDE)
+    except OSError:  # no route: a machine alone, or a cluster without a way out
+        return None
 
 
 def _address_of_own_name() -> str | None:

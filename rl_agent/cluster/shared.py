@@ -19,6 +19,7 @@ PER_NODE = (
     "weights",
     "wandb",
     "cluster.interface",
+    "pool.local_engine",
     "env_config.server_size",
     "env_config.module_folders",
     "rollout.max_vllm_sessions",
@@ -74,6 +75,7 @@ def joined(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
             "weights": own.weights,
             "wandb": own.wandb,
             "cluster": masters.cluster.model_copy(update={"interface": own.cluster.interface}),
+            "pool": masters.pool.model_copy(update={"local_engine": own.pool.local_engine}),
             "env_config": masters.env_config.model_copy(
                 update={
                     "server_size": own.env_config.server_size,

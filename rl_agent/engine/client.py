@@ -150,13 +150,14 @@ class EngineClient:
 
     def _stamped(self, response: Response, started: float) -> Generation:
         self.response_tokens += len(response.token_ids)
+        lowest, highest = response.weight_versions or (self.weight_version, self.weight_version)
         return Generation(
             token_ids=response.token_ids,
             logprobs=response.logprobs,
             text=response.text,
             finish_reason=response.finish_reason,
-            weight_version_min=self.weight_version,
-            weight_version_max=self.weight_version,
+            weight_version_min=lowest,
+            weight_version_max=highest,
             duration_s=self._clock() - started,
         )
 

@@ -22,6 +22,8 @@ from rl_agent.errors import ConfigError
 from rl_agent.weights.names import WORKER_EXTENSION
 
 PROBE_TIMEOUT_S = 2.0
+VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
+"""What follows `python`; then come the model and vLLM's flags."""
 
 
 class Answer(Enum):
@@ -51,11 +53,17 @@ def data_parallel_size(config: Config, num_gpus: int) -> int:
 
 
 def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
-    """The command of the server; `engine.extra_args` adds to it and wins over it."""
+    """The command of the run's own server, on the newest model."""
+    config = plan.config
+    return engine_argv(plan, resolve_model(config).path, config.engine.host, config.engine.port, python)
+
+
+def engine_argv(plan: Plan, model: str, host: str, port: int, python: str = sys.executable) -> list[str]:
+    """The command of an engine with the run's settings; `engine.extra_args` adds to it and wins over it."""
     config, engine = plan.config, plan.config.engine
     flags: dict[str, Any] = {
-        "host": engine.host,
-        "port": engine.port,
+        "host": host,
+        "port": port,
         "dtype": engine.dtype,
         "max-num-seqs": engine.max_num_seqs,
         "gpu-memory-utilization": engine.gpu_memory_utilization,
@@ -70,11 +78,11 @@ def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
         "enforce-eager": engine.enforce_eager or None,
         "trust-remote-code": config.model.trust_remote_code or None,
         "reasoning-parser": config.model.reasoning_parser,
-        "worker-extension-cls": WORKER_EXTENSION if config.weights.is_inplace else None,
+        "worker-extension-cls": WORKER_EXTENSION if config.loads_weights else None,
     }
     flags |= {name.lstrip("-").replace("_", "-"): value for name, value in engine.extra_args.items()}
     words = [word for name, value in flags.items() for word in _flag_words(name, value)]
-    return [python, "-m", "rl_agent.engine.vllm_serve", resolve_model(config).path, *words]
+    return [python, *VLLM_SERVE, model, *words]
 
 
 def _flag_words(name: str, value: Any) -> list[str]:
@@ -94,8 +102,10 @@ def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, 
     """The server's whole environment: the caller's, the API key, its GPUs, then `engine.extra_env`."""
     key = environ.get(config.engine.api_key_env_var)
     given = {"VLLM_API_KEY": key} if key else {}
+    if config.loads_weights:
+        given |= {"VLLM_SERVER_DEV_MODE": "1"}
     if config.weights.is_inplace:
-        given |= {"VLLM_SERVER_DEV_MODE": "1"} | engine_devices(config, environ)
+        given |= engine_devices(config, environ)
     return {**environ, **given, **config.engine.extra_env}
 
 

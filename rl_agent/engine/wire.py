@@ -39,6 +39,8 @@ class ServedModel:
     """The folder or hub name it was loaded from."""
     max_model_len: int
     """Tokens of prompt and response together."""
+    weight_version: int | None = None
+    """Only a pool says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Response:
     """`stop` or `length`; `abort` where the server itself ended the request."""
     prompt_token_ids: tuple[int, ...] = ()
     """Only where the server rendered the prompt: a chat request."""
+    weight_versions: tuple[int, int] | None = None
+    """Lowest and highest that made a token; only a pool says it."""
 
 
 class _Answer(BaseModel):
@@ -72,11 +76,16 @@ class _Logprobs(_Answer):
     token_logprobs: tuple[float, ...]
 
 
+class _Span(_Answer):
+    weight_version: int
+
+
 class _Choice(_Answer):
     text: str
     token_ids: tuple[int, ...]
     logprobs: _Logprobs
     finish_reason: str
+    weight_versions: tuple[_Span, ...] = ()
 
 
 class _Completion(_Answer):
@@ -95,6 +104,7 @@ class _ChatChoice(_Answer):
     token_ids: tuple[int, ...]
     logprobs: _ChatLogprobs
     finish_reason: str
+    weight_versions: tuple[_Span, ...] = ()
 
 
 class _ChatCompletion(_Answer):
@@ -106,6 +116,7 @@ class _ModelCard(_Answer):
     id: str
     root: str
     max_model_len: int
+    weight_version: int | None = None
 
 
 class _ModelList(_Answer):
@@ -162,7 +173,8 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
 def read_completion(payload: bytes) -> Response:
     """Raises EngineError if the answer is not a completion with token ids and logprobs."""
     choice = _only_choice(_validate(_COMPLETION, payload).choices)
-    return _checked(choice.token_ids, choice.logprobs.token_logprobs, choice.text, choice.finish_reason)
+    response = _checked(choice.token_ids, choice.logprobs.token_logprobs, choice.text, choice.finish_reason)
+    return replace(response, weight_versions=_range(choice.weight_versions))
 
 
 def read_chat_completion(payload: bytes, decode: Callable[[Sequence[int]], str]) -> Response:
@@ -171,7 +183,13 @@ def read_chat_completion(payload: bytes, decode: Callable[[Sequence[int]], str])
     choice = _only_choice(answer.choices)
     logprobs = tuple(token.logprob for token in choice.logprobs.content)
     response = _checked(choice.token_ids, logprobs, decode(choice.token_ids), choice.finish_reason)
-    return replace(response, prompt_token_ids=answer.prompt_token_ids)
+    versions = _range(choice.weight_versions)
+    return replace(response, prompt_token_ids=answer.prompt_token_ids, weight_versions=versions)
+
+
+def _range(spans: tuple[_Span, ...]) -> tuple[int, int] | None:
+    versions = [span.weight_version for span in spans]
+    return (min(versions), max(versions)) if versions else None
 
 
 def read_served_model(payload: bytes) -> ServedModel:
@@ -179,7 +197,7 @@ def read_served_model(payload: bytes) -> ServedModel:
     cards = _validate(_MODEL_LIST, payload).data
     if not cards:
         raise EngineError("the server lists no model at /v1/models")
-    return ServedModel(cards[0].id, cards[0].root, cards[0].max_model_len)
+    return ServedModel(cards[0].id, cards[0].root, cards[0].max_model_len, cards[0].weight_version)
 
 
 def read_pressure(text: str) -> EnginePressure:

@@ -22,7 +22,7 @@ from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import disk
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.runs import Leftover, find_leftovers
-from rl_agent.pool.settings import is_loopback
+from rl_agent.pool.settings import check_settings, is_loopback
 from rl_agent.types import Split, Task
 
 
@@ -87,7 +87,7 @@ def check_log_path(path: Path) -> None:
 
 def check_programs(config: Config, command: Command) -> None:
     wanted = {
-        "vllm": command.rl_phase != "update" and not command.debug_mode,
+        "vllm": starts_engine(config, command),
         "llamafactory": command.rl_phase != "rollout" and config.trainer.kind == "llamafactory",
     }
     for package, is_needed in wanted.items():
@@ -98,10 +98,15 @@ def check_programs(config: Config, command: Command) -> None:
             )
 
 
+def starts_engine(config: Config, command: Command) -> bool:
+    """Whether this node runs an engine of its own."""
+    is_elsewhere = config.is_pooled and not config.pool.local_engine
+    return command.rl_phase != "update" and not command.debug_mode and not is_elsewhere
+
+
 def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
     engine = config.engine
-    serves = command.rl_phase != "update" and not command.debug_mode
-    if not serves or engine.device == "cpu":
+    if not starts_engine(config, command) or engine.device == "cpu":
         return
     if num_gpus == 0:
         raise ConfigError("engine.device=gpu: no GPU is visible; choose engine=cpu trainer=llamafactory_cpu")
@@ -179,9 +184,30 @@ def check_judge(config: Config, command: Command, environ: Mapping[str, str]) ->
         )
 
 
+def check_pool(config: Config, command: Command, ours: set[int], environ: Mapping[str, str]) -> None:
+    """The manager's settings must be right, and its port free on the master."""
+    pool = config.pool
+    check_settings(pool, environ)
+    if command.debug_mode:
+        raise ConfigError(
+            "--debug-mode uses an engine that runs already; with pool=elastic that is pool.local_engine=false"
+        )
+    if config.weights.is_inplace:
+        raise ConfigError("weights=inplace is for one engine without a pool; leave it out with pool=elastic")
+    is_masters = command.rank == 0 and not command.join
+    if is_masters and not is_port_free("pool", pool.host, pool.port) and not (listeners(pool.port) & ours):
+        raise ConfigError(
+            f"pool.port={pool.port} is in use by {describe_listeners(pool.port)};"
+            " stop that program, or choose another port; 0 takes any free one"
+        )
+
+
 def check_engine(config: Config, command: Command, ours: set[int], environ: Mapping[str, str]) -> None:
     """The port must be free (or held by a leftover that will be ended); in debug mode an engine answers."""
     if command.rl_phase == "update":
+        return
+    if config.is_pooled:
+        check_pool(config, command, ours, environ)
         return
     engine = config.engine
     if command.debug_mode:
@@ -194,14 +220,14 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
             f"engine.url={engine.url} names an engine that runs already: that goes with --debug-mode;"
             " the run's own engine listens at engine.host and engine.port"
         )
-    if not is_port_free(engine.host, engine.port) and not (listeners(engine.port) & ours):
+    if not is_port_free("engine", engine.host, engine.port) and not (listeners(engine.port) & ours):
         raise ConfigError(
             f"engine.port={engine.port} is in use by {describe_listeners(engine.port)};"
             " stop that program, choose another port, or use its engine with --debug-mode"
         )
 
 
-def is_port_free(host: str, port: int) -> bool:
+def is_port_free(section: str, host: str, port: int) -> bool:
     """Whether `host:port` can be bound; raises `ConfigError` if `host` is no address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as attempt:
@@ -209,11 +235,11 @@ def is_port_free(host: str, port: int) -> bool:
         try:
             attempt.bind((host, port))
         except socket.gaierror as error:
-            raise ConfigError(f"engine.host={host}: {error.strerror}") from error
+            raise ConfigError(f"{section}.host={host}: {error.strerror}") from error
         except OSError as error:
             if error.errno == 98:  # EADDRINUSE
                 return False
-            raise ConfigError(f"engine.host={host} engine.port={port}: {error.strerror}") from error
+            raise ConfigError(f"{section}.host={host} {section}.port={port}: {error.strerror}") from error
     return True
 
 

@@ -7,10 +7,11 @@ import yaml
 
 from rl_agent.config import Plan
 from rl_agent.engine.server import data_parallel_size, server_argv
-from rl_agent.plan.checks import splits_of
+from rl_agent.plan.checks import splits_of, starts_engine
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import Prepared
+from rl_agent.plan.runs import is_master
 from rl_agent.update.launch import Place, training_command
 from rl_agent.update.render import setup_of
 
@@ -74,11 +75,19 @@ def _machine(prepared: Prepared) -> str:
         f" data parallel {data_parallel_size(plan.config, plan.hardware.num_gpus)}\n"
         f"cores, memory   {plan.hardware.cores}, {plan.hardware.memory_gib} GiB\n"
         f"base model      {machine.model.name} ({size})\n"
-        f"engine          {plan.config.engine.base_url}\n"
+        f"engine          {_engine(plan)}\n"
         f"disk            about {gib(machine.disk.needed)} needed, {gib(machine.disk.free)} free"
         f" at {machine.disk.folder}\n"
         f"left behind     {leftovers}"
     )
+
+
+def _engine(plan: Plan) -> str:
+    pool = plan.config.pool
+    if not plan.config.is_pooled:
+        return plan.config.engine.base_url
+    own = "this node's and any that join" if pool.local_engine else "those that join"
+    return f"{own} the pool at {pool.host}:{pool.port}"
 
 
 def _commands(prepared: Prepared) -> str:
@@ -87,7 +96,11 @@ def _commands(prepared: Prepared) -> str:
     command, iteration = plan.command, prepared.work.iteration if prepared.work else plan.first_iteration
     verb = "python -m rl_agent.cli"
     lines = []
-    if command.rl_phase != "update" and not command.debug_mode:
+    if command.rl_phase != "update" and plan.config.is_pooled and is_master(plan):
+        lines.append(f"{verb} manager --plan PLAN")
+    if starts_engine(plan.config, command):
+        is_pooled = plan.config.is_pooled
+        lines += [f"{verb} join-pool --plan PLAN, at a free port:"] if is_pooled else []
         lines.append(shlex.join(server_argv(plan)))
     for split in splits_of(command):
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")

@@ -8,11 +8,13 @@ import asyncio
 import ctypes
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from rl_agent.cluster.address import free_port
+from rl_agent.engine.server import VLLM_SERVE
 
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 10.0
@@ -37,8 +39,8 @@ class EngineCommand:
             module = ["-m", "sglang.launch_server", "--model-path", model, "--enable-metrics"]
             return [sys.executable, *module, *where, *key, *self.extra]
         # A generation_config.json beside the model would silently change how responses are sampled.
-        plain = ("--model", model, "--generation-config", "vllm")
-        return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *plain, *where, *self.extra]
+        plain = ("--generation-config", "vllm")
+        return [sys.executable, *VLLM_SERVE, model, *plain, *where, *self.extra]
 
     def environ(self) -> dict[str, str]:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}
@@ -99,23 +101,6 @@ class EngineProcess:
 
 def _end_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def own_address(manager_host: str, manager_port: int) -> str:
-    """The address from which this machine reaches the manager."""
-    family, _, _, _, address = socket.getaddrinfo(manager_host, manager_port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        found: str = probe.getsockname()[0]
-        return found
 
 
 def gpu_environment(gpus: str | None, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The manager's settings: `configs/pool/default.yaml` under `key=value` words, checked once."""
+"""The manager's settings: `configs/pool/elastic.yaml` under `key=value` words, checked once."""
 
 import ipaddress
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.pool.records import PoolRules
 
-DEFAULTS = CONFIG_DIR / "pool" / "default.yaml"
+DEFAULTS = CONFIG_DIR / "pool" / "elastic.yaml"
 
 
 def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
@@ -33,11 +33,12 @@ def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfi
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
         raise ConfigError(f"{name}={problem['input']!r}: {problem['msg']}") from error
-    _check(config, environ)
+    check_settings(config, environ)
     return config
 
 
-def _check(config: PoolConfig, environ: Mapping[str, str]) -> None:
+def check_settings(config: PoolConfig, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError for what does not go together, and for an unprotected manager."""
     networks_of("allowed_sender_ips", config.allowed_sender_ips)
     networks_of("allowed_engine_networks", config.allowed_engine_networks)
     if (config.tls_certificate is None) != (config.tls_key is None):

@@ -13,13 +13,14 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.config import Config
+from rl_agent.config import Config, Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
 from rl_agent.env.registry import EnvironmentRegistry
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool import of_run
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout import lead, takeover
 from rl_agent.rollout.collect import account
@@ -50,8 +51,17 @@ class Member(Membership, Protocol):
 
 
 def identify(served: ServedModel, config: Config) -> int:
-    """Weight version of the served model. Raises ConfigError if it is not the one this run wants."""
+    """Weight version of the served model. Raises ConfigError if it is not the one this run wants.
+
+    The run's own pool says its version itself, which may be ahead of the newest folder.
+    """
     wanted = resolve_model(config)
+    if config.is_pooled and served.weight_version is not None:
+        if served.weight_version < wanted.weight_version:
+            raise RetryLater(
+                f"the pool is at weight version {served.weight_version}, not at {wanted.weight_version}"
+            )
+        return served.weight_version
     version = version_served(served.root, config)
     if version is None or version != wanted.weight_version:
         raise ConfigError(
@@ -78,7 +88,7 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
     async with AsyncExitStack() as stack:
         if member.is_master:
             stack.enter_context(takeover.sole_master(paths, header.split, header.iteration))
-        engine = await stack.enter_async_context(_engine_client(config))
+        engine = await stack.enter_async_context(_engine_client(assignment.plan))
         await stack.enter_async_context(registry)
         judge = None
         if config.rollout.reward == "judge":
@@ -138,13 +148,19 @@ def _check_agreement(header: ShardHeader, work: Work) -> None:
         )
 
 
-def _engine_client(config: Config) -> EngineClient:
+def _engine_client(plan: Plan) -> EngineClient:
+    """To the node's engine, or to the pool, which is used like one."""
+    config = plan.config
+    if config.is_pooled:
+        url, key = of_run.manager_url(plan), of_run.token(plan, os.environ)
+    else:
+        url, key = config.engine.base_url, os.environ.get(config.engine.api_key_env_var)
     settings = ClientSettings(
         request_timeout_s=config.rollout.request_timeout_s,
         retries=config.rollout.request_retries,
-        api_key=os.environ.get(config.engine.api_key_env_var),
+        api_key=key,
     )
-    return EngineClient(config.engine.base_url, settings, identify=lambda served: identify(served, config))
+    return EngineClient(url, settings, identify=lambda served: identify(served, config))
 
 
 def _header(assignment: Assignment, sample: Sample, model: ResolvedModel) -> ShardHeader:

@@ -32,6 +32,15 @@ python_of_project() {
   printf '%s\n' "$python"
 }
 
+# Become the project's Python, for scripts that are one command.
+# Usage: exec_python <python arguments…>
+exec_python() {
+  local python
+  python=$(python_of_project)
+  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  exec "$python" "$@"
+}
+
 # Start the process that answers the verbs of this run, so that Python starts once and not in every phase;
 # returns once this node is a member of the run.
 # Usage: start_node

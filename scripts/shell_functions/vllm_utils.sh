@@ -4,17 +4,19 @@
 
 export VLLM_USE_TRITON_FLASH_ATTN=${VLLM_USE_TRITON_FLASH_ATTN:-1}
 ENGINE_STARTS=0   # numbers the server's logs
+ENGINE_LOG=''     # of the last start
 IS_GPU_BUSY=0     # the last start never came to the server: someone else holds the GPU's memory
 
-# One start: the server as a group with its own log, watched until it is ready or dead.
+# One start: the server, or the worker that brings it into the pool, as a group with its own log, watched until
+# it is ready or dead.
 # Usage: start_vllm_once
 start_vllm_once() {
-  local log status=0
+  local status=0
   ENGINE_STARTS=$((ENGINE_STARTS + 1))
-  log=${PLAN[logs]}/vllm-${PLAN[attempt]}-$ENGINE_STARTS.log
-  say "starting the engine; its log is $log"
-  start_group vllm "$PYTHON_BIN" -m rl_agent.cli serve --plan "$PLAN_FILE" >"$log" 2>&1
-  ask engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "$log" || status=$?
+  ENGINE_LOG=${PLAN[logs]}/vllm-${PLAN[attempt]}-$ENGINE_STARTS.log
+  say "starting the engine; its log is $ENGINE_LOG"
+  start_group vllm "$PYTHON_BIN" -m rl_agent.cli "${PLAN[engine_verb]}" --plan "$PLAN_FILE" >"$ENGINE_LOG" 2>&1
+  ask engine --plan "$PLAN_FILE" ready --pid "${PGID_OF[vllm]}" --log "$ENGINE_LOG" || status=$?
   ((status == 0)) || stop_vllm
   return "$status"
 }
@@ -68,6 +70,7 @@ swap_weights() {
 # if a stranger answers, or nothing can be started.
 # Usage: ensure_vllm_running <iteration>
 ensure_vllm_running() {
+  ensure_pool_running
   ask engine --plan "$PLAN_FILE" check --version "$WEIGHT_VERSION"
   [[ $ANSWER != old-version ]] || swap_weights "$1"
   if ((${PLAN[debug_mode]})); then
@@ -75,9 +78,11 @@ ensure_vllm_running() {
     say "the external engine does not serve what it should ($ANSWER): start it on $(readlink -f "${PLAN[model_link]}"), then --resume"
     return 75
   fi
-  [[ -z ${PGID_OF[vllm]:-} || $ANSWER != wanted ]] || return 0
-  stop_vllm
-  start_newest_model "$1"
+  wait_for_pooled_engine
+  if [[ $ANSWER != wanted || (${PLAN[starts_engine]} == 1 && -z ${PGID_OF[vllm]:-}) ]]; then
+    stop_vllm
+    start_newest_model "$1"
+  fi
   ((!PLAN[is_master])) || ask model --plan "$PLAN_FILE" served
 }
 
@@ -93,6 +98,7 @@ start_newest_model() {
   ask rollback --plan "$PLAN_FILE" --if-unserved
   [[ -n $ANSWER ]] || return "$status"
   say "the new model does not start: going back to $ANSWER"
+  ensure_pool_running
   start_vllm "$1"
   WEIGHT_VERSION=-1
 }

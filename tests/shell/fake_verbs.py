@@ -14,12 +14,14 @@ import sys
 import time
 from pathlib import Path
 
+from rl_agent.cli import join_pool as cli_join_pool
 from rl_agent.cli import node
 from rl_agent.cli.__main__ import call as real_call
 from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.plan.runs import groups_dir
+from rl_agent.pool import of_run
 from rl_agent.update import versions
 from rl_agent.weights.settings import store_folder
 
@@ -52,6 +54,17 @@ def serve(plan: Plan, argv: list[str]) -> int:
     engine = plan.config.engine
     answer_forever(engine.host, engine.port, resolve_model(plan.config).path)
     return 0
+
+
+def join_pool(plan: Plan, argv: list[str]) -> int:
+    """The real worker, with a simulated engine in a process of its own."""
+    engine = Path(__file__).resolve().parents[1] / "streaming_engine.py"
+
+    def words(self: of_run.RunEngine, model: str, port: int) -> list[str]:
+        return [sys.executable, str(engine), "--port", str(port), "--root", model]
+
+    of_run.RunEngine.words = words  # type: ignore[method-assign]
+    return cli_join_pool.main(argv[1:])
 
 
 def answer_forever(host: str, port: int, root: str) -> None:
@@ -93,6 +106,9 @@ def rollout(plan: Plan, argv: list[str]) -> int:
     if how == "engine_dies" and not is_begun:
         record = groups_dir(plan) / "vllm"
         os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
+        return 75
+    if how == "manager_dies" and not is_begun:
+        os.kill(int((groups_dir(plan) / "manager").read_text().split()[0]), signal.SIGKILL)
         return 75
     if how == "engine_gone":
         return 75
@@ -163,6 +179,7 @@ def wandb_sync(plan: Plan, argv: list[str]) -> int:
 
 FAKES = {
     "serve": serve,
+    "join-pool": join_pool,
     "rollout": rollout,
     "prepare-update": prepare_update,
     "train": train,

@@ -1,0 +1,31 @@
+"""Small questions to a manager, from whoever does not keep a connection to it."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from rl_agent.errors import ConfigError, RetryLater
+
+TIMEOUT_S = 5.0
+
+
+def ask(url: str, path: str, key: str | None, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A small question to a manager. Raises ConfigError if it refuses, RetryLater if it does not answer."""
+    request = urllib.request.Request(url.rstrip("/") + path)  # noqa: S310 - http or https, by construction
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
+        request.data = json.dumps(body).encode()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        words = "the token is missing or wrong" if error.code == 401 else error.reason
+        raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
+    except (OSError, ValueError) as error:
+        raise RetryLater(f"{url} does not answer: {error}") from error

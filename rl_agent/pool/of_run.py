@@ -1,0 +1,151 @@
+"""The pool of a run (`pool=elastic`): where its manager is, what it serves, how a node's engine joins it.
+
+The master starts the manager, which writes its address into the run's folder; every node reads it there. A
+node's engine is known in the pool by the node's name. Engines that others start join and leave as they like.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yarl import URL
+
+from rl_agent.cluster.address import advertised_address
+from rl_agent.config import Plan, PoolConfig
+from rl_agent.engine.model import resolve_model
+from rl_agent.engine.server import Answer, Probe, data_parallel_size, engine_argv, server_environment
+from rl_agent.errors import DeadlineError, RetryLater
+from rl_agent.files import write_whole
+from rl_agent.plan.runs import is_master
+from rl_agent.pool.ask import ask
+from rl_agent.pool.engine_process import EngineCommand
+from rl_agent.pool.settings import tokens_of
+
+POLL_S = 0.2
+LOOPBACK = "127.0.0.1"
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+
+
+def _file(plan: Plan, ending: str) -> Path:
+    """Each attempt has its own: what an earlier one published is not served by the next."""
+    return plan.paths.run_dir(plan.run_id) / f"pool-{plan.attempt}.{ending}"
+
+
+def manager_settings(plan: Plan) -> PoolConfig:
+    """Of the run's manager: it serves the run's newest model, and goes on after a restart."""
+    model = resolve_model(plan.config)
+    own = {"journal": _file(plan, "jsonl"), "model": model.path, "weight_version": model.weight_version}
+    return plan.config.pool.model_copy(update=own)
+
+
+def announce(plan: Plan, url: str) -> None:
+    """Tell the nodes where the manager listens."""
+    pool, listening = plan.config.pool, URL(url)
+    host = advertised_address(plan.config.cluster) if pool.host in _ANY else pool.host
+    write_whole(_file(plan, "url"), str(listening.with_host(host).origin()) + "\n")
+
+
+def manager_url(plan: Plan) -> str:
+    """Where this node reaches the manager. Raises RetryLater if the master has not started it yet."""
+    try:
+        url = URL(_file(plan, "url").read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        raise RetryLater(f"the manager of run {plan.run_id} has not been started yet") from None
+    is_here = is_master(plan) and plan.config.pool.host in _ANY and url.scheme == "http"
+    return str((url.with_host(LOOPBACK) if is_here else url).origin())
+
+
+def wait_for_manager(plan: Plan) -> str:
+    """`manager_url`, once the master has started it. Raises DeadlineError."""
+    deadline = time.monotonic() + plan.config.cluster.start_timeout_s
+    while True:
+        try:
+            return manager_url(plan)
+        except RetryLater as error:
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{error} (cluster.start_timeout_s)") from None
+            time.sleep(POLL_S)
+
+
+def token(plan: Plan, environ: Mapping[str, str]) -> str | None:
+    return next(iter(tokens_of(plan.config.pool, environ)), None)
+
+
+def worker_name(plan: Plan) -> str:
+    return f"{plan.run_id}/{plan.node}"
+
+
+def capacity(plan: Plan) -> int:
+    return plan.config.engine.max_num_seqs * data_parallel_size(plan.config, plan.hardware.num_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEngine(EngineCommand):
+    """A node's engine, by the settings of the run's `engine` group; on loopback, at any free port."""
+
+    plan: Plan
+
+    def words(self, model: str, port: int) -> list[str]:
+        return engine_argv(self.plan, model, self.host, port)
+
+
+def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
+    variables = server_environment(plan.config, environ)
+    key = variables.get("VLLM_API_KEY")
+    return RunEngine("vllm", LOOPBACK, key, extra=(), environment=variables, plan=plan)
+
+
+def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
+    """What the manager says of this node's engine; where it starts none, of whichever is ready first."""
+    try:
+        url = manager_url(plan)
+        status = ask(url, "/status", token(plan, environ))
+    except RetryLater as error:
+        return Probe(Answer.NOTHING, str(error))
+    wanted = resolve_model(plan.config)
+    if status["weight_version"] < wanted.weight_version:
+        words = (
+            f"the pool is at weight version {status['weight_version']}, not yet at {wanted.weight_version}"
+        )
+        return Probe(Answer.NOT_READY, f"{url}: {words}")
+    return judge_engines(plan, url, status)
+
+
+def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
+    engines = status["engines"]
+    if plan.config.pool.local_engine:
+        engines = [engine for engine in engines if engine["name"] == worker_name(plan)]
+    if not engines:
+        return Probe(Answer.NOTHING, f"{url}: no engine of {plan.node} has joined")
+    ready = [engine for engine in engines if engine["state"] == "ready"]
+    if not ready:
+        said = engines[0]
+        return Probe(Answer.NOT_READY, f"{url}: {said['name']} is {said['state']} {said['reason']}".rstrip())
+    version = ready[0]["weight_version"]
+    names = ", ".join(str(engine["name"]) for engine in ready)
+    return Probe(Answer.WANTED, f"{url}: {names} ready (weight version {version})", version)
+
+
+def probe_manager(plan: Plan, environ: Mapping[str, str]) -> Probe:
+    try:
+        url = manager_url(plan)
+        ask(url, "/status", token(plan, environ))
+    except RetryLater as error:
+        return Probe(Answer.NOTHING, str(error))
+    return Probe(Answer.WANTED, f"the pool's manager listens at {url}")
+
+
+def want_newest(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Let the pool serve the run's newest model; one that is ahead by published weights stays there.
+
+    Raises RetryLater if the manager does not answer.
+    """
+    url, key, wanted = manager_url(plan), token(plan, environ), resolve_model(plan.config)
+    status = ask(url, "/status", key)
+    is_ahead = status["weights_digest"] is not None and status["weight_version"] >= wanted.weight_version
+    if is_ahead or (status["model"], status["weight_version"]) == (wanted.path, wanted.weight_version):
+        return
+    body = {"model": wanted.path, "weight_version": wanted.weight_version, "is_rollback": True}
+    ask(url, "/model", key, body)

@@ -1,0 +1,126 @@
+"""`pool=elastic` in the loop: a real manager, real workers, simulated engines, stubs of rollouts."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.shell.conftest import ROOT, free_port, wait_until
+from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
+
+BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
+ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
+
+
+@pytest.fixture
+def pool():
+    return ("pool=elastic", f"pool.port={free_port()}")
+
+
+def records(harness, attempt=1):
+    journal = harness.log / "runs" / "latest" / f"pool-{attempt}.jsonl"
+    return [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
+    done = harness.run("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "2", *pool)
+
+    assert done.returncode == 0, done.stderr
+    one = ["join-pool", "rollout", "rollout", "prepare-update", "train", "publish"]
+    assert harness.verbs == one * 2
+    wanted = [r["asked"]["weight_version"] for r in records(harness) if r["kind"] == "model"]
+    assert wanted[-1] == 1, "the pool was never told of the model that was published"
+    assert harness.processes() == {}
+
+
+def test_a_manager_that_is_killed_comes_back_and_the_engine_stays(harness, pool):
+    done = harness.run(*ROLLOUT, *pool, FAKE_ROLLOUT="manager_dies")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["join-pool", "rollout", "rollout"]
+    assert "the pool's manager was lost" in done.stderr
+    assert harness.processes() == {}
+
+
+def test_an_engine_that_others_start_is_enough_and_outlives_the_run(harness, pool):
+    process = harness.start(*ROLLOUT, *pool, "pool.local_engine=false")
+    wait_until(lambda: "waiting for an engine to join" in harness.stderr, harness=harness)
+    joined = join(harness, pool)
+    try:
+        assert process.wait(30) == 0, harness.stderr
+        assert joined.poll() is None, "the run ended an engine that is not its own"
+    finally:
+        joined.terminate()
+        joined.communicate(timeout=20)
+    assert harness.verbs == ["rollout"]
+
+
+def join(harness, pool):
+    """A simulated engine without a worker, registered by hand."""
+    engine = [
+        sys.executable,
+        "tests/streaming_engine.py",
+        "--port",
+        "0",
+        "--root",
+        str(harness.home / "model"),
+    ]
+    started = subprocess.Popen(engine, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    url = "http://127.0.0.1:" + started.stdout.readline().strip()
+    manager = "http://127.0.0.1:" + pool[1].partition("=")[2]
+    register = f'{{"name": "mine", "url": "{url}"}}'
+    subprocess.run(["curl", "-sf", "-d", register, manager + "/engines"], check=True, capture_output=True)
+    return started
+
+
+@pytest.mark.parametrize("stop", [interrupt_as_a_terminal_does, subprocess.Popen.terminate])
+def test_a_stopped_run_leaves_neither_manager_nor_engine(harness, pool, stop):
+    process = harness.start(*ROLLOUT, *pool, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+
+    stop(process)
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+
+
+def test_a_killed_driver_leaves_neither_manager_nor_engine(harness, pool):
+    process = harness.start(*ROLLOUT, *pool, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+
+    process.send_signal(signal.SIGKILL)
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+
+
+def test_a_port_in_use_is_said_before_anything_starts(harness, pool):
+    with socket.create_server(("127.0.0.1", int(pool[1].partition("=")[2]))):
+        done = harness.run(*ROLLOUT, *pool)
+
+    assert done.returncode == 78
+    assert pool[1] in done.stderr and "in use by process" in done.stderr
+    assert harness.verbs == []
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("pool.host=0.0.0.0",), "only loopback may be served without a token"),
+        (("--debug-mode",), "with pool=elastic that is pool.local_engine=false"),
+    ],
+)
+def test_what_does_not_go_together_is_said_before_anything_starts(harness, pool, words, problem):
+    done = harness.run(*ROLLOUT, *pool, *words)
+
+    assert done.returncode == 78
+    assert problem in done.stderr
+
+
+def test_a_dry_run_shows_the_manager_and_the_worker(harness, pool):
+    done = harness.run(*BOTH, *pool, "--dry-run")
+
+    assert "rl_agent.cli manager --plan PLAN" in done.stdout
+    assert "rl_agent.cli join-pool --plan PLAN" in done.stdout
+    assert harness.verbs == []
