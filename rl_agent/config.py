@@ -251,6 +251,8 @@ class PoolConfig(Section):
     allowed_sender_ips: tuple[str, ...]
     allowed_engine_networks: tuple[str, ...]
     journal: Path | None
+    journal_interval_s: Seconds
+    journal_compact_mib: Annotated[float, Field(gt=0)]
     model: str | None
     weight_version: Annotated[int, Field(ge=0)]
     lease_s: Seconds

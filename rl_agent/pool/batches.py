@@ -3,20 +3,25 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rl_agent.config import PoolConfig
 from rl_agent.errors import StoreError
 from rl_agent.pool import events
+from rl_agent.pool.continuation import can_continue
 from rl_agent.pool.journal import Journal, read_journal, rewrite_journal
-from rl_agent.pool.records import Order, Request, Weights
+from rl_agent.pool.records import Made, Order, Request, Weights
 from rl_agent.pool.results import (
     Run,
     Submission,
     apply_record,
+    copy_of,
     ended_record,
+    made_of,
+    progress_record,
     records_of,
     sample_of,
     submitted_record,
@@ -47,7 +52,11 @@ class Batches:
         self.runs: dict[str, Run] = {}
         self._serials: dict[str, int] = {}
         """How often a run of that name was dropped: what an earlier one still has in the pool is not ours."""
-        self._journal = Journal(self._path) if self._path else None
+        self._journal = Journal(self._path, config.journal_compact_mib * 2**20) if self._path else None
+        self._saved: dict[str, tuple[int, int]] = {}
+        """How many tokens, and how much text, of each of the pool's requests the journal has."""
+        self._ending = asyncio.Lock()
+        """Held while the journal knows of ends that the runs do not."""
         self._ended: asyncio.Queue[Request] = asyncio.Queue()
         self.pool: Pool = Pool(config, on_ended=self._ended.put_nowait)
 
@@ -66,7 +75,8 @@ class Batches:
         rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs)])
         for run in self.runs.values():
             for submission in sorted(run.open.values(), key=_longest_first):
-                self._hand_over(run.name, submission)
+                self._hand_over(run.name, submission, run.made.get(submission.item.id))
+            run.made.clear()
         open_count = sum(len(run.open) for run in self.runs.values())
         log.info("journal %s: %d runs, %d requests go on", self._path, len(self.runs), open_count)
 
@@ -75,6 +85,7 @@ class Batches:
         async with asyncio.TaskGroup() as jobs:
             if self._journal is not None:
                 jobs.create_task(self._journal.run(), name="write the journal")
+                jobs.create_task(self._journal_progress(self._journal), name="journal progress")
             jobs.create_task(self._record_ends(), name="record results")
 
     async def submit(self, name: str, batch: BatchRequest) -> tuple[int, int]:
@@ -116,12 +127,15 @@ class Batches:
         run.open.clear()
         run.changed.set()
 
-    def _hand_over(self, name: str, submission: Submission) -> None:
+    def _hand_over(self, name: str, submission: Submission, made: Made | None = None) -> None:
         item = submission.item
         left_s = max(0.0, submission.deadline - time.time())
+        pool_id = self._pool_id(name, item.id)
+        if made is not None:
+            self._saved[pool_id] = (len(made.token_ids), len(made.text))
         self.pool.submit(
             Order(
-                request_id=self._pool_id(name, item.id),
+                request_id=pool_id,
                 run=name,
                 prompt_token_ids=item.prompt_token_ids,
                 max_tokens=item.max_tokens,
@@ -130,7 +144,8 @@ class Batches:
                 group=item.group,
                 min_weight_version=item.min_weight_version,
                 expected_tokens=item.expected_tokens,
-            )
+            ),
+            made,
         )
 
     async def _record_ends(self) -> None:
@@ -144,11 +159,46 @@ class Batches:
                 is_ours = int(serial) == self._serials.get(name, 0) and name in self.runs
                 if is_ours and request_id in self.runs[name].open:
                     found.append((name, sample_of(request, request_id, await text_of(request, self.pool))))
-            await self._commit(ended_record(name, sample) for name, sample in found)
-            for name, sample in found:
-                if name in self.runs and sample.id in self.runs[name].open:
-                    self.runs[name].end(sample)
+            async with self._ending:
+                await self._commit(ended_record(name, sample) for name, sample in found)
+                for name, sample in found:
+                    if name in self.runs and sample.id in self.runs[name].open:
+                        self.runs[name].end(sample)
+            for request in ended:
+                self._saved.pop(request.request_id, None)
             self.pool.tell(events.Forgotten(tuple(request.request_id for request in ended)))
+
+    async def _journal_progress(self, journal: Journal) -> None:
+        """Half-generated responses, every `journal_interval_s`; a death loses what came since."""
+        while True:
+            await asyncio.sleep(self._config.journal_interval_s)
+            journal.append(self._new_progress())
+            if journal.is_due:
+                async with self._ending:
+                    journal.compact(self._all_records())
+
+    def _open(self) -> Iterator[tuple[Run, str, Request]]:
+        """Those of which a restarted manager could use the tokens."""
+        for run in self.runs.values():
+            for request_id in run.open:
+                request = self.pool.state.requests.get(self._pool_id(run.name, request_id))
+                if request is not None and request.token_ids and can_continue(request.order.params):
+                    yield run, request_id, request
+
+    def _new_progress(self) -> Iterator[dict[str, Any]]:
+        for run, request_id, request in self._open():
+            start, text_start = self._saved.get(request.request_id, (0, 0))
+            if len(request.token_ids) > start:
+                made = made_of(request, start, text_start)
+                self._saved[request.request_id] = (len(request.token_ids), text_start + len(made.text))
+                yield progress_record(run.name, request_id, made, start, text_start)
+
+    def _all_records(self) -> Iterator[dict[str, Any]]:
+        """What the journal must hold now; read in another thread."""
+        runs = copy_of(self.runs)
+        for run, request_id, request in self._open():
+            runs[run.name].made[request_id] = made_of(request)
+        return chain(_wanted_records(self.pool.state), records_of(runs))
 
     async def _commit(self, records: Iterable[dict[str, Any]]) -> None:
         if self._journal is not None:

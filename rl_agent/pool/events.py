@@ -7,6 +7,7 @@ from rl_agent.pool.records import (
     EngineOffer,
     EngineState,
     Load,
+    Made,
     Order,
     Weights,
     WeightsReport,
@@ -81,6 +82,8 @@ class WeightsWanted:
 @dataclass(frozen=True, slots=True)
 class Submitted:
     order: Order
+    made: Made | None = None
+    """What an earlier manager had of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ request  queued ─► running ─► completed | failed
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -183,6 +184,17 @@ class Order:
     """Engines with an older version do not get it."""
     expected_tokens: int | None = None
     """How long its submitter takes the response to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A response as far as it was journalled."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    text: str
+    spans: Sequence[Span]
+    moves: int
 
 
 @dataclass(slots=True)

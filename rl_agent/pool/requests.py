@@ -2,9 +2,9 @@
 
 from rl_agent.pool import events, poison
 from rl_agent.pool.balance import LengthEstimate
-from rl_agent.pool.continuation import find_stop
+from rl_agent.pool.continuation import find_stop, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Probe
-from rl_agent.pool.records import Engine, Request, RequestState, Span
+from rl_agent.pool.records import Engine, Made, Request, RequestState, Span
 from rl_agent.pool.state import PoolState, end, enqueue, fail, move, release, set_timer
 
 
@@ -16,7 +16,21 @@ def submitted(state: PoolState, event: events.Submitted, now: float, out: list[C
     state.requests[order.request_id] = request
     state.account.submitted += 1
     set_timer(state, order.deadline, "deadline", order.request_id)
+    if event.made is not None and event.made.token_ids:
+        _take_up(request, event.made)
+        if ended := finish_of_tokens(request):
+            end(state, request, RequestState.COMPLETED, now, out, finish=ended)
+            return
     enqueue(state, request)
+
+
+def _take_up(request: Request, made: Made) -> None:
+    """Going on from what an earlier manager had is a move like any other."""
+    request.token_ids.extend(made.token_ids)
+    request.logprobs.extend(made.logprobs)
+    request.texts.append(made.text)
+    request.spans.extend(made.spans)
+    request.moves = made.moves + 1
 
 
 def cancelled(state: PoolState, event: events.Cancelled, now: float, out: list[Command]) -> None:

@@ -4,17 +4,18 @@ A consumer asks for what comes after the last cursor it has taken care of; askin
 everything before, which is then forgotten. So a consumer that remembers its cursor sees each sample exactly
 once, however often it reconnects. Cursors follow from the order of the journal's records alone.
 
-Records: submitted {run, request, holds_group, deadline} · ended {run, sample} · acknowledged {run, cursor}
-· dropped {run}; a rewritten journal begins with run {…} and sample {…}.
+Records: submitted {run, request, holds_group, deadline} · progress {run, id, start, tokens, …} · ended {run,
+sample} · acknowledged {run, cursor} · dropped {run}; a rewritten journal begins with run {…} and sample {…}.
+Each may be applied again on top of what follows from it.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rl_agent.pool.records import Request
+from rl_agent.pool.records import Made, Request, Span
 from rl_agent.pool.wire import BatchItem, Sample, SpanRecord
 
 
@@ -35,6 +36,8 @@ class Run:
     ids: set[str] = field(default_factory=set)
     """Every id ever submitted."""
     open: dict[str, Submission] = field(default_factory=dict)
+    made: dict[str, Made] = field(default_factory=dict)
+    """What the journal has of open responses."""
     held: dict[str, dict[str, Sample]] = field(default_factory=dict)
     """Ended siblings, by group and id, that wait for the rest of their group."""
     group_open: dict[str, int] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class Run:
     def end(self, sample: Sample) -> None:
         """A request ended: its sample is there now, or once its whole group is."""
         submission = self.open.pop(sample.id)
+        self.made.pop(sample.id, None)
         group = submission.item.group
         if not submission.holds_group or group is None:
             self._add(sample)
@@ -92,7 +96,11 @@ def apply_record(runs: dict[str, Run], record: dict[str, Any]) -> None:
     match record["kind"]:
         case "submitted":
             item = BatchItem.model_validate(record["request"])
-            run.submit(Submission(item, record["holds_group"], record["deadline"]))
+            if item.id not in run.open:
+                run.submit(Submission(item, record["holds_group"], record["deadline"]))
+        case "progress":
+            if record["id"] in run.open:
+                run.made[record["id"]] = _grown(run.made.get(record["id"]), record)
         case "ended":
             run.end(Sample.model_validate(record["sample"]))
         case "acknowledged":
@@ -118,6 +126,62 @@ def ended_record(run: str, sample: Sample) -> dict[str, Any]:
     return {"kind": "ended", "run": run, "sample": sample.model_dump()}
 
 
+def _grown(made: Made | None, record: dict[str, Any]) -> Made:
+    """Raises ValueError if tokens before these are missing."""
+    start, text_start = record["start"], record["text_start"]
+    before = made or Made((), (), "", (), 0)
+    if len(before.token_ids) < start or len(before.text) < text_start:
+        raise ValueError(f"tokens up to {start} of {record['id']} are missing")
+    return Made(
+        token_ids=(*before.token_ids[:start], *record["token_ids"]),
+        logprobs=(*before.logprobs[:start], *record["logprobs"]),
+        text=before.text[:text_start] + record["text"],
+        spans=tuple(Span(*span) for span in record["spans"]),
+        moves=record["moves"],
+    )
+
+
+def made_of(request: Request, start: int = 0, text_start: int = 0) -> Made:
+    """Its tokens from `start` on, and its text from `text_start` on."""
+    text = "".join(request.texts)[text_start:]
+    return Made(
+        request.token_ids[start:], request.logprobs[start:], text, tuple(request.spans), request.moves
+    )
+
+
+def progress_record(
+    run: str, request_id: str, made: Made, start: int = 0, text_start: int = 0
+) -> dict[str, Any]:
+    return {
+        "kind": "progress",
+        "run": run,
+        "id": request_id,
+        "start": start,
+        "token_ids": list(made.token_ids),
+        "logprobs": list(made.logprobs),
+        "text_start": text_start,
+        "text": made.text,
+        "spans": [(span.start, span.engine_id, span.weight_version) for span in made.spans],
+        "moves": made.moves,
+    }
+
+
+def copy_of(runs: dict[str, Run]) -> dict[str, Run]:
+    """For another thread to read: records and samples themselves never change."""
+    return {
+        name: replace(
+            run,
+            ids=set(run.ids),
+            open=dict(run.open),
+            made=dict(run.made),
+            held={group: dict(found) for group, found in run.held.items()},
+            group_open=dict(run.group_open),
+            samples=deque(run.samples),
+        )
+        for name, run in runs.items()
+    }
+
+
 def records_of(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
     """The shortest journal that leads to these runs."""
     for run in runs.values():
@@ -136,6 +200,8 @@ def records_of(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
             yield submitted_record(run.name, Submission(item, True, 0.0))
         for submission in run.open.values():
             yield submitted_record(run.name, submission)
+        for request_id, made in run.made.items():
+            yield progress_record(run.name, request_id, made)
         for _, sample in held:
             yield ended_record(run.name, sample)
 

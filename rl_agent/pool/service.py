@@ -29,6 +29,7 @@ from rl_agent.pool.records import (
     EngineOffer,
     EngineState,
     Load,
+    Made,
     Order,
     Request,
     WeightsReport,
@@ -127,8 +128,8 @@ class Pool:
             job = self._keep(offer.engine_id, link)
             self._keepers[offer.engine_id] = self.start(job, f"keep {offer.name}")
 
-    def submit(self, order: Order) -> None:
-        self.tell(events.Submitted(order))
+    def submit(self, order: Order, made: Made | None = None) -> None:
+        self.tell(events.Submitted(order, made))
 
     def cancel(self, request_id: str) -> None:
         self.tell(events.Cancelled(request_id))

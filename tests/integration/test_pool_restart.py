@@ -18,8 +18,8 @@ WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
 
 
 @asynccontextmanager
-async def manager_process(port: int, journal: Path):
-    command = ("-m", "rl_agent.cli", "manager", f"port={port}", f"journal={journal}", *WORDS)
+async def manager_process(port: int, journal: Path, *more: str):
+    command = ("-m", "rl_agent.cli", "manager", f"port={port}", f"journal={journal}", *WORDS, *more)
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, start_new_session=True
     )
