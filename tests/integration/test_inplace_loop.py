@@ -70,7 +70,7 @@ def test_one_engine_serves_what_a_fresh_one_on_the_new_model_does(run, tmp_path)
 
 def test_a_swap_that_fails_or_is_interrupted_costs_no_more_than_a_restart(run):
     process = run.start(*WORDS, "--max-iterations", "3")
-    run.wait_until(lambda: store_of(run).exists(), process, 400)
+    run.wait_until(lambda: run.paths.model_link.exists() and store_of(run).exists(), process, 400)
     os.killpg(process.pid, signal.SIGINT)
     assert run.seconds_until_gone(process) < LIMIT_S
     assert process.returncode == 130
