@@ -19,6 +19,7 @@ from rl_agent.cli.pool import MANAGER, read_token
 from rl_agent.config import Plan
 from rl_agent.errors import UsageError, deliberate
 
+LOOPBACK = "127.0.0.1"
 SUMMARY = "start an engine on this machine and lend it to a pool, until told to leave"
 EXAMPLE = """examples:
   python -m rl_agent.cli join-pool --manager http://10.0.0.1:5000 --token-file pool.token --gpus 0,1
@@ -86,6 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--drain-s", type=float, default=20.0, help="how long a drain may take")
     parser.add_argument("--start-timeout-s", type=float, default=600.0)
+    parser.add_argument(
+        "--transfer",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="of fetching weights and giving them on, instead of configs/worker/default.yaml; repeatable",
+    )
     parser.add_argument("--log", type=Path, help="the engine's output; default: a temporary file")
     return parser
 
@@ -96,6 +104,7 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.pool.engine_process import EngineCommand, gpu_environment
     from rl_agent.pool.notices import SOURCES
     from rl_agent.pool.settings import is_loopback
+    from rl_agent.pool.transfer_settings import load_transfer_settings
     from rl_agent.pool.worker import WorkerSettings
 
     try:
@@ -111,9 +120,11 @@ def _settings(options: argparse.Namespace) -> object:
         raise UsageError(f"--engine-args {options.engine_args!r}: {error}") from error
     is_local = is_loopback(host)
     is_direct = is_local or options.direct is not None
-    address = "127.0.0.1"
-    if is_direct and not is_local:
-        address = options.direct or address_towards(host, port)
+    try:
+        own = LOOPBACK if is_local else address_towards(host, port)
+    except OSError as error:
+        raise UsageError(f"--manager {options.manager}: {error}") from error
+    address = (options.direct or own) if is_direct else LOOPBACK
     name = options.name or _name(options.gpus)
     return WorkerSettings(
         manager=str(manager.origin()),
@@ -125,6 +136,7 @@ def _settings(options: argparse.Namespace) -> object:
             api_key=secrets.token_hex(16) if not is_loopback(address) else None,
             extra=extra,
             environment=gpu_environment(options.gpus, os.environ),
+            loads_weights=options.engine == "vllm" and is_loopback(address),
         ),
         model=options.model,
         is_direct=is_direct,
@@ -134,30 +146,38 @@ def _settings(options: argparse.Namespace) -> object:
         drain_s=options.drain_s,
         notice=SOURCES[options.notice] if options.notice else None,
         log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
+        transfer=load_transfer_settings(options.transfer),
+        address=own,
     )
 
 
 def _settings_of_run(plan: Plan) -> object:
     """A node's own engine in its run's pool."""
+    from rl_agent.cluster.address import address_towards
     from rl_agent.plan.runs import logs_dir
     from rl_agent.pool import of_run
     from rl_agent.pool.settings import is_loopback
+    from rl_agent.pool.transfer_settings import load_transfer_settings
     from rl_agent.pool.worker import WorkerSettings
 
     engine, manager = plan.config.engine, of_run.wait_for_manager(plan)
+    url = URL(manager)
+    is_local = is_loopback(url.host or "")
     return WorkerSettings(
         manager=manager,
         token=of_run.token(plan, os.environ),
         name=of_run.worker_name(plan),
         command=of_run.engine_of(plan, os.environ),
         model=None,
-        is_direct=is_loopback(URL(manager).host or ""),
+        is_direct=is_local,
         capacity=of_run.capacity(plan),
         price_per_hour=0.0,
         start_timeout_s=engine.start_timeout_s,
         drain_s=engine.stop_timeout_s,
         notice=None,
         log=logs_dir(plan) / f"engine-{plan.attempt}.log",
+        transfer=load_transfer_settings(()),
+        address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
     )
 
 

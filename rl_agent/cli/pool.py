@@ -104,6 +104,11 @@ def _show(status: dict[str, Any], *, as_json: bool, is_watching: bool) -> None:
     print(table(status))
 
 
+def _weights_problem(engine: dict[str, Any], status: dict[str, Any]) -> str:
+    is_behind = engine["weight_version"] < status["weight_version"]
+    return str(engine["weights_problem"]) if is_behind else ""
+
+
 def table(status: dict[str, Any]) -> str:
     """The status as lines of text."""
     requests, cost = status["requests"], status["cost"]
@@ -117,18 +122,19 @@ def table(status: dict[str, Any]) -> str:
     ]
     for run in status["runs"]:
         lines.append(f"run {run['name']}  {run['ended']} of {run['submitted']} ended, {run['open']} open")
-    head = ("engine", "state", "running", "tok/s", "tokens", "idle s", "up s", "lease s", "reason")
+    head = ("engine", "state", "weights", "running", "tok/s", "tokens", "idle s", "up s", "lease s", "reason")
     rows = [head] + [
         (
             engine["name"],
             engine["state"] + ("?" if engine["is_doubted"] else ""),
+            f"{engine['weight_version']}" + ("…" if engine["is_fetching_weights"] else ""),
             f"{engine['running']}/{engine['capacity']}",
             f"{engine['tokens_per_s']:.0f}",
             str(engine["useful_tokens"]),
             f"{engine['idle_s']:.0f}",
             f"{engine['up_s']:.0f}",
             f"{engine['lease_left_s']:.1f}",
-            engine["reason"][:60],
+            (engine["reason"] or _weights_problem(engine, status))[:60],
         )
         for engine in status["engines"]
     ]

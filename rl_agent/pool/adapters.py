@@ -15,6 +15,7 @@ import msgspec
 from pydantic_core import to_json
 
 T = TypeVar("T")
+C = TypeVar("C", covariant=True)
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -141,13 +142,42 @@ class _TokenCount:
     def __init__(self) -> None:
         self.seen = 0
 
-    def is_new(self, size: int, usage: _Usage | None) -> bool:
+    def is_new(self, tokens: Sequence[int], logprobs: Sequence[float], usage: _Usage | None) -> bool:
+        size = len(tokens)
+        if size != len(logprobs):
+            raise StreamError(f"{size} tokens with {len(logprobs)} logprobs")
         if usage is not None and usage.completion_tokens <= self.seen and size:
             return False
         self.seen += size
         if usage is not None and usage.completion_tokens != self.seen:
             raise StreamError(f"token {self.seen} came where the engine counts {usage.completion_tokens}")
         return True
+
+
+class _VllmEvent(Protocol[C]):
+    @property
+    def choices(self) -> tuple[C, ...]: ...
+
+    @property
+    def error(self) -> _Error | None: ...
+
+
+def _choice_of(event: _VllmEvent[C]) -> C | None:
+    """The only response of a stream; None in an event that holds none of it. Raises like `_raise_error`."""
+    _raise_error(event.error)
+    return event.choices[0] if event.choices else None
+
+
+_VLLM_STREAM: dict[str, Any] = {
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
+
+
+def _vllm_sampling(max_tokens: int, params: dict[str, Any], stream_interval: int) -> dict[str, Any]:
+    """`params` win over what is stated, lest a model's own defaults slip in; lengths are the pool's."""
+    stated = {"repetition_penalty": 1.0, "stream_interval": stream_interval}
+    return stated | params | {"max_tokens": max_tokens, "logprobs": 0}
 
 
 class VllmCompletions:
@@ -165,18 +195,15 @@ class VllmCompletions:
         stream_interval: int,
     ) -> bytes:
         return to_json(
-            {"skip_special_tokens": False, "repetition_penalty": 1.0, "stream_interval": stream_interval}
-            | params
+            {"skip_special_tokens": False}
+            | _vllm_sampling(max_tokens, params, stream_interval)
             | {
                 "model": model,
                 "prompt": list(prompt),
-                "max_tokens": max_tokens,
                 "request_id": request_id,
-                "logprobs": 0,
                 "return_token_ids": True,
-                "stream": True,
-                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             }
+            | _VLLM_STREAM
         )
 
     def reader(self, *, token_by_token: bool) -> Reader:
@@ -190,14 +217,11 @@ class _CompletionReader:
 
     def read(self, payload: bytes) -> list[Chunk]:
         event = _validate(_COMPLETION, payload)
-        _raise_error(event.error)
-        if not event.choices:
+        choice = _choice_of(event)
+        if choice is None:
             return []
-        choice = event.choices[0]
-        tokens = choice.token_ids or ()
-        logprobs = choice.logprobs.token_logprobs if choice.logprobs else ()
-        _check_lengths(tokens, logprobs)
-        if not self._count.is_new(len(tokens), event.usage):
+        tokens, logprobs = choice.token_ids or (), choice.logprobs.token_logprobs if choice.logprobs else ()
+        if not self._count.is_new(tokens, logprobs, event.usage):
             return []
         if self._token_by_token and len(tokens) > 1 and choice.logprobs:
             return _split(choice, tokens, logprobs, choice.logprobs.text_offset)
@@ -235,18 +259,13 @@ class VllmTokens:
         request_id: str,
         stream_interval: int,
     ) -> bytes:
-        sampling = {"repetition_penalty": 1.0, "stream_interval": stream_interval} | params
-        sampling |= {"max_tokens": max_tokens, "logprobs": 0}
-        return to_json(
-            {
-                "model": model,
-                "token_ids": list(prompt),
-                "request_id": request_id,
-                "sampling_params": sampling,
-                "stream": True,
-                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-            }
-        )
+        body = {
+            "model": model,
+            "token_ids": list(prompt),
+            "request_id": request_id,
+            "sampling_params": _vllm_sampling(max_tokens, params, stream_interval),
+        }
+        return to_json(body | _VLLM_STREAM)
 
     def reader(self, *, token_by_token: bool) -> Reader:
         return _TokensReader()
@@ -258,16 +277,13 @@ class _TokensReader:
 
     def read(self, payload: bytes) -> list[Chunk]:
         event = _validate(_TOKENS, payload)
-        _raise_error(event.error)
-        if not event.choices:
+        choice = _choice_of(event)
+        if choice is None:
             return []
-        choice = event.choices[0]
-        tokens = choice.token_ids or ()
-        logprobs = tuple(entry.logprob for entry in choice.logprobs.content) if choice.logprobs else ()
-        _check_lengths(tokens, logprobs)
-        if not self._count.is_new(len(tokens), event.usage):
-            return []
-        return [Chunk(tokens, logprobs, "", choice.finish_reason)]
+        entries = choice.logprobs.content if choice.logprobs else ()
+        tokens, logprobs = choice.token_ids or (), tuple(entry.logprob for entry in entries)
+        is_new = self._count.is_new(tokens, logprobs, event.usage)
+        return [Chunk(tokens, logprobs, "", choice.finish_reason)] if is_new else []
 
 
 class Sglang:
@@ -378,8 +394,3 @@ def _raise_error(error: _Error | None) -> None:
 def is_refusal(status: int) -> bool:
     """Whether an HTTP status puts the fault with the request; too busy and too slow do not."""
     return 400 <= status < 500 and status not in (401, 403, 404, 408, 409, 425, 429)
-
-
-def _check_lengths(tokens: Sequence[int], logprobs: Sequence[float]) -> None:
-    if len(tokens) != len(logprobs):
-        raise StreamError(f"{len(tokens)} tokens with {len(logprobs)} logprobs")

@@ -193,7 +193,7 @@ class PoolApi:
         for source in asked.sources:
             check_source(URL(source).host or "")
         is_accepted = takes(self._pool.state, weights_of(asked))
-        if is_accepted:
+        if is_accepted and weights_of(asked) != self._pool.state.weights:
             await self._batches.want(asked)
         answer = WeightsAnswer(weight_version=self._pool.state.weight_version, is_accepted=is_accepted)
         return web.json_response(answer.model_dump())

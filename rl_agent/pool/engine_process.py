@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rl_agent.cluster.address import free_port
 from rl_agent.engine.server import VLLM_SERVE
+from rl_agent.weights.names import WORKER_EXTENSION
 
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 10.0
@@ -31,6 +32,8 @@ class EngineCommand:
     api_key: str | None
     extra: tuple[str, ...]
     environment: Mapping[str, str]
+    loads_weights: bool = False
+    """Whether it takes new weights as it runs: by routes that ask for no key, so on loopback only."""
 
     def words(self, model: str, port: int) -> list[str]:
         where = ("--host", self.host, "--port", str(port))
@@ -40,11 +43,13 @@ class EngineCommand:
             return [sys.executable, *module, *where, *key, *self.extra]
         # A generation_config.json beside the model would silently change how responses are sampled.
         plain = ("--generation-config", "vllm")
-        return [sys.executable, *VLLM_SERVE, model, *plain, *where, *self.extra]
+        loader = ("--worker-extension-cls", WORKER_EXTENSION) if self.loads_weights else ()
+        return [sys.executable, *VLLM_SERVE, model, *plain, *loader, *where, *self.extra]
 
     def environ(self) -> dict[str, str]:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}
-        return {**self.environment, **key}
+        mode = {"VLLM_SERVER_DEV_MODE": "1"} if self.loads_weights else {}
+        return {**self.environment, **key, **mode}
 
 
 class EngineProcess:

@@ -6,7 +6,7 @@ node's engine is known in the pool by the node's name. Engines that others start
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def capacity(plan: Plan) -> int:
 class RunEngine(EngineCommand):
     """A node's engine, by the settings of the run's `engine` group; on loopback, at any free port."""
 
-    plan: Plan
+    plan: Plan = field(kw_only=True)
 
     def words(self, model: str, port: int) -> list[str]:
         return engine_argv(self.plan, model, self.host, port)
@@ -94,7 +94,7 @@ class RunEngine(EngineCommand):
 def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
     variables = server_environment(plan.config, environ)
     key = variables.get("VLLM_API_KEY")
-    return RunEngine("vllm", LOOPBACK, key, extra=(), environment=variables, plan=plan)
+    return RunEngine("vllm", LOOPBACK, key, (), variables, loads_weights=True, plan=plan)
 
 
 def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:

@@ -3,38 +3,44 @@
 import ipaddress
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
-from rl_agent.config import PoolConfig
+from rl_agent.config import PoolConfig, Section
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.pool.records import PoolRules
 
+S = TypeVar("S", bound=Section)
 DEFAULTS = CONFIG_DIR / "pool" / "elastic.yaml"
 
 
 def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
     """Raises ConfigError for a word or value that does not fit, and for an unprotected manager."""
-    values: dict[str, Any] = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
+    config = read_settings(DEFAULTS, PoolConfig, words)
+    check_settings(config, environ)
+    return config
+
+
+def read_settings(defaults: Path, kind: type[S], words: Sequence[str]) -> S:
+    """A file of defaults under `key=value` words. Raises ConfigError."""
+    values: dict[str, Any] = yaml.safe_load(defaults.read_text(encoding="utf-8"))
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(f"{word}: expected key=value, for example port=5001")
-        if key not in PoolConfig.model_fields:
-            known = ", ".join(PoolConfig.model_fields)
+        if key not in kind.model_fields:
+            known = ", ".join(kind.model_fields)
             raise ConfigError(f"{word}: there is no key {key}; there are {known}")
         values[key] = yaml.safe_load(value) if value else None
     try:
-        config = PoolConfig.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
         raise ConfigError(f"{name}={problem['input']!r}: {problem['msg']}") from error
-    check_settings(config, environ)
-    return config
 
 
 def check_settings(config: PoolConfig, environ: Mapping[str, str]) -> None:

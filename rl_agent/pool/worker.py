@@ -10,6 +10,8 @@ connection over which requests come (`tunnel`), and the engine listens on loopba
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,14 @@ from yarl import URL
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.engine_process import EngineCommand, EngineProcess, describe_exit
+from rl_agent.pool.engine_weights import EngineWeights
+from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
+from rl_agent.pool.transfer_settings import TransferSettings
 from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
 from rl_agent.pool.worker_tunnel import WorkerTunnel
+from rl_agent.weights.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +37,7 @@ CALL_TIMEOUT_S = 3.0
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
 LOG_LINES = 15
+TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it is no vLLM on loopback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,9 @@ class WorkerSettings:
     drain_s: float
     notice: NoticeSource | None
     log: Path
+    transfer: TransferSettings
+    address: str
+    """Where other hosts of the pool reach this one, for the weights that it gives on."""
 
 
 class EngineDied(Exception):
@@ -70,6 +80,8 @@ class Worker:
         self._has_warned = False
         self._model = settings.model
         self._jobs: asyncio.TaskGroup | None = None
+        self._weights: EngineWeights | None = None
+        self._host: HostWeights | None = None
 
     async def run(self, leaving: asyncio.Event) -> None:
         """Serve until `leaving` is set, then leave in order.
@@ -78,7 +90,10 @@ class Worker:
         was never there.
         """
         notice = None
-        async with asyncio.TaskGroup() as jobs:
+        async with AsyncExitStack() as stack:
+            if self._settings.command.loads_weights:
+                self._host = stack.enter_context(HostWeights(self._settings.transfer, self._settings.address))
+            jobs = await stack.enter_async_context(asyncio.TaskGroup())
             self._jobs = jobs
             if self._settings.notice is not None:
                 notice = jobs.create_task(self._watch_notice(self._settings.notice, leaving))
@@ -104,7 +119,8 @@ class Worker:
             link = self._link(engine)
             await self._wait_started(engine, link, leaving)
             if not leaving.is_set():
-                await self._stay(engine, link, leaving)
+                async with self._following_weights(engine):
+                    await self._stay(engine, link, leaving)
                 await self._say_left("left in order", is_crash=False)
         except EngineDied as error:
             self._failures += 1
@@ -117,6 +133,27 @@ class Worker:
             await self._say_left(str(error), is_crash=False)
         finally:
             await engine.end()
+
+    @asynccontextmanager
+    async def _following_weights(self, engine: EngineProcess) -> AsyncIterator[None]:
+        """Meanwhile the engine is given what the pool publishes, if it can take it."""
+        if self._host is None:
+            yield
+            return
+        assert self._jobs is not None
+        timeout_s = self._settings.transfer.load_timeout_s
+        server = VllmServer(self._session, self._engine_url(engine), timeout_s=timeout_s)
+        self._weights = EngineWeights(self._host, server, self._say_weights)
+        self._follow_weights = self._jobs.create_task(self._weights.run(), name="weights")
+        try:
+            yield
+        finally:
+            self._follow_weights.cancel()
+            self._weights = None
+
+    async def _say_weights(self) -> None:
+        body = {"weights": self._weights.report()} if self._weights is not None else {}
+        await self._call("POST", f"engines/{self._engine_id}/beat", body)
 
     def _link(self, engine: EngineProcess) -> EngineLink:
         key = self._settings.command.api_key
@@ -143,6 +180,8 @@ class Worker:
     def _check_alive(self, engine: EngineProcess) -> None:
         if engine.exit_status is not None:
             raise EngineDied(f"its process ended with {describe_exit(engine.exit_status)}")
+        if self._weights is not None and self._follow_weights.done():
+            raise EngineDied(f"it holds no whole version of the weights: {self._follow_weights.result()}")
 
     async def _stay(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Registered and beating until told to leave. Raises EngineDied, ModelChanged."""
@@ -178,11 +217,12 @@ class Worker:
         assert self._jobs is not None
         watch_death = self._jobs.create_task(engine.wait(), name="engine's end")
         watch_leave = self._jobs.create_task(leaving.wait(), name="leave")
+        watched: list[asyncio.Task[Any]] = [watch_death, watch_leave]
+        if self._weights is not None:
+            watched.append(self._follow_weights)
         try:
             while not leaving.is_set() and await self._beat(engine, link):
-                await asyncio.wait(
-                    (watch_death, watch_leave), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                await asyncio.wait(watched, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
                 self._check_alive(engine)
         finally:
             watch_death.cancel()
@@ -197,15 +237,28 @@ class Worker:
             log.warning("engine %s does not answer: %s", self._settings.name, error)
             return True
         report = {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use} if load else None
-        status, payload = await self._call("POST", f"engines/{self._engine_id}/beat", {"load": report})
+        body = {"load": report, "weights": self._weights_report()}
+        status, payload = await self._call("POST", f"engines/{self._engine_id}/beat", body)
         if status == 200:
-            self._failures = 0
-            self._follow(BeatAnswer.model_validate(payload), engine)
+            answer = BeatAnswer.model_validate(payload)
+            if answer.state == "ready":
+                self._failures = 0
+            self._follow(answer, engine)
+        if status == 404 and self._weights is not None and self._weights.problem:
+            raise EngineDied(f"the pool gave it up: {self._weights.problem}")
         return status != 404
+
+    def _weights_report(self) -> dict[str, Any]:
+        return self._weights.report() if self._weights is not None else {"problem": TAKES_NO_WEIGHTS}
 
     def _follow(self, wanted: BeatAnswer, engine: EngineProcess) -> None:
         """Raises ModelChanged if the pool wants another model and this worker may serve any."""
-        if wanted.state != "loading" or wanted.model == engine.model:
+        if self._weights is not None:
+            self._weights.offer(wanted.weights)
+        has_strange_weights = (
+            self._weights is not None and self._weights.holds_loaded and wanted.weights is None
+        )
+        if wanted.state != "loading" or (wanted.model == engine.model and not has_strange_weights):
             return
         if self._settings.model is None or wanted.weight_version > 0:
             raise ModelChanged(f"the pool wants {wanted.model} (version {wanted.weight_version})")
@@ -221,6 +274,7 @@ class Worker:
             "capacity": settings.capacity,
             "price_per_hour": settings.price_per_hour,
             "has_worker": True,
+            "weights": self._weights_report(),
         }
         if settings.is_direct:
             body |= {"url": self._engine_url(engine), "api_key": settings.command.api_key}

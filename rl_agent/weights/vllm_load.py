@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +51,16 @@ class VllmServer:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def load(self, snapshot: Snapshot, *, previous: Snapshot | None) -> LoadReport:
+    async def load(
+        self,
+        snapshot: Snapshot,
+        *,
+        previous: Snapshot | None,
+        on_loaded: Callable[[], Awaitable[None]] | None = None,
+    ) -> LoadReport:
         """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
 
+        `on_loaded` is called once it is loaded and before the first token is made with it.
         Whoever cancels this leaves the server paused; the next load takes it on from there.
         """
         await asyncio.to_thread(_verify, snapshot)
@@ -68,7 +76,12 @@ class VllmServer:
         except WeightsError as error:
             await self._go_back(previous, error)
             raise
-        await self._post("/resume")
+        if on_loaded is not None:
+            await on_loaded()
+        try:
+            await self._post("/resume")
+        except WeightsError as error:
+            raise TornEngine(f"{self._url}: has the new version and does not go on: {error}") from error
         return LoadReport(
             weight_version=snapshot.weight_version,
             pause_s=time.monotonic() - began,

@@ -16,6 +16,7 @@ from rl_agent.errors import ConfigError, RetryLater, deliberate
 from rl_agent.pool import frames
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.notices import NoticeSource
+from rl_agent.pool.transfer_settings import load_transfer_settings
 from rl_agent.pool.worker import Worker, WorkerSettings
 from tests.pool_setup import expected, manager
 
@@ -28,7 +29,8 @@ class SimulatedCommand(EngineCommand):
 
 
 def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
-    command = SimulatedCommand("vllm", "127.0.0.1", None, more.pop("extra", ()), os.environ)
+    loads = more.pop("loads_weights", False)
+    command = SimulatedCommand("vllm", "127.0.0.1", None, more.pop("extra", ()), os.environ, loads)
     values = {
         "manager": pool_url,
         "token": None,
@@ -42,6 +44,8 @@ def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
         "drain_s": 5.0,
         "notice": None,
         "log": folder / "engine.log",
+        "transfer": load_transfer_settings([f"store={folder}"]),
+        "address": "127.0.0.1",
     }
     return WorkerSettings(**(values | more))
 

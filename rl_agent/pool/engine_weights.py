@@ -1,0 +1,137 @@
+"""The weights in one engine, from its start to its end: what the pool wants, fetched and loaded as it runs.
+
+    beat's answer ─► wanted ─► fetched, beside the engine ─► paused, loaded, verified ─► said ─► resumed
+                       ▲                │ fails: the old version goes on, tried again after a pause
+                       └────────────────┘ a newer one is wanted: the fetch of the stale one is ended
+
+The manager is told of a version before the engine resumes with it, so that no token is marked with the one
+before. An engine that holds no whole version any more is given up: `run` returns why.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any
+
+from rl_agent.errors import WeightsError
+from rl_agent.pool.host_weights import HostWeights
+from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.store import Snapshot
+from rl_agent.weights.vllm_load import TornEngine, VllmServer
+
+log = logging.getLogger(__name__)
+LONGEST_PAUSE_S = 30.0
+
+
+class EngineWeights:
+    """`say` tells the manager what `report` says now."""
+
+    def __init__(self, host: HostWeights, server: VllmServer, say: Callable[[], Awaitable[object]]) -> None:
+        self._host = host
+        self._server = server
+        self._say = say
+        self._wanted: WeightsOffer | None = None
+        self._news = asyncio.Event()
+        self._loaded: Snapshot | None = None
+        self._held = ExitStack()
+        self._is_fetching = False
+        self._problem = ""
+        self._failures = 0
+        self._is_pausing = False
+
+    @property
+    def holds_loaded(self) -> bool:
+        """Whether it serves other weights than it was started with."""
+        return self._loaded is not None
+
+    @property
+    def problem(self) -> str:
+        return self._problem
+
+    def report(self) -> dict[str, Any]:
+        """The `weights` of a beat."""
+        loaded = self._loaded
+        return {
+            "weight_version": loaded.weight_version if loaded else None,
+            "digest": loaded.manifest.digest if loaded else None,
+            "source": self._host.source,
+            "is_fetching": self._is_fetching,
+            "problem": self._problem,
+        }
+
+    def offer(self, offer: WeightsOffer | None) -> None:
+        """What the pool wants now, from the answer to a beat."""
+        is_other = _content(offer) != _content(self._wanted)
+        if self._is_fetching and not is_other:
+            return
+        if self._is_fetching:
+            self._host.stop()
+        self._wanted = offer
+        if self._needs(offer) and (is_other or not self._is_pausing):
+            self._news.set()
+
+    def _needs(self, offer: WeightsOffer | None) -> bool:
+        loaded = self._loaded
+        has_it = loaded is not None and (loaded.weight_version, loaded.manifest.digest) == _content(offer)
+        return offer is not None and bool(offer.sources) and not has_it
+
+    async def run(self) -> str:
+        """Follow what is offered, until cancelled; returns why if the engine has to be started again."""
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                offer = self._wanted
+                if offer is None or not self._needs(offer):
+                    continue
+                try:
+                    await self._bring(offer)
+                except TornEngine as error:
+                    return str(error)
+                except WeightsError as error:
+                    if _content(self._wanted) == _content(offer):
+                        await self._fail(offer, str(error))
+        finally:
+            self._host.stop()
+            self._held.close()
+
+    async def _bring(self, offer: WeightsOffer) -> None:
+        self._is_fetching = True
+        try:
+            await self._host.fetch(offer)
+        finally:
+            self._is_fetching = False
+        with ExitStack() as stack:
+            snapshot = stack.enter_context(self._host.hold(offer.weight_version))
+            previous = self._loaded
+            if previous is not None and not previous.folder.exists():
+                previous = None  # of a history that this pool has left
+
+            async def say_loaded() -> None:
+                self._loaded, self._problem = snapshot, ""
+                await self._say()
+
+            done = await self._server.load(snapshot, previous=previous, on_loaded=say_loaded)
+            self._held.close()
+            self._held = stack.pop_all()
+        self._failures = 0
+        log.info("weight version %d serves after %.2f s of pause", done.weight_version, done.pause_s)
+
+    async def _fail(self, offer: WeightsOffer, problem: str) -> None:
+        self._failures += 1
+        self._problem = problem[:500]
+        log.warning("weight version %d (try %d): %s", offer.weight_version, self._failures, problem)
+        await self._say()
+        self._is_pausing = True
+        try:
+            async with asyncio.timeout(min(LONGEST_PAUSE_S, 0.5 * 2.0**self._failures)):
+                await self._news.wait()  # a newer version is tried at once
+        except TimeoutError:
+            self._news.set()
+        finally:
+            self._is_pausing = False
+
+
+def _content(offer: WeightsOffer | None) -> tuple[int, str] | None:
+    return (offer.weight_version, offer.digest) if offer is not None else None

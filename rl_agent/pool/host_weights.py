@@ -1,0 +1,175 @@
+"""The weight versions on a worker's host: fetched, verified, given on to other hosts while they come.
+
+They lie in a folder of this worker alone, in shared memory where there is any, and go with it; what a worker
+that was killed left is removed by the next one of the same user.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from yarl import URL
+
+from rl_agent.errors import WeightsError
+from rl_agent.pool.transfer_settings import TransferSettings
+from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.receive import Announcement, Receiver
+from rl_agent.weights.server import WeightServer
+from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source_tcp import TcpSource
+from rl_agent.weights.store import Snapshot, SnapshotStore
+
+log = logging.getLogger(__name__)
+PREFIX = "rl-agent-worker-"
+KEPT = 2
+"""The version that is served, also as the base of the next difference, and the one before to go back to."""
+NEW_FOLDER_S = 60.0
+
+
+class HostWeights:
+    """A context manager. One version is fetched at a time; `address` is where other hosts reach this one."""
+
+    def __init__(self, settings: TransferSettings, address: str) -> None:
+        self._settings = settings
+        self._address = address
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
+        self._stop = threading.Event()
+        self._server: WeightServer | None = None
+        self._token = ""
+
+    def __enter__(self) -> "HostWeights":
+        base = self._settings.base
+        base.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(base)
+        self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.shutdown()
+        self._close()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    @property
+    def source(self) -> str | None:
+        """Where this host gives on what it has; None before the first version was announced."""
+        if self._server is None:
+            return None
+        host, port = self._server.address
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
+        return self._store.hold(weight_version)
+
+    def stop(self) -> None:
+        """End the fetch that is under way."""
+        self._stop.set()
+
+    async def fetch(self, offer: WeightsOffer) -> int:
+        """Have the version here, verified. Raises WeightsError; what was fetched stays for the next try."""
+        loop = asyncio.get_running_loop()
+        self._stop = stop = threading.Event()
+        try:
+            return await loop.run_in_executor(self._thread, self._fetch, offer, stop)
+        except OSError as error:
+            raise WeightsError(f"{self._root}: {error}") from error
+        finally:
+            stop.set()
+
+    def _fetch(self, offer: WeightsOffer, stop: threading.Event) -> int:
+        self._serve(offer)
+        began = time.monotonic()
+        announced = Announcement(offer.weight_version, offer.digest)
+        timeout_s = self._settings.transfer_timeout_s
+        sources = [self._source(source, offer) for source in offer.sources]
+        snapshot, report = self._receiver.receive(announced, sources, timeout_s=timeout_s, stop=stop)
+        way = f"{report.deltas} differences" if report.deltas else "whole"
+        log.info(
+            "weight version %d is here (%s, %.1f MB in %.1f s from %d hosts)",
+            snapshot.weight_version,
+            way,
+            report.fetched_bytes / 1e6,
+            time.monotonic() - began,
+            len(report.by_source),
+        )
+        return snapshot.weight_version
+
+    def _source(self, text: str, offer: WeightsOffer) -> TcpSource:
+        url = URL(text)
+        if url.host is None or url.port is None:
+            raise WeightsError(f"{text}: is no address of a source")
+        return TcpSource(url.host, url.port, offer.transfer_token.encode(), self._settings.idle_timeout_s)
+
+    def _serve(self, offer: WeightsOffer) -> None:
+        """Listen under the token of the transfers; begin anew if what is here is of another history."""
+        newest = self._store.newest
+        is_other = newest is not None and (
+            newest.weight_version > offer.weight_version
+            or (newest.weight_version == offer.weight_version and newest.manifest.digest != offer.digest)
+        )
+        if is_other:
+            self._close()
+            shutil.rmtree(self._root)
+            self._root.mkdir(mode=0o700)
+            self._open()
+        if self._server is not None and self._token != offer.transfer_token:
+            self._end_server()
+        if self._server is None:
+            settings = self._settings.serve(self._address)
+            try:
+                server = WeightServer(self._shelf, offer.transfer_token.encode(), settings)
+            except OSError as error:
+                raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
+            self._server, self._token = server.__enter__(), offer.transfer_token
+
+    def _open(self) -> None:
+        self._store = SnapshotStore(self._root, keep_versions=KEPT)
+        self._shelf = Shelf(self._store)
+        self._receiver = Receiver(self._store, self._shelf, self._settings.receive())
+
+    def _close(self) -> None:
+        self._end_server()
+        self._store.close()
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.__exit__(None, None, None)
+            self._server = None
+
+
+def remove_abandoned(base: Path) -> None:
+    """Folders of workers of this user that do not run any more."""
+    for folder in base.glob(PREFIX + "*"):
+        try:
+            status = folder.stat()
+            if status.st_uid == os.getuid() and not _is_in_use(folder, time.time() - status.st_mtime):
+                log.info("removing %s, which an earlier worker left", folder)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # it goes away, or is not to be read
+            continue
+
+
+def _is_in_use(folder: Path, age_s: float) -> bool:
+    try:
+        descriptor = os.open(folder / "owner.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return age_s < NEW_FOLDER_S  # its owner is about to lock it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

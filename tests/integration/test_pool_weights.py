@@ -1,0 +1,233 @@
+"""A worker's side of weights over real transfers, with the routes of an engine simulated."""
+
+import asyncio
+import os
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rl_agent.pool.engine_weights import EngineWeights
+from rl_agent.pool.host_weights import PREFIX, HostWeights
+from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.wire import WeightsOffer, WeightsState
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.sources import StateDict
+from rl_agent.weights.vllm_load import VllmServer
+from tests.integration.test_pool_worker import engine_pids, worker
+from tests.pool_setup import manager
+from tests.unit.test_weights_vllm import FakeServer
+from tests.unit.weight_versions import open_store, random_state, settings, small_step
+from tests.weight_transfers import SERVER, TOKEN, host
+
+QUICK = ("piece_timeout_s=5", "retries=1", "retry_pause_s=0.01", "transfer_timeout_s=20", "load_timeout_s=10")
+
+
+class Engine(FakeServer):
+    """Notes which versions it was resumed with."""
+
+    def __init__(self, failing=()):
+        super().__init__(failing)
+        self.served = []
+
+    async def answer(self, request):
+        answer = await super().answer(request)
+        if request.path == "/resume":
+            self.served.append(self.weight_version)
+        return answer
+
+
+class Trainer:
+    """Publishes versions, each a small step from the one before."""
+
+    def __init__(self, sender, state):
+        self.sender, self.state = sender, state
+        self.publisher = Publisher(sender.store, settings())
+
+    def publish(self, version, seed=0):
+        if version > 1:
+            self.state = small_step(self.state, version + seed)
+        self.publisher.publish(version, StateDict.of(self.state))
+
+    def offer(self, version, *sources):
+        with self.sender.store.hold(version) as snapshot:
+            digest = snapshot.manifest.digest
+        own = "tcp://{}:{}".format(*self.sender.server.address)
+        return WeightsOffer(
+            weight_version=version,
+            digest=digest,
+            transfer_token=TOKEN.decode(),
+            sources=sources or (own,),
+        )
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
+        yield Trainer(sender, random_state())
+
+
+@asynccontextmanager
+async def following(folder, engine):
+    """An engine and what brings weights into it; `said` are the reports in the order they were sent."""
+    app = web.Application()
+    app.router.add_post("/{route}", engine.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    said = []
+    folder.mkdir(exist_ok=True)
+    transfer = load_transfer_settings([*QUICK, f"store={folder}"])
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+        with HostWeights(transfer, "127.0.0.1") as here:
+            server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
+
+            async def say():
+                WeightsState.model_validate(weights.report())
+                said.append((weights.report(), engine.is_paused))
+
+            weights = EngineWeights(here, server, say)
+            job = jobs.create_task(weights.run())
+            try:
+                yield weights, said, job
+            finally:
+                job.cancel()
+                await asyncio.wait([job])
+    await runner.cleanup()
+
+
+async def until(condition, limit_s=20.0):
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for is not an event
+            await asyncio.sleep(0.01)
+
+
+def serves(weights, version):
+    return lambda: weights.report()["weight_version"] == version
+
+
+async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tmp_path, trainer):
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        for version in (1, 2, 3):
+            trainer.publish(version)
+            offer = trainer.offer(version)
+            weights.offer(offer)
+            await until(lambda version=version: engine.served[-1:] == [version])
+            report, was_paused = said[-1]
+            assert (report["weight_version"], report["digest"]) == (version, offer.digest)
+            assert was_paused, "the manager was told after tokens of the new version could come"
+    assert engine.served == [1, 2, 3]
+    assert not list((tmp_path / "worker").glob(PREFIX + "*"))
+
+
+async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetch(tmp_path, trainer):
+    trainer.state = random_state(rows=200_000)
+    for version in (1, 2):
+        trainer.publish(version)
+    engine = Engine()
+    slow = replace(SERVER, bytes_per_s=2e6)
+    with host(open_store(tmp_path / "slow"), server=slow) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=200_000)))
+        async with following(tmp_path / "worker", engine) as (weights, said, _):
+            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+            await until(lambda: weights.report()["is_fetching"])
+            began = time.monotonic()
+            weights.offer(trainer.offer(2))
+            await until(serves(weights, 2))
+            assert time.monotonic() - began < 5, "the stale fetch takes 6 s and was waited for"
+    assert engine.served == [2]
+    assert not any(report["problem"] for report, _ in said)
+
+
+async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trainer):
+    trainer.publish(1)
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        weights.offer(trainer.offer(1, "tcp://127.0.0.1:9"))
+        await until(lambda: said)
+        assert "127.0.0.1:9" in said[0][0]["problem"] and said[0][0]["weight_version"] is None
+        weights.offer(trainer.offer(1))
+        await until(serves(weights, 1))
+        assert weights.report()["problem"] == ""
+    assert engine.served == [1]
+
+
+async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_path, trainer):
+    engine = Engine({("/collective_rpc", 2)})
+    async with following(tmp_path / "worker", engine) as (weights, _, job):
+        for version in (1, 2):
+            trainer.publish(version)
+            weights.offer(trainer.offer(version))
+            await until(serves(weights, 1))
+        await until(lambda: weights.problem)
+        assert weights.report()["weight_version"] == 1 and not engine.is_paused and not job.done()
+        engine.failing.clear()
+        await until(serves(weights, 2))
+
+
+async def test_an_engine_without_a_whole_version_is_given_up(tmp_path, trainer):
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Engine({("/collective_rpc", 1)})) as (weights, _, job):
+        weights.offer(trainer.offer(1))
+        await until(job.done)
+        assert "no earlier version to go back to" in job.result()
+
+
+async def test_a_pool_with_another_history_is_followed(tmp_path, trainer):
+    with host(open_store(tmp_path / "other")) as sender:
+        other = Trainer(sender, random_state(seed=5))
+        other.publish(1)
+        engine = Engine()
+        async with following(tmp_path / "worker", engine) as (weights, _, _):
+            for version in (1, 2):
+                trainer.publish(version)
+                weights.offer(trainer.offer(version))
+                await until(serves(weights, version))
+            weights.offer(other.offer(1))
+            await until(lambda: weights.report()["digest"] == other.offer(1).digest)
+
+
+async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, trainer):
+    trainer.publish(1)
+    async with (
+        following(tmp_path / "first", Engine()) as (first, _, _),
+        following(tmp_path / "second", Engine()) as (second, _, _),
+    ):
+        first.offer(trainer.offer(1))
+        await until(serves(first, 1))
+        second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
+        await until(serves(second, 1))
+
+
+async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reason_and_started_again(
+    tmp_path, trainer
+):
+    trainer.publish(1)
+    async with manager("weights_timeout_s=1") as pool, worker(pool.url, tmp_path, loads_weights=True):
+        await pool.ready(1)  # a simulated engine: it has no routes for weights
+        await pool.call("POST", "/weights", trainer.offer(1).model_dump())
+        await pool.until(lambda: len(engine_pids(tmp_path)) == 2)
+        await pool.ready(1)
+    reasons = [engine.reason for engine in pool.state.departed]
+    assert reasons[0].startswith("stays at weight version 0 for 1 s: http://127.0.0.1:")
+    assert pool.state.account.engine_deaths == 0
+
+
+def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
+    transfer = load_transfer_settings([f"store={tmp_path}"])
+    with HostWeights(transfer, "127.0.0.1"):
+        left = tmp_path / f"{PREFIX}left"
+        left.mkdir()
+        (left / "owner.lock").touch()
+        fresh = tmp_path / f"{PREFIX}fresh"
+        fresh.mkdir()
+        old = tmp_path / f"{PREFIX}old"
+        old.mkdir()
+        os.utime(old, (0, 0))
+        with HostWeights(transfer, "127.0.0.1"):
+            assert not left.exists() and not old.exists() and fresh.exists()
+            assert len(list(tmp_path.glob(PREFIX + "*"))) == 3
