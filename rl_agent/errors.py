@@ -60,6 +60,10 @@ class RolloutError(HarnessError):
     """Ends one episode, recorded as its `Failure`; never ends the rollout."""
 
 
+class EnvironmentUnavailable(ConfigError):
+    """No environment of a kind can work on this machine: going on would only fail every episode."""
+
+
 class EngineError(RolloutError):
     """The engine refused or broke off a request after all retries."""
 

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
 
 _START_TIMEOUT_S = 120.0
 _MAX_REPLY_BYTES = 1 << 16
@@ -66,11 +66,13 @@ class VerifierPool:
         self._free_places = asyncio.Semaphore(size)
         self._idle: deque[_Worker] = deque()
         self._busy: set[_Worker] = set()
+        self._has_started = False
 
     async def score(self, request: dict[str, Any], timeout_s: float) -> float:
         """The score of one answer; `timeout_s` counts from when a worker is free for it.
 
-        Raises VerifierTimeout, and EnvironmentFailure where the task or the worker is broken.
+        Raises VerifierTimeout, EnvironmentFailure where the task or the worker is broken, and
+        EnvironmentUnavailable if the first worker cannot be started at all.
         """
         async with self._free_places:
             worker = await self._take()
@@ -108,6 +110,7 @@ class VerifierPool:
             return worker
         if (rested := _rested(self._kind)) is not None:
             self._busy.add(rested)
+            self._has_started = True
             return rested
         worker = _start(self._kind)
         self._busy.add(worker)
@@ -116,9 +119,15 @@ class VerifierPool:
                 await worker.receive()
         except BaseException as error:
             self._end(worker)
+            if isinstance(error, EOFError) and not self._has_started:
+                raise EnvironmentUnavailable(
+                    f"the {self._kind} verifier does not start; why is said above. Install what it needs, or"
+                    " take tasks of another environment"
+                ) from error
             if isinstance(error, EOFError | OSError | TimeoutError):
                 raise EnvironmentFailure(f"the {self._kind} verifier does not start: {error!r}") from error
             raise
+        self._has_started = True
         return worker
 
     def _end(self, worker: _Worker) -> None:

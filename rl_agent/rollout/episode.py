@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rl_agent.env.protocol import Environment
-from rl_agent.errors import EnvironmentFailure, PromptTooLong, RolloutError
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RolloutError
 from rl_agent.rollout.conversation import Conversation, Policy
 from rl_agent.rollout.images import image_place, keep_images
 from rl_agent.types import (
@@ -86,7 +86,10 @@ class Episode:
             self._limit.reschedule(0.0)
 
     async def run(self) -> Trajectory:
-        """Run to the end. Raises RetryLater if the engine is gone; failures of the episode are returned."""
+        """Run to the end; failures of the episode are returned.
+
+        Raises RetryLater if the engine is gone, EnvironmentUnavailable if no such episode can work here.
+        """
         if self._is_abandoned:
             reason = "not started when the rollout's grace period ended"
             return self._trajectory(Status.ABANDONED, Failure("TimeoutError", reason))
@@ -161,7 +164,7 @@ class Episode:
                     f"the environment's {name} took longer than {self._setup.step_timeout_s:g} s"
                 ) from None
             raise _environment_failure(f"{name} failed", error) from error
-        except (EnvironmentFailure, GeneratorExit, KeyboardInterrupt):
+        except (EnvironmentFailure, EnvironmentUnavailable, GeneratorExit, KeyboardInterrupt):
             raise
         except (
             BaseException

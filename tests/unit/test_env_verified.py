@@ -10,7 +10,7 @@ import pytest
 from rl_agent.env import verifier
 from rl_agent.env.math import MathEnvironment
 from rl_agent.env.reasoning_gym import ReasoningGymEnvironment
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
 from rl_agent.types import Task
 
 # One event loop for the file, so that the workers are started once.
@@ -131,6 +131,24 @@ async def test_an_answer_that_hangs_the_verifier_scores_zero_and_the_next_one_is
     assert await score(MathEnvironment(verify_timeout_s=0.3), math_task("7"), HANGS) == 0.0
     assert time.monotonic() - start < 5
     assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+
+
+async def test_a_verifier_that_cannot_even_start_ends_the_rollout_and_one_that_did_only_its_episode(
+    tmp_path, monkeypatch
+):
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    (tmp_path / "math_verify.py").write_text("raise ImportError('half installed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (worker,) = verifier.shared_pool("math", 1)._idle
+    worker.process.kill()
+    with pytest.raises(EnvironmentFailure, match="died over an answer"):
+        await score(MathEnvironment(), math_task("1"), "1")
+    with pytest.raises(EnvironmentFailure, match="does not start"):
+        await score(MathEnvironment(), math_task("1"), "1")
+
+    verifier.close_pool("math")
+    with pytest.raises(EnvironmentUnavailable, match="the math verifier does not start"):
+        await score(MathEnvironment(), math_task("1"), "1")
 
 
 async def test_a_cancelled_step_ends_its_worker_and_leaves_a_working_pool():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.errors import EngineError, EnvironmentFailure, PromptTooLong, RetryLater
+from rl_agent.errors import EngineError, EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RetryLater
 from rl_agent.rollout import episode as episode_module
 from rl_agent.rollout.episode import Episode
 from rl_agent.types import Failure, Observation, Status, StepResult
@@ -209,6 +209,13 @@ async def test_a_dead_engine_is_not_an_outcome_of_an_episode():
     environment = FakeEnvironment()
     with pytest.raises(RetryLater):
         await run_episode(environment, Failing(RetryLater("gone"), at=1))
+    assert environment.closed == 1
+
+
+async def test_an_environment_that_cannot_work_here_is_not_an_outcome_of_an_episode():
+    environment = FakeEnvironment(faults={"step 1": EnvironmentUnavailable("nothing is installed")})
+    with pytest.raises(EnvironmentUnavailable):
+        await run_episode(environment, FakeEngine())
     assert environment.closed == 1
 
 
