@@ -22,6 +22,7 @@ from yarl import URL
 from rl_agent.errors import WeightsError
 from rl_agent.pool.transfer_settings import TransferSettings
 from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
 from rl_agent.weights.receive import Announcement, Receiver
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.shelf import Shelf
@@ -47,6 +48,7 @@ class HostWeights:
         self._token = ""
 
     def __enter__(self) -> "HostWeights":
+        self._engine = open_engine(self._settings.transport, self._address)
         base = self._settings.base
         base.mkdir(parents=True, exist_ok=True)
         remove_abandoned(base)
@@ -106,11 +108,12 @@ class HostWeights:
         )
         return snapshot.weight_version
 
-    def _source(self, text: str, offer: WeightsOffer) -> TcpSource:
+    def _source(self, text: str, offer: WeightsOffer) -> TcpSource | MooncakeSource:
         url = URL(text)
         if url.host is None or url.port is None:
             raise WeightsError(f"{text}: is no address of a source")
-        return TcpSource(url.host, url.port, offer.transfer_token.encode(), self._settings.idle_timeout_s)
+        tcp = TcpSource(url.host, url.port, offer.transfer_token.encode(), self._settings.idle_timeout_s)
+        return tcp if self._engine is None else MooncakeSource(tcp, self._engine)
 
     def _serve(self, offer: WeightsOffer) -> None:
         """Listen under the token of the transfers; begin anew if what is here is of another history."""
@@ -128,8 +131,9 @@ class HostWeights:
             self._end_server()
         if self._server is None:
             settings = self._settings.serve(self._address)
+            memory = None if self._engine is None else RegisteredBlobs(self._engine)
             try:
-                server = WeightServer(self._shelf, offer.transfer_token.encode(), settings)
+                server = WeightServer(self._shelf, offer.transfer_token.encode(), settings, memory=memory)
             except OSError as error:
                 raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
             self._server, self._token = server.__enter__(), offer.transfer_token

@@ -26,6 +26,15 @@ from rl_agent.weights.pieces import Bits
 from rl_agent.weights.source_tcp import Place, TcpConnection, TcpSource
 
 Protocol = Literal["tcp", "rdma"]
+Transport = Literal["tcp", "mooncake", "mooncake_rdma"]
+"""What a configuration names: our own connections alone, or this engine over TCP or RDMA."""
+
+
+def open_engine(transport: Transport, host: str) -> "TransferEngine | None":
+    """Raises WeightsError if the engine is wanted and cannot be had."""
+    if transport == "tcp":
+        return None
+    return TransferEngine(host, "rdma" if transport == "mooncake_rdma" else "tcp")
 
 
 class TransferEngine:
@@ -65,7 +74,7 @@ class TransferEngine:
 
 
 class RegisteredBlobs:
-    """The sender's side: which blobs lie where. Give it to a `WeightServer` as its `memory`."""
+    """The sender's side: which blobs lie where. A `WeightServer` takes it as its `memory`, and closes it."""
 
     def __init__(self, engine: TransferEngine) -> None:
         self._engine = engine
@@ -75,14 +84,21 @@ class RegisteredBlobs:
     def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> Place:
         """Where a complete blob can be read; blobs of versions that are not `here` any more are let go."""
         with self._lock:
-            for key in [key for key in self._registered if key[0] not in here]:
-                _, address = self._registered.pop(key)
-                self._engine.unregister(address)
+            self._keep(here)
             key = (weight_version, blob)
             if key not in self._registered:
                 memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
                 self._registered[key] = (memory, self._engine.register(memory))
             return Place(self._engine.session, self._registered[key][1])
+
+    def close(self) -> None:
+        with self._lock:
+            self._keep(())
+
+    def _keep(self, versions: Collection[int]) -> None:
+        for key in [key for key in self._registered if key[0] not in versions]:
+            _, address = self._registered.pop(key)
+            self._engine.unregister(address)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class Memory(Protocol):
     def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> Place:
         """Where a transfer engine finds a blob; what belongs to versions not `here` may go."""
 
+    def close(self) -> None: ...
+
 
 class WeightServer:
     """Use as a context manager: it serves from entry to exit, and has ended all its threads after."""
@@ -106,6 +108,8 @@ class WeightServer:
                 shut(connection)
         for thread in threads:
             thread.join()
+        if self._memory is not None:
+            self._memory.close()
 
     def _accept(self) -> None:
         while not self._stopping.is_set():

@@ -1,5 +1,6 @@
 """Weights through Mooncake's transfer engine; skipped where it cannot be imported."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import WeightsError
+from rl_agent.pool.host_weights import HostWeights
+from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.shelf import Shelf
@@ -104,3 +108,19 @@ def test_a_server_without_an_engine_gives_its_pieces_over_the_connection(tmp_pat
             receive(receiver, announced(store.newest), [MooncakeSource(source_at(server.address), engine)])
             assert server.sent_bytes > 0
         assert receiver.store.newest.manifest.digest == store.newest.manifest.digest
+
+
+def test_a_worker_told_to_takes_its_weights_so(tmp_path, engine):
+    with publish_steps(tmp_path / "sender", 1, rows=4000) as store:
+        version = announced(store.newest)
+    transfer = load_transfer_settings(["transport=mooncake", f"store={tmp_path}", "threads=1"])
+    with sender_of(tmp_path / "sender") as (sender, (host, port)), HostWeights(transfer, "127.0.0.1") as here:
+        offer = WeightsOffer(
+            weight_version=version.weight_version,
+            digest=version.digest,
+            sources=(f"tcp://{host}:{port}",),
+            transfer_token=TOKEN.decode(),
+        )
+        assert asyncio.run(here.fetch(offer)) == 1
+        sent, _ = sender.communicate(timeout=30)
+        assert int(sent.split()[-1]) == 0, "pieces went over the connection"
