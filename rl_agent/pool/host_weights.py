@@ -12,10 +12,12 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from yarl import URL
 
@@ -29,6 +31,7 @@ from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 PREFIX = "rl-agent-worker-"
 KEPT = 2
@@ -79,16 +82,23 @@ class HostWeights:
         """End the fetch that is under way."""
         self._stop.set()
 
+    async def prepare(self, offer: WeightsOffer) -> None:
+        """From now on others may ask this host for what it will have. Raises WeightsError."""
+        await self._in_thread(self._serve, offer)
+
     async def fetch(self, offer: WeightsOffer) -> int:
         """Have the version here, verified. Raises WeightsError; what was fetched stays for the next try."""
-        loop = asyncio.get_running_loop()
         self._stop = stop = threading.Event()
         try:
-            return await loop.run_in_executor(self._thread, self._fetch, offer, stop)
-        except OSError as error:
-            raise WeightsError(f"{self._root}: {error}") from error
+            return await self._in_thread(self._fetch, offer, stop)
         finally:
             stop.set()
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        except OSError as error:
+            raise WeightsError(f"{self._root}: {error}") from error
 
     def _fetch(self, offer: WeightsOffer, stop: threading.Event) -> int:
         self._serve(offer)
