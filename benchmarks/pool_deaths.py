@@ -3,15 +3,14 @@
     python benchmarks/pool_deaths.py [--requests 256] [--engines 3] [--deaths 20] [--out DIR]
 
 A manager and workers as a user starts them (`scripts/join_pool.sh`), a tiny random model. Whenever an engine
-is ready and has made `--tokens-between` tokens since the last death, the process group of one is killed with
-SIGKILL under load; its worker says so and starts it again. The prompts repeat, and the responses are greedy:
-those to the same prompt must be the same tokens, however often each was moved. At the end the ledger.
+has made `--tokens-each` tokens its process group is killed with SIGKILL, under load; its worker says so and
+starts it again. The prompts repeat, and the responses are greedy: those to the same prompt must be the same
+tokens, however often each was moved. At the end the ledger.
 """
 
 import argparse
 import asyncio
 import os
-import random
 import re
 import signal
 import sys
@@ -39,7 +38,8 @@ class Deaths(Demo):
         super().__init__(out, options.requests)
         self.options = options
         self.killed: Counter[str] = Counter()
-        self.random = random.Random(0)
+        self.seen: set[str] = set()
+        """Engines that were killed already, and may not have been missed yet."""
 
     async def run(self) -> bool:
         model = self.out / "model"
@@ -76,22 +76,24 @@ class Deaths(Demo):
         self.say(f"{self.requests} requests are submitted")
 
     async def kill_often(self) -> None:
-        done_at = 0
         while sum(self.killed.values()) < self.options.deaths:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
             status = await self.status()
-            loaded = [
-                e for e in status["engines"] if e["state"] == "ready" and e["running"] and e["useful_tokens"]
-            ]
-            if not loaded or status["tokens"] - done_at < self.options.tokens_between:
-                continue
-            victim = self.random.choice(loaded)
-            done_at = status["tokens"]
-            if self.kill_engine(victim["name"]):
-                self.killed[victim["name"]] += 1
-                done = f"{status['requests']['completed']} of {self.requests} answered, {done_at} tokens"
-                number = sum(self.killed.values())
-                self.say(f"death {number}: {victim['name']} with {victim['running']} requests; {done}")
+            for engine in status["engines"]:
+                is_working = engine["state"] == "ready" and engine["running"]
+                if is_working and engine["useful_tokens"] >= self.options.tokens_each:
+                    self.kill_one(engine, status)
+                    break
+
+    def kill_one(self, engine: dict, status: dict) -> None:
+        name = engine["name"]
+        if engine["id"] in self.seen or not self.kill_engine(name):
+            return
+        self.seen.add(engine["id"])
+        self.killed[name] += 1
+        done = f"{status['requests']['completed']} of {self.requests} answered, {status['tokens']} tokens"
+        number = sum(self.killed.values())
+        self.say(f"death {number}: {name} with {engine['running']} requests; {done}")
 
     def kill_engine(self, name: str) -> bool:
         """The newest engine that this worker started; False if it is gone already."""
@@ -146,7 +148,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--engines", type=int, default=3)
     parser.add_argument("--deaths", type=int, default=20)
-    parser.add_argument("--tokens-between", type=int, default=1500, help="at least, from death to death")
+    parser.add_argument("--tokens-each", type=int, default=600, help="that an engine makes before it dies")
     parser.add_argument("--out", type=Path, help="model and logs; default: a temporary folder")
     options = parser.parse_args()
     if options.out is not None:
