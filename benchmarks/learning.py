@@ -1,6 +1,7 @@
 """Whether the loop teaches: the quickstart's model and task, several seeds, everything real.
 
-    python benchmarks/learning.py [--seeds 0 1 2 3 4] [--iterations 4] [--folder DIR] [key=value ...]
+    python benchmarks/learning.py [--trainer llamafactory|grpo] [--seeds 0 1 2 3 4] [--iterations N]
+        [--folder DIR] [key=value ...]
 
 Each seed has tasks, a base model and a run of its own. The loop evaluates the served model in every
 iteration, before it trains; one evaluation more after the last update gives the end. Accuracy is the share
@@ -21,6 +22,7 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 
 ACCURACY = "test/success_rate"
+EXPERIMENTS = {"llamafactory": "quickstart", "grpo": "quickstart_grpo"}
 WANTED_GAIN = 15.0
 """Points between the first and the last evaluation."""
 WANTED_SHARE = 0.8
@@ -62,12 +64,14 @@ def prepare(folder: Path, seed: int, log: Path) -> None:
         run([sys.executable, data / script, *preset, "--out", folder / name, "--seed", str(seed)], log)
 
 
-def run_loop(folder: Path, seed: int, iterations: int, overrides: Sequence[str], log: Path) -> None:
+def run_loop(
+    folder: Path, seed: int, iterations: int, trainer: str, overrides: Sequence[str], log: Path
+) -> None:
     """Run the loop and the closing evaluation, or what is left of them."""
     command: list[str | Path] = ["bash", PROJECT_ROOT / "scripts" / "run.sh"]
     command += ["--data-path", folder / "tasks", "--log-path", folder / "run"]
     settings = [
-        "+experiment=quickstart",
+        f"+experiment={EXPERIMENTS[trainer]}",
         f"model_config.base_model={folder / 'model'}",
         f"seed={seed}",
         *overrides,
@@ -95,7 +99,7 @@ def read_accuracies(paths: RunPaths, iterations: int) -> list[float]:
     return [by_iteration[i] for i in range(1, iterations + 2)]
 
 
-def measure(folder: Path, seed: int, iterations: int, overrides: Sequence[str]) -> Outcome:
+def measure(folder: Path, seed: int, iterations: int, trainer: str, overrides: Sequence[str]) -> Outcome:
     """Run one seed, or read what it came to before."""
     result = folder / "outcome.json"
     if result.exists():
@@ -104,7 +108,7 @@ def measure(folder: Path, seed: int, iterations: int, overrides: Sequence[str]) 
     started = time.monotonic()
     log = folder / "log.txt"
     prepare(folder, seed, log)
-    run_loop(folder, seed, iterations, overrides, log)
+    run_loop(folder, seed, iterations, trainer, overrides, log)
     accuracies = read_accuracies(RunPaths(folder / "run"), iterations)
     outcome = Outcome(seed, accuracies, time.monotonic() - started)
     temporary = result.with_suffix(".tmp")
@@ -128,22 +132,26 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--trainer", choices=EXPERIMENTS, default="llamafactory")
     parser.add_argument(
-        "--iterations", type=int, default=4, help="trips round the loop, at least 1 (default 4)"
+        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 8)"
     )
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "learning")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="configuration, as for scripts/run.sh"
     )
     arguments = parser.parse_intermixed_args(argv)
+    trainer = arguments.trainer
+    arguments.iterations = arguments.iterations or (8 if trainer == "grpo" else 4)
     columns = " ".join(
         f"{name:>6}" for name in ("base", *(f"u{i}" for i in range(1, arguments.iterations + 1)))
     )
     print(f"seed  {columns}    gain   ok       s   (test accuracy in %, before and after each update)")
     outcomes = []
     for seed in arguments.seeds:
-        folder = arguments.folder.resolve() / f"{arguments.iterations}-iterations" / f"seed-{seed}"
-        outcomes.append(measure(folder, seed, arguments.iterations, arguments.overrides))
+        folder = arguments.folder.resolve() / f"{trainer}-{arguments.iterations}-iterations"
+        folder /= f"seed-{seed}"
+        outcomes.append(measure(folder, seed, arguments.iterations, trainer, arguments.overrides))
         print(table_row(outcomes[-1]), flush=True)
     enough = sum(outcome.is_enough for outcome in outcomes)
     met = "met" if is_met(outcomes) else "NOT met"

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.grpo_config import GrpoConfig
+from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
 from rl_agent.sections import Port, Positive, SampleSize, Seconds, Section, Share
 from rl_agent.types import Split
@@ -142,60 +143,6 @@ class JudgeConfig(Section):
     evaluation: JudgeOverride
 
 
-class TrainerConfig(Section):
-    """Of `trainer=llamafactory`; `grpo_config.GrpoConfig` is the other kind."""
-
-    kind: Literal["llamafactory"]
-    recent_iterations: Positive
-    reward_threshold: float
-    positive_samples_to_train: Positive
-    recency_bias_power: Annotated[float, Field(ge=0)]
-    filter_unchanged_steps: bool
-    min_response_tokens: Annotated[int, Field(ge=0)]
-    val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
-    finetuning_type: Literal["full", "lora"]
-    lora_rank: Positive
-    lora_alpha: Positive
-    lora_target: str
-    cutoff_len: Positive
-    mask_history: bool
-    per_device_train_batch_size: Positive
-    per_device_eval_batch_size: Positive
-    gradient_accumulation_steps: Positive
-    learning_rate: Annotated[float, Field(gt=0)]
-    max_grad_norm: Annotated[float, Field(ge=0)]
-    weight_decay: Annotated[float, Field(ge=0)]
-    num_train_epochs: Annotated[float, Field(gt=0)]
-    max_steps: Positive | None
-    lr_scheduler_type: str
-    warmup_steps: Annotated[int, Field(ge=0)] | None
-    warmup_ratio: Share | None
-    logging_steps: Positive
-    do_eval: bool
-    eval_strategy: Literal["no", "steps", "epoch"]
-    eval_steps: Positive | None
-    save_strategy: Literal["no", "steps", "epoch"]
-    save_steps: Annotated[float, Field(gt=0)]
-    save_total_limit: Positive
-    save_only_model: bool
-    preprocessing_num_workers: Positive
-    dataloader_num_workers: Annotated[int, Field(ge=0)]
-    dataloader_pin_memory: bool
-    remove_unused_columns: bool
-    gradient_checkpointing: bool
-    bf16: bool | None
-    use_cpu: bool | None
-    deepspeed: str | None
-    report_to: str | tuple[str, ...]
-    plot_loss: bool
-    extra_args: dict[str, Any]
-    nproc_per_node: Positive | None
-    timeout_s: Seconds
-    peer_timeout_s: Seconds
-    continue_optimizer: bool
-    keep_versions: Annotated[int, Field(ge=2)]
-
-
 class WeightsConfig(Section):
     """How an engine comes to a new version, and what a version is made of."""
 
@@ -314,6 +261,11 @@ class Config(Section):
         return self.pool.kind == "elastic"
 
     @property
+    def is_streaming(self) -> bool:
+        """Whether training goes on while the rollout runs."""
+        return isinstance(self.trainer, GrpoConfig)
+
+    @property
     def loads_weights(self) -> bool:
         """Whether engines can be given new weights while they run."""
         return self.weights.is_inplace or self.is_pooled
@@ -378,6 +330,12 @@ class Plan(Section):
     @property
     def paths(self) -> RunPaths:
         return self.config.paths
+
+    @property
+    def last_iteration(self) -> int | None:
+        """None: the run goes on until it is stopped."""
+        limit = self.command.max_iterations
+        return None if limit is None else self.first_iteration + limit - 1
 
     @property
     def node(self) -> str:

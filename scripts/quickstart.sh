@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Set up everything and watch a small model get better at a task on this machine, CPU or GPU:
-# real rollouts from a real vLLM server, real LLaMA-Factory updates.
+# real rollouts from a real vLLM server, real LLaMA-Factory updates. With --trainer grpo two vLLM engines form
+# a pool, a GRPO trainer goes along with the rollouts, and one engine is killed on the way and another one joins.
 #
-# Usage: bash scripts/quickstart.sh [--iterations N] [--seed N] [--out DIR] [key=value…]
-#   --iterations N   trips round the loop (default 4)
+# Usage: bash scripts/quickstart.sh [--trainer llamafactory|grpo] [--iterations N] [--seed N] [--out DIR] [key=value…]
+#   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU
+#   --iterations N   trips round the loop (default 4, with grpo 8)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
-#   --out DIR        where tasks, model and logs go (default quickstart/ in the project)
+#   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/)
 #   key=value        configuration, as for scripts/run.sh
 # A second call skips what is done; after Ctrl+C the same call goes on.
 set -Eeuo pipefail
@@ -17,11 +19,19 @@ readonly PYTHON_BIN=$PROJECT_ROOT/.venv/bin/python
 # shellcheck source=scripts/shell_functions/setup_utils.sh
 source "$PROJECT_ROOT/scripts/shell_functions/setup_utils.sh"
 
-ITERATIONS=4
+TRAINER=llamafactory
+ITERATIONS=''
 SEED=0
-OUT=$PROJECT_ROOT/quickstart
+OUT=''
+EXPERIMENT=quickstart
 OVERRIDES=()
+SPOT_PID='' # lends the pool its second engine
 DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
+readonly SPOT_LOST_S=150 # after so many seconds the second engine is killed
+readonly SPOT_ENGINE=(   # what the engine group and the experiment say, in vLLM's words
+  --dtype float32 --max-num-seqs 256 --max-model-len 128 --enforce-eager --generation-config vllm
+  --kv-cache-memory-bytes 67108864 --distributed-executor-backend uni --no-enable-chunked-prefill
+)
 readonly GPU_SETTINGS=(
   engine=gpu engine.max_model_len=128 engine.enforce_eager=true
   trainer=llamafactory trainer.gradient_accumulation_steps=1 trainer.preprocessing_num_workers=1
@@ -35,9 +45,9 @@ parse_arguments() {
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-      --iterations | --seed | --out)
+      --iterations | --seed | --out | --trainer)
         (($# >= 2)) || usage_error "$1 needs a value"
-        [[ $1 == --out || $2 =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number, got '$2'"
+        [[ $1 == --out || $1 == --trainer || $2 =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number, got '$2'"
         printf -v "$(tr '[:lower:]' '[:upper:]' <<<"${1#--}")" %s "$2"
         shift
         ;;
@@ -47,7 +57,21 @@ parse_arguments() {
     esac
     shift
   done
+  case $TRAINER in
+    llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
+    grpo)
+      : "${ITERATIONS:=8}" "${OUT:=$PROJECT_ROOT/quickstart-grpo}"
+      EXPERIMENT=quickstart_grpo
+      ;;
+    *) usage_error "--trainer is llamafactory or grpo, got '$TRAINER'" ;;
+  esac
   ((ITERATIONS > 0)) || usage_error "--iterations must be at least 1"
+}
+
+# Usage: choose_gpu_settings
+choose_gpu_settings() {
+  [[ $TRAINER != grpo ]] || usage_error "--trainer grpo shows the loop on a CPU; CUDA_VISIBLE_DEVICES= hides the GPUs"
+  DEVICE_SETTINGS=("${GPU_SETTINGS[@]}")
 }
 
 # Usage: usage_error <words…>
@@ -86,6 +110,39 @@ timed() {
     >>"$OUT/run/timeline.jsonl"
 }
 
+# Lend the pool of the run a second engine, as a spot machine: it is killed on the way, and another one comes.
+# Usage: start_spot_engines <port of the manager>
+start_spot_engines() {
+  printf '%s\n' 'time_s,change,how' '0,+1,' "$SPOT_LOST_S,-1,kill" "$((SPOT_LOST_S + 5)),+1," >"$OUT/spot.csv"
+  (
+    until (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; do sleep 0.5; done
+    export VLLM_TARGET_DEVICE=cpu VLLM_ENABLE_V1_MULTIPROCESSING=0
+    exec "$PYTHON_BIN" -m rl_agent.cli emulate-spot --trace "$OUT/spot.csv" --until-s 100000 -- \
+      --manager "http://127.0.0.1:$1" --engine-args "${SPOT_ENGINE[*]}"
+  ) </dev/null >"$OUT/spot.log" 2>&1 &
+  SPOT_PID=$!
+}
+
+# Usage: stop_spot_engines
+stop_spot_engines() {
+  [[ -n $SPOT_PID ]] || return 0
+  kill -TERM "$SPOT_PID" 2>/dev/null || true
+  wait "$SPOT_PID" || true
+  SPOT_PID=''
+}
+
+# The loop with the engines that come and go.
+# Usage: run_streaming
+run_streaming() {
+  local port status=0
+  port=$("$PYTHON_BIN" -c 'from rl_agent.cluster.address import free_port; print(free_port())')
+  trap stop_spot_engines EXIT
+  start_spot_engines "$port"
+  run_once both --eval-interval 1 --max-iterations "$ITERATIONS" "pool.port=$port"
+  stop_spot_engines
+  trap - EXIT
+}
+
 # Run the loop to its end, or on from where an earlier call was interrupted, or not at all if it is done.
 # Usage: run_once <rl-phase> <phase arguments…>
 run_once() {
@@ -98,7 +155,7 @@ run_once() {
   fi
   run_owned bash "$PROJECT_ROOT/scripts/run.sh" --data-path "$OUT/tasks" --log-path "$OUT/run" \
     --rl-phase "$phase" "$@" "${resume[@]}" \
-    +experiment=quickstart "model_config.base_model=$OUT/base-model" "seed=$SEED" \
+    "+experiment=$EXPERIMENT" "model_config.base_model=$OUT/base-model" "seed=$SEED" \
     "${DEVICE_SETTINGS[@]}" "${OVERRIDES[@]}"
   touch "$OUT/.$phase-done"
 }
@@ -106,7 +163,7 @@ run_once() {
 # Refuse to mix two experiments in one folder.
 # Usage: check_settings
 check_settings() {
-  local settings="iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}" before
+  local settings="trainer=$TRAINER iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}" before
   [[ -f $OUT/.settings ]] || { printf '%s\n' "$settings" >"$OUT/.settings" && return; }
   before=$(<"$OUT/.settings")
   [[ $before == "$settings" ]] ||
@@ -129,7 +186,7 @@ main() {
   local extra start=$EPOCHREALTIME
   extra=$(detect_extra)
   check_machine "$extra"
-  [[ $extra == cpu ]] || DEVICE_SETTINGS=("${GPU_SETTINGS[@]}")
+  [[ $extra == cpu ]] || choose_gpu_settings
   mkdir -p "$OUT/run"
   OUT=$(cd "$OUT" && pwd)
   check_settings
@@ -142,7 +199,11 @@ main() {
       --out "$OUT/tasks" --seed "$SEED"
     timed base_model run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/teach_base_model.py" \
       --out "$OUT/base-model" --seed "$SEED"
-    run_once both --eval-interval 1 --max-iterations "$ITERATIONS"
+    if [[ $TRAINER == grpo ]]; then
+      run_streaming
+    else
+      run_once both --eval-interval 1 --max-iterations "$ITERATIONS"
+    fi
     run_once rollout --rollout-split eval-only --max-iterations 1
   fi
   show_result

@@ -19,6 +19,8 @@ source "$RUN_SH_DIR/shell_functions/pool_utils.sh"
 source "$RUN_SH_DIR/shell_functions/rollout_utils.sh"
 # shellcheck source=scripts/shell_functions/training_utils.sh
 source "$RUN_SH_DIR/shell_functions/training_utils.sh"
+# shellcheck source=scripts/shell_functions/stream_utils.sh
+source "$RUN_SH_DIR/shell_functions/stream_utils.sh"
 # shellcheck source=scripts/shell_functions/multinode_sync.sh
 source "$RUN_SH_DIR/shell_functions/multinode_sync.sh"
 
@@ -91,6 +93,7 @@ on_exit() {
   if [[ -n ${PLAN[groups]:-} ]]; then
     (($1 == 0)) || say "stopping (status $1); the same command with --resume goes on"
     stop_group node # it ends what it is doing, and says good-bye to the others
+    stop_group trainer "$TRAINER_GRACE_S"
     stop_all
     dismiss_guard
     rm -f -- "${PLAN[lock]:-}"
@@ -112,6 +115,11 @@ start_recorder() {
 # Usage: update_phase <iteration>
 update_phase() {
   LAST_STATUS=0
+  if ((PLAN[is_streaming])); then
+    await_version update "$1"
+    UPDATE_OUTCOME='done'
+    return
+  fi
   update_atomic "$1" || LAST_STATUS=$?
   if ((LAST_STATUS == 0)); then
     FAILED_UPDATES=0
@@ -139,6 +147,7 @@ run_phase() {
   else
     ensure_vllm_running "$iteration"
     ((WEIGHT_VERSION >= 0)) || return 0 # another one is served: the master orders it anew
+    await_version "$phase" "$iteration"
   fi
   start=$EPOCHREALTIME
   case $phase in
@@ -188,7 +197,9 @@ main() {
   start_guard
   start_node
   start_recorder
+  start_trainer
   run_loop
+  finish_training
   stop_vllm
   stop_group manager
   stop_group wandb 30

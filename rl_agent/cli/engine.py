@@ -54,7 +54,9 @@ def _check(plan: Plan, weight_version: int | None) -> int:
     if found.answer is Answer.STRANGER:
         raise ConfigError(found.detail)
     answer, detail, seen = found.answer, found.detail, published_version(plan.paths)
-    if answer is Answer.WANTED and weight_version not in (None, seen):
+    # A streaming trainer may switch model.pt at any time; the pool knows what it wants.
+    is_fixed = weight_version is not None and not plan.config.is_streaming
+    if answer is Answer.WANTED and is_fixed and weight_version != seen:
         answer = Answer.OLD_VERSION
         detail = f"{plan.paths.model_link}: leads to weight version {seen} here, {weight_version} is wanted"
     if answer is Answer.OLD_VERSION:

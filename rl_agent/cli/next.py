@@ -38,7 +38,7 @@ def main(argv: list[str], member: Member | None = None) -> int:
 def _work(plan: Plan) -> Work | None:
     finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.attempt), plan.paths)
     _add_published(finished, plan)
-    return next_work(plan.command, plan.first_iteration, finished)
+    return next_work(plan.command, plan.first_iteration, finished, is_streaming=plan.config.is_streaming)
 
 
 def _add_published(finished: dict[int, set[str]], plan: Plan) -> None:

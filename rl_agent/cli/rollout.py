@@ -39,6 +39,9 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
         const="required",
         help="go on with what the run has begun; nothing begun is an error (required) or a fresh start",
     )
+    parser.add_argument(
+        "--min-weight-version", type=int, default=0, help="what an engine of a pool must serve at least"
+    )
     options = parser.parse_args(argv)
 
     from rl_agent.cluster.member import Member
@@ -54,6 +57,7 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
         options.iteration,
         resume=options.resume is not None,
         resume_must_exist=options.resume == "required",
+        min_weight_version=options.min_weight_version,
     )
     account, signal_number = run_until_signalled(
         run_rollout(assignment, member or Member.alone(assignment.plan)),

@@ -2,6 +2,7 @@
 
     rollout: one split an iteration        update: train
     both:    rollout -> evaluate, if iteration % N == 1 -> update
+    with a streaming trainer, which changes the weights as soon as it can: evaluate -> rollout -> update
 
 An iteration goes on until all its phases are done, also across restarts; then the next one begins.
 """
@@ -37,14 +38,14 @@ def is_evaluated(iteration: int, eval_interval: int) -> bool:
     return iteration % eval_interval == 1 % eval_interval
 
 
-def phases_of(command: Command, iteration: int) -> tuple[Phase, ...]:
+def phases_of(command: Command, iteration: int, *, is_streaming: bool = False) -> tuple[Phase, ...]:
     """All phases of an iteration, in order."""
     if command.rl_phase == "update":
         return ("update",)
     if command.rl_phase == "rollout":
         return ("rollout",) if command.rollout_split == "train-only" else ("evaluate",)
     if command.eval_interval and is_evaluated(iteration, command.eval_interval):
-        return ("rollout", "evaluate", "update")
+        return ("evaluate", "rollout", "update") if is_streaming else ("rollout", "evaluate", "update")
     return ("rollout", "update")
 
 
@@ -60,16 +61,41 @@ def first_iteration(command: Command, numbers: Numbers) -> int:
     return 1 + max(numbers.train, numbers.test, numbers.update)
 
 
-def next_work(command: Command, first: int, finished: Mapping[int, AbstractSet[str]]) -> Work | None:
+def next_work(
+    command: Command, first: int, finished: Mapping[int, AbstractSet[str]], *, is_streaming: bool = False
+) -> Work | None:
     """The first iteration from `first` with unfinished phases; None when `max_iterations` are done."""
     iteration = first
     while command.max_iterations is None or iteration < first + command.max_iterations:
         done = finished.get(iteration, frozenset())
-        phases = tuple(phase for phase in phases_of(command, iteration) if phase not in done)
+        all_phases = phases_of(command, iteration, is_streaming=is_streaming)
+        phases = tuple(phase for phase in all_phases if phase not in done)
         if phases:
             return Work(iteration, phases)
         iteration += 1
     return None
+
+
+def needed_iteration(phase: str, iteration: int, *, staleness: int, last: int | None) -> int:
+    """What a streaming trainer must have published before a phase begins, or for `update` before it ends.
+
+    An evaluation is of one version: the trainer has nothing left to do then. The last update leaves nothing.
+    """
+    if phase == "evaluate":
+        return iteration - 1
+    if phase == "rollout":
+        return iteration - 1 - staleness
+    return iteration if iteration == last else iteration - staleness
+
+
+def oldest_version(phase: str, iteration: int, published: int, version: int, *, staleness: int) -> int:
+    """The oldest weight version that a phase may use, where `version` is of the iteration `published`.
+
+    Iteration k is trained on from the version that k - 1 made; each iteration in between adds one at least.
+    """
+    if phase != "rollout":
+        return version
+    return max(version + (iteration - 1 - published) - staleness, 0)
 
 
 def numbers_on_disk(paths: RunPaths) -> Numbers:

@@ -28,6 +28,8 @@ class Sampling:
     min_p: float
     max_tokens: int
     seed: int
+    min_weight_version: int = 0
+    """Of the engine that draws it; asked of a pool alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         "seed": sampling.seed,
         "return_token_ids": True,
         "skip_special_tokens": False,
+        # Only a pool knows it.
+        **({"min_weight_version": sampling.min_weight_version} if sampling.min_weight_version else {}),
     }
 
 

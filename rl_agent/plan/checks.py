@@ -47,7 +47,7 @@ def check_machine(
     check_programs(config, command)
     check_gpus(config, command, num_gpus)
     check_weights(config, command, num_gpus)
-    check_trainer(config, command)
+    check_trainer(config, command, num_gpus)
     check_judge(config, command, environ)
     model = find_model(config.model.base_model, cache, environ)
     leftovers = find_leftovers(config.paths)
@@ -137,9 +137,9 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
         )
 
 
-def check_trainer(config: Config, command: Command) -> None:
+def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
     if not isinstance(config.trainer, TrainerConfig):
-        check_streaming(config, command)
+        check_streaming(config, command, num_gpus)
         return
     name = config.trainer.deepspeed
     if command.rl_phase == "rollout" or name is None:
@@ -149,7 +149,7 @@ def check_trainer(config: Config, command: Command) -> None:
         raise ConfigError(f"trainer.deepspeed={name}: neither a file nor one of {known}")
 
 
-def check_streaming(config: Config, command: Command) -> None:
+def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
     """What `trainer=grpo` cannot go with."""
     if command.rl_phase == "rollout":
         return
@@ -159,6 +159,13 @@ def check_streaming(config: Config, command: Command) -> None:
         raise ConfigError("trainer.kind=grpo does not go with --debug-mode: its engines join a pool")
     if command.num_nodes > 1:
         raise ConfigError("trainer.kind=grpo takes --num-nodes 1: other machines join its pool instead")
+    if num_gpus and config.engine.device == "gpu" and config.pool.local_engine:
+        raise ConfigError(
+            "trainer.kind=grpo trains on this node's GPUs: set pool.local_engine=false, and start engines on"
+            " others with scripts/join_pool.sh --gpus"
+        )
+    if not config.is_pooled:
+        raise ConfigError("trainer.kind=grpo gives its weights to the engines of a pool: add pool=elastic")
     policy, group_size = config.policy_config, config.rollout.group_size
     if (policy.top_p, policy.top_k, policy.min_p) != (1.0, -1, 0.0):
         raise ConfigError(
@@ -169,7 +176,6 @@ def check_streaming(config: Config, command: Command) -> None:
             f"rollout.group_size={group_size}: trainer.loss.advantage={config.grpo.loss.advantage} compares"
             " siblings; at least 2 are needed"
         )
-    raise ConfigError("trainer.kind=grpo: scripts/run.sh does not start this trainer yet")
 
 
 def check_judge(config: Config, command: Command, environ: Mapping[str, str]) -> None:

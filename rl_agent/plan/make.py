@@ -206,4 +206,9 @@ def _kind(command: Command) -> tuple[str, ...]:
 
 def _work(plan: Plan) -> Work | None:
     finished = finished_phases(plan.paths.flags, plan.run_id, plan.attempt)
-    return next_work(plan.command, plan.first_iteration, add_shards(finished, plan.paths))
+    return next_work(
+        plan.command,
+        plan.first_iteration,
+        add_shards(finished, plan.paths),
+        is_streaming=plan.config.is_streaming,
+    )

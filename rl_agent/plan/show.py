@@ -102,9 +102,11 @@ def _commands(prepared: Prepared) -> str:
         is_pooled = plan.config.is_pooled
         lines += [f"{verb} join-pool --plan PLAN, at a free port:"] if is_pooled else []
         lines.append(shlex.join(server_argv(plan)))
+    if plan.config.is_streaming and command.rl_phase == "both":
+        lines.append(f"{verb} stream-train --plan PLAN, all the time")
     for split in splits_of(command):
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
-    if command.rl_phase != "rollout":
+    if command.rl_phase != "rollout" and not plan.config.is_streaming:
         setup = setup_of(plan, command.num_nodes)
         train = training_command(plan, iteration, setup, Place(command.rank, "MASTER"))
         lines.append(f"{verb} prepare-update --plan PLAN --iteration {iteration} --nodes {setup.nodes}")

@@ -116,7 +116,9 @@ class Lead:
                 raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
             begun = begun if assignment.resume else {}
             takeover.set_aside(*self._place, keep=begun, now=header.created_at)
-        takeover.check_same_sample(begun.values(), header)
+        # Every token says its version where they change while a rollout runs.
+        is_streaming = assignment.config.is_streaming
+        takeover.check_same_sample(begun.values(), header, may_differ=is_streaming)
         # A node of an earlier start may not be gone after all and write on: what is there now counts.
         return [self._count(Part(shard, whole_bytes(Part(shard).path)), rank_of(shard)) for shard in begun]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from rl_agent.agent.chat import ChatTokenizer
-from rl_agent.config import Config
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.registry import EnvironmentRegistry
@@ -22,7 +21,7 @@ from rl_agent.rollout.metrics import RolloutMetrics
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.stop_rule import StopRule
-from rl_agent.types import Split, Status, Trajectory
+from rl_agent.types import Status, Trajectory
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at whether this member is still one."""
@@ -76,7 +75,7 @@ class RankRollout:
             engine=engine,
             gate=self._gate,
             chat=chat,
-            sampling=_sampling(config, assignment.split),
+            sampling=_sampling(assignment),
             system_prompt=config.policy_config.system_prompt,
             chat_template_kwargs=config.model.chat_template_kwargs,
         )
@@ -189,7 +188,8 @@ class RankRollout:
         )
 
 
-def _sampling(config: Config, split: Split) -> Sampling:
+def _sampling(assignment: Assignment) -> Sampling:
+    config, split = assignment.config, assignment.split
     policy = config.policy_config
     return Sampling(
         temperature=policy.temperature_of(split),
@@ -198,4 +198,5 @@ def _sampling(config: Config, split: Split) -> Sampling:
         min_p=policy.min_p,
         max_tokens=policy.max_new_tokens,
         seed=config.seed,
+        min_weight_version=assignment.min_weight_version,
     )

@@ -25,6 +25,8 @@ class Assignment:
     """Go on with what this run has begun of the iteration."""
     resume_must_exist: bool = True
     """Nothing to go on with is an error."""
+    min_weight_version: int = 0
+    """Engines of a pool that serve an older one are not asked."""
 
     @property
     def config(self) -> Config:

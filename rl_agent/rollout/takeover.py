@@ -64,15 +64,15 @@ def set_aside(paths: RunPaths, split: Split, iteration: int, *, keep: Container[
             path.rename(aside)
 
 
-def check_same_sample(begun: Iterable[ShardHeader], wanted: ShardHeader) -> None:
-    """Raises ConfigError if a file was begun with another sample or other weights."""
+def check_same_sample(begun: Iterable[ShardHeader], wanted: ShardHeader, *, may_differ: bool) -> None:
+    """Raises ConfigError if a file was begun with another sample or, unless they may, other weights."""
     for header in begun:
         if header.sample_digest != wanted.sample_digest:
             raise ConfigError(
                 f"--resume: the {wanted.split} sample of iteration {wanted.iteration} is not the one that was"
                 " begun; undo the change of seed, tasks, sizes or step limits, or start without --resume"
             )
-        if header.weight_version != wanted.weight_version:
+        if header.weight_version != wanted.weight_version and not may_differ:
             raise ConfigError(
                 f"--resume: iteration {wanted.iteration} was begun with weight version"
                 f" {header.weight_version}; the engine has {wanted.weight_version}"

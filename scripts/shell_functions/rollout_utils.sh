@@ -10,7 +10,8 @@ collect_split() {
   local attempt status
   for ((attempt = 1; ; attempt++)); do
     status=0
-    ask rollout --plan "$PLAN_FILE" --iteration "$2" --split "$1" --resume if-begun || status=$?
+    ask rollout --plan "$PLAN_FILE" --iteration "$2" --split "$1" --resume if-begun \
+      --min-weight-version "$MIN_WEIGHT_VERSION" || status=$?
     ((status == 75 && attempt < PLAN[start_attempts] && !PLAN[debug_mode])) || break
     ask flag check --plan "$PLAN_FILE" || return
     say "the engine was lost (attempt $attempt of ${PLAN[start_attempts]}): making sure that one runs"

@@ -18,7 +18,7 @@ FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
 STUB = f"""#!/usr/bin/env bash
 if [[ $1 == -m && $2 == rl_agent.cli ]]; then
   case $3 in
-    node | serve | join-pool | train | wandb-sync)
+    node | serve | join-pool | train | stream-train | wandb-sync)
       exec {sys.executable!r} -m tests.shell.fake_verbs "${{@:3}}" ;;
   esac
 fi

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from rl_agent.cli import join_pool as cli_join_pool
@@ -22,6 +23,8 @@ from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.plan.runs import groups_dir
 from rl_agent.pool import of_run
+from rl_agent.trainer.launch import progress_file
+from rl_agent.trainer.states import StreamProgress
 from rl_agent.update import versions
 from rl_agent.weights.settings import store_folder
 
@@ -172,6 +175,27 @@ def swap(plan: Plan, argv: list[str]) -> int:
     return 0
 
 
+def stream_train(plan: Plan, argv: list[str]) -> int:
+    """Publishes every iteration whose rollout is over; TERM ends it with 143."""
+    how, progress = behaviour("stream-train"), progress_file(plan)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if how == "die":
+        print("RuntimeError: the reason the trainer died", file=sys.stderr)
+        return 1
+    before = StreamProgress.read(progress)
+    iteration = before.iteration if before else plan.first_iteration - 1
+    while True:
+        note("published", str(iteration))
+        progress.write_text(json.dumps(asdict(StreamProgress(os.getpid(), iteration, iteration))))
+        if iteration == plan.last_iteration:
+            return 0
+        while iteration + 1 not in plan.paths.iterations("train") or how == "hang":
+            time.sleep(0.02)
+        iteration += 1
+        if how == "die_once" and before is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def wandb_sync(plan: Plan, argv: list[str]) -> int:
     signal.pause()
     return 0
@@ -185,6 +209,7 @@ FAKES = {
     "train": train,
     "publish": publish,
     "swap": swap,
+    "stream-train": stream_train,
     "wandb-sync": wandb_sync,
 }
 

@@ -17,6 +17,7 @@ LAYERS = {
     "files": 0,
     "sections": 1,
     "grpo_config": 1,
+    "llamafactory_config": 1,
     "config": 1,
     "agent": 2,
     "tasks": 2,

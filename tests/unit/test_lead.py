@@ -97,7 +97,7 @@ class FakeRollout:
 
 async def lead(paths, *, resume=False, num_nodes=1, work=None, must_exist=True, sample=None, **changes):
     work, sample = work or FakeWork(), sample or make_sample()
-    config = SimpleNamespace(paths=paths)
+    config = SimpleNamespace(paths=paths, is_streaming=False)
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
     ledger = Ledger(sample)

@@ -8,8 +8,11 @@ from rl_agent.cluster.schedule import (
     add_shards,
     first_iteration,
     is_evaluated,
+    needed_iteration,
     next_work,
     numbers_on_disk,
+    oldest_version,
+    phases_of,
 )
 from rl_agent.config import Command
 from rl_agent.paths import RunPaths
@@ -88,3 +91,33 @@ def test_finished_shards_and_prepared_updates_are_read_from_the_disk(tmp_path):
 
     assert numbers_on_disk(paths) == Numbers(train=2, test=1, update=2)
     assert add_shards({}, paths) == {2: {"rollout"}, 1: {"evaluate"}}
+
+
+def test_a_streaming_trainer_gets_no_rollout_before_its_weights_were_evaluated():
+    assert phases_of(command(interval=2), 3, is_streaming=True) == ("evaluate", "rollout", "update")
+    assert phases_of(command(interval=2), 4, is_streaming=True) == ("rollout", "update")
+
+
+@pytest.mark.parametrize(
+    ("phase", "staleness", "needed"),
+    [
+        ("evaluate", 0, 4),
+        ("evaluate", 2, 4),
+        ("rollout", 0, 4),
+        ("rollout", 2, 2),
+        ("update", 0, 5),
+        ("update", 2, 3),
+    ],
+)
+def test_a_phase_waits_for_no_newer_version_than_the_algorithm_demands(phase, staleness, needed):
+    assert needed_iteration(phase, 5, staleness=staleness, last=None) == needed
+    assert needed_iteration("update", 5, staleness=staleness, last=5) == 5
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.parametrize("published", [1, 4, 5])
+def test_no_token_of_a_rollout_is_too_old_when_its_turn_comes(staleness, published):
+    """Versions are as many as iterations here: iteration 6 is trained on from version 5."""
+    oldest = oldest_version("rollout", 6, published, published, staleness=staleness)
+    assert oldest == max(5 - staleness, 0)
+    assert oldest_version("evaluate", 6, 5, 5, staleness=staleness) == 5

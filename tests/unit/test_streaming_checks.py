@@ -12,18 +12,20 @@ BOTH = {
     "max_iterations": 1, "num_nodes": 1, "rank": 0, "rank_weights": (1,), "overrides": (),
 }  # fmt: skip
 GROUPS_OF_8 = "rollout.group_size=8"
+POOL = "pool=elastic"
 
 
 @pytest.mark.parametrize(
     ("words", "changes", "message"),
     [
-        ((GROUPS_OF_8,), {"rl_phase": "update"}, "use --rl-phase both"),
-        ((GROUPS_OF_8,), {"debug_mode": True}, "--debug-mode"),
-        ((GROUPS_OF_8,), {"num_nodes": 2}, "--num-nodes 1"),
-        ((GROUPS_OF_8, "policy_config.top_p=0.9"), {}, "the whole distribution"),
-        (("rollout.group_size=1",), {}, "compares siblings"),
+        ((GROUPS_OF_8, POOL), {"rl_phase": "update"}, "use --rl-phase both"),
+        ((GROUPS_OF_8, POOL), {"debug_mode": True}, "--debug-mode"),
+        ((GROUPS_OF_8, POOL), {"num_nodes": 2}, "--num-nodes 1"),
+        ((GROUPS_OF_8, POOL, "policy_config.top_p=0.9"), {}, "the whole distribution"),
+        ((POOL, "rollout.group_size=1"), {}, "compares siblings"),
+        ((GROUPS_OF_8,), {}, "add pool=elastic"),
     ],
-    ids=["update alone", "external engine", "several nodes", "cut distribution", "no siblings"],
+    ids=["update alone", "external engine", "several nodes", "cut distribution", "no siblings", "no pool"],
 )
 def test_a_combination_that_cannot_work_is_refused(words, changes, message):
     config = compose("trainer=grpo", *words).config

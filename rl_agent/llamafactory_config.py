@@ -1,0 +1,59 @@
+"""What `trainer=llamafactory` can be told; most keys are LLaMA-Factory's own."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rl_agent.sections import Positive, Seconds, Section, Share
+
+
+class TrainerConfig(Section):
+    kind: Literal["llamafactory"]
+    recent_iterations: Positive
+    reward_threshold: float
+    positive_samples_to_train: Positive
+    recency_bias_power: Annotated[float, Field(ge=0)]
+    filter_unchanged_steps: bool
+    min_response_tokens: Annotated[int, Field(ge=0)]
+    val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
+    finetuning_type: Literal["full", "lora"]
+    lora_rank: Positive
+    lora_alpha: Positive
+    lora_target: str
+    cutoff_len: Positive
+    mask_history: bool
+    per_device_train_batch_size: Positive
+    per_device_eval_batch_size: Positive
+    gradient_accumulation_steps: Positive
+    learning_rate: Annotated[float, Field(gt=0)]
+    max_grad_norm: Annotated[float, Field(ge=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    num_train_epochs: Annotated[float, Field(gt=0)]
+    max_steps: Positive | None
+    lr_scheduler_type: str
+    warmup_steps: Annotated[int, Field(ge=0)] | None
+    warmup_ratio: Share | None
+    logging_steps: Positive
+    do_eval: bool
+    eval_strategy: Literal["no", "steps", "epoch"]
+    eval_steps: Positive | None
+    save_strategy: Literal["no", "steps", "epoch"]
+    save_steps: Annotated[float, Field(gt=0)]
+    save_total_limit: Positive
+    save_only_model: bool
+    preprocessing_num_workers: Positive
+    dataloader_num_workers: Annotated[int, Field(ge=0)]
+    dataloader_pin_memory: bool
+    remove_unused_columns: bool
+    gradient_checkpointing: bool
+    bf16: bool | None
+    use_cpu: bool | None
+    deepspeed: str | None
+    report_to: str | tuple[str, ...]
+    plot_loss: bool
+    extra_args: dict[str, Any]
+    nproc_per_node: Positive | None
+    timeout_s: Seconds
+    peer_timeout_s: Seconds
+    continue_optimizer: bool
+    keep_versions: Annotated[int, Field(ge=2)]

@@ -1,0 +1,160 @@
+"""How a streaming trainer is started, and started again, on the node of its run.
+
+What it begins from is decided here, from what lies on the disk:
+
+    its newest checkpoint builds on the served model     that checkpoint
+    a model was served since (a rollback, a crash)       the checkpoint in that model's folder
+    neither                                              the served model, with a fresh optimizer
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from rl_agent.config import Config, Plan
+from rl_agent.engine.model import resolve_model
+from rl_agent.errors import ConfigError
+from rl_agent.files import remove, write_whole
+from rl_agent.paths import RunPaths
+from rl_agent.tasks.load import load_tasks
+from rl_agent.trainer.settings import StreamSettings, TrainerSettings
+from rl_agent.trainer.states import STATE, newest_served
+from rl_agent.update import versions
+from rl_agent.update.weights import local_folder
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of the run's own is made in it
+
+
+def settings_file(plan: Plan) -> Path:
+    return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}.json"
+
+
+def progress_file(plan: Plan) -> Path:
+    """Says how far the trainer of this attempt is."""
+    return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}.progress.json"
+
+
+def write_settings(plan: Plan, *, manager: str) -> Path:
+    """Settle what the trainer begins from, and write what it is told. Raises ConfigError."""
+    path = settings_file(plan)
+    earlier = TrainerSettings.model_validate_json(path.read_bytes()).stream if path.exists() else None
+    settings = _settings(plan, manager, earlier)
+    write_whole(path, settings.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def trainer_command(plan: Plan, settings: Path) -> list[str]:
+    """The words of the process that trains: the trainer itself, or torchrun where it has several ranks."""
+    processes = plan.config.grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)
+    words = ["-m", "rl_agent.trainer.worker", str(settings)]
+    if processes == 1:
+        return [sys.executable, *words]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "0"]
+    return [sys.executable, *launcher, "--nproc-per-node", str(processes), *words]
+
+
+def trainer_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    binaries = str(Path(sys.executable).parent)
+    environment = dict(environ) | {"PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}"}
+    environment["TOKENIZERS_PARALLELISM"] = "false"
+    if plan.hardware.num_gpus == 0:
+        processes = plan.config.grpo.nproc_per_node or 1
+        threads = max(1, plan.hardware.cores // processes)
+        environment["OMP_NUM_THREADS"] = environ.get("OMP_NUM_THREADS", str(threads))
+        # Threads that spin while they wait are ruinous where engines run on the same cores.
+        environment["OMP_WAIT_POLICY"] = environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    return environment
+
+
+def groups_of_iteration(config: Config) -> int:
+    """Groups that an iteration's rollout has."""
+    size = config.env_config.train_tasks_rollout_size
+    if size >= 0:
+        return size
+    return len(load_tasks(config.env_config.tasks_file("train", config.data_path), config.env_config))
+
+
+def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> TrainerSettings:
+    config, grpo, paths = plan.config, plan.config.grpo, plan.paths
+    model = resolve_model(config)
+    served = versions.served_folder(paths)
+    served_name = served.name if served is not None else ""
+    output = paths.streaming
+    start = _start(paths, served, output)
+    store = _store(plan)
+    if earlier is None or start is not None:
+        remove(store)  # of an earlier start, or of a training that was set back
+    return TrainerSettings(
+        model=_folder_of(model.path),
+        reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
+        first_version=model.weight_version,
+        output=output,
+        metrics=paths.metrics,
+        export_dtype=grpo.export_dtype or _dtype_of(config),
+        seed=config.seed,
+        groups_per_step=-(-groups_of_iteration(config) // grpo.mini_batches),
+        steps=None,
+        loss=grpo.loss,
+        batch=grpo.batch,
+        parallel=grpo.parallel,
+        optimizer=grpo.optimizer,
+        checkpoint=grpo.checkpoint,
+        replay=None,
+        stream=StreamSettings(
+            log_path=config.log_path,
+            run_id=plan.run_id,
+            group_size=config.rollout.group_size,
+            mini_batches=grpo.mini_batches,
+            first_iteration=plan.first_iteration,
+            last_iteration=plan.last_iteration,
+            start=start,
+            served=served_name,
+            engines_model=earlier.engines_model if earlier is not None else served_name,
+            engines_version=earlier.engines_version if earlier is not None else model.weight_version,
+            next_version=versions.next_version(paths),
+            manager=manager,
+            manager_token_env_var=config.pool.token_env_var,
+            silence_timeout_s=config.cluster.phase_timeout_s,
+            known_timeout_s=config.cluster.start_timeout_s,
+            store=store,
+            progress=progress_file(plan),
+            keep_versions=grpo.keep_versions,
+            publish=grpo.publish,
+        ),
+    )
+
+
+def _start(paths: RunPaths, served: Path | None, output: Path) -> Path | None:
+    """The checkpoint of the served model, where the trainer's own are not of that; those are dropped then."""
+    name = served.name if served is not None else ""
+    checkpoints = output / "checkpoints"
+    if newest_served(checkpoints) == name:
+        return None
+    remove(checkpoints)
+    start = served / versions.TRAINER if served is not None else None
+    return start if start is not None and (start / STATE).is_file() else None
+
+
+def _folder_of(model: str) -> Path:
+    folder = local_folder(model)
+    if folder is None:
+        raise ConfigError(f"{model}: is not on this machine yet; trainer.kind=grpo reads it from the disk")
+    return folder
+
+
+def _dtype_of(config: Config) -> str:
+    """Weights are sent as the engines hold them."""
+    dtype = config.engine.dtype
+    is_auto_on_cpu = dtype == "auto" and config.engine.device == "cpu"
+    return "float32" if dtype in ("float32", "float") or is_auto_on_cpu else "bfloat16"
+
+
+def _store(plan: Plan) -> Path:
+    """In shared memory if there is any, under a name of the log path's own."""
+    folder = plan.config.grpo.publish.store
+    if folder is None:
+        folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else plan.paths.streaming
+    digest = hashlib.blake2b(os.fsencode(plan.config.log_path.resolve()), digest_size=8).hexdigest()
+    return folder / f"rl-agent-weights-{digest}"
