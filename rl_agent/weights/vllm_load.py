@@ -110,7 +110,8 @@ class VllmServer:
         ):
             raise WeightsError(f"{self._url}: a worker did not load version {snapshot.weight_version}")
         await self._reset_caches()
-        await self._post("/update_weight_version", body={"new_version": str(snapshot.weight_version)})
+        label = {"new_version": str(snapshot.weight_version)}
+        await self._post("/update_weight_version", body=label, may_be_missing=True)  # came after vLLM 0.26
         return results
 
     async def _reset_caches(self) -> None:
@@ -127,7 +128,12 @@ class VllmServer:
         return results if isinstance(results, list) else []
 
     async def _post(
-        self, route: str, query: dict[str, str] | None = None, *, body: dict[str, Any] | None = None
+        self,
+        route: str,
+        query: dict[str, str] | None = None,
+        *,
+        body: dict[str, Any] | None = None,
+        may_be_missing: bool = False,
     ) -> Any:
         """The JSON that a route answers, None if it answers nothing. Raises WeightsError if it fails."""
         try:
@@ -141,6 +147,8 @@ class VllmServer:
                 headers={"Connection": "close"},
             ) as response:
                 text = await response.text()
+                if response.status == 404 and may_be_missing:
+                    return None
                 if response.status != 200:
                     raise WeightsError(f"{self._url}{route}: status {response.status}: {text[:500]}")
                 return await response.json() if text else None

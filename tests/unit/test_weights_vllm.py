@@ -17,8 +17,9 @@ from tests.unit.weight_versions import publish_steps, state_of
 class FakeServer:
     """Answers vLLM's routes; `failing` names the (route, version) pairs that do not work."""
 
-    def __init__(self, failing=()):
+    def __init__(self, failing=(), missing=()):
         self.failing = set(failing)
+        self.missing = missing
         self.calls = []
         self.is_paused = False
         self.weight_version = 0
@@ -27,6 +28,8 @@ class FakeServer:
         body = await request.json() if request.can_read_body else {}
         version = body["args"][1] if body.get("args") else None
         self.calls.append(request.path)
+        if request.path in self.missing:
+            return web.Response(status=404, text='{"detail": "Not Found"}')
         if (request.path, version) in self.failing or (request.path, None) in self.failing:
             return web.Response(status=500, text="broken")
         if request.path == "/pause":
@@ -61,6 +64,12 @@ async def load(server, store, weight_version, previous):
 def store(tmp_path):
     with publish_steps(tmp_path, 2) as opened:
         yield opened
+
+
+def test_a_server_that_has_no_label_for_versions_takes_them_without(store):
+    server = FakeServer(missing=("/update_weight_version",))
+    assert asyncio.run(load(server, store, 2, 1)).weight_version == 2
+    assert (server.weight_version, server.is_paused) == (2, False)
 
 
 def test_caches_are_dropped_between_the_load_and_going_on(store):
