@@ -46,7 +46,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "engine_stays_up": str(int(stays_up(plan) or plan.config.is_streaming)),
         "is_streaming": str(int(plan.config.is_streaming and plan.command.rl_phase == "both")),
         "trainer_restarts": str(plan.config.grpo.max_restarts if plan.config.is_streaming else 0),
-        "weights_store": str(store_folder(plan)) if plan.config.weights.is_inplace else "",
+        "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",
         "model_link": str(plan.paths.model_link),
         "start_attempts": str(plan.config.engine.start_attempts),
         "visibility_s": str(math.ceil(plan.config.cluster.lease_s)),

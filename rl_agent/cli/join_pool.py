@@ -157,7 +157,6 @@ def _settings_of_run(plan: Plan) -> object:
     from rl_agent.plan.runs import logs_dir
     from rl_agent.pool import of_run
     from rl_agent.pool.settings import is_loopback
-    from rl_agent.pool.transfer_settings import load_transfer_settings
     from rl_agent.pool.worker import WorkerSettings
 
     engine, manager = plan.config.engine, of_run.wait_for_manager(plan)
@@ -176,7 +175,7 @@ def _settings_of_run(plan: Plan) -> object:
         drain_s=engine.stop_timeout_s,
         notice=None,
         log=logs_dir(plan) / f"engine-{plan.attempt}.log",
-        transfer=load_transfer_settings(()),
+        transfer=of_run.transfer_of(plan),
         address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
     )
 

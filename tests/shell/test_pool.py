@@ -16,8 +16,8 @@ ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iter
 
 
 @pytest.fixture
-def pool():
-    return ("pool=elastic", f"pool.port={free_port()}")
+def pool(tmp_path):
+    return ("pool=elastic", f"pool.port={free_port()}", f"weights.store={tmp_path / 'shm'}")
 
 
 def records(harness, attempt=1):
@@ -76,14 +76,19 @@ def join(harness, pool):
     return started
 
 
-@pytest.mark.parametrize("stop", [interrupt_as_a_terminal_does, subprocess.Popen.terminate])
+@pytest.mark.parametrize(
+    "stop",
+    [interrupt_as_a_terminal_does, pytest.param(subprocess.Popen.terminate, marks=pytest.mark.extended)],
+)
 def test_a_stopped_run_leaves_neither_manager_nor_engine(harness, pool, stop):
     process = harness.start(*ROLLOUT, *pool, FAKE_ROLLOUT="hang")
     harness.wait_for_call("rollout")
 
+    assert list((harness.home / "shm").glob("*/rl-agent-worker-*"))
     stop(process)
 
     assert seconds_until_gone(harness, process) < LIMIT_S
+    assert not list((harness.home / "shm").iterdir())
 
 
 def test_a_killed_driver_leaves_neither_manager_nor_engine(harness, pool):
@@ -93,6 +98,7 @@ def test_a_killed_driver_leaves_neither_manager_nor_engine(harness, pool):
     process.send_signal(signal.SIGKILL)
 
     assert seconds_until_gone(harness, process) < LIMIT_S
+    wait_until(lambda: not list((harness.home / "shm").iterdir()), LIMIT_S, harness)
 
 
 def test_a_port_in_use_is_said_before_anything_starts(harness, pool):
