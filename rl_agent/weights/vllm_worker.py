@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Shapes = dict[str, tuple[int, ...]]
 
 _HEAD = "lm_head.weight"
-"""May be left out of a version whose model ties it to the embedding."""
+"""May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
 _PART_VALUES = 2**22
 _MODULUS = 2**61 - 1
 
@@ -50,7 +50,7 @@ class WeightsWorker:
         if snapshot.manifest.digest != digest:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
         shapes = _shapes(snapshot.manifest.tensors, snapshot.manifest.aliases)
-        self._rl_agent_check(snapshot.folder, shapes)
+        self._rl_agent_check(snapshot, shapes)
         self._rl_agent_held = None
         self.reload_weights(weights_iterator=_tensors(snapshot))
         self._rl_agent_held = weight_version
@@ -66,19 +66,18 @@ class WeightsWorker:
         """The version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
         return {"weight_version": self._rl_agent_held}
 
-    def _rl_agent_check(self, folder: Path, shapes: Shapes) -> None:
+    def _rl_agent_check(self, snapshot: Snapshot, shapes: Shapes) -> None:
         """Compare with what was loaded before: a loader that meets a strange name stops halfway."""
         known = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
         if known is None:
             return
-        differing = sorted(
-            name
-            for name in shapes.keys() | known.keys()
-            if shapes.get(name) != known.get(name) and not (name.endswith(_HEAD) and name not in shapes)
-        )
+        differing = {name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name)}
+        left_out = (known.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - known.keys())
+        differing -= {name for name in left_out if name.endswith(_HEAD)}
         if differing:
+            first = min(differing)
             raise WeightsError(
-                f"{folder}: is of another model: {differing[0]} is missing, new or of another shape"
+                f"{snapshot.folder}: is of another model: {first} is missing, new or of another shape"
             )
 
     def rl_agent_fingerprint(self) -> str:

@@ -165,6 +165,30 @@ def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_it
     assert worker.rl_agent_fingerprint() == before
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_head_that_the_checkpoint_left_out_is_taken_only_if_it_is_the_embedding(tmp_path, is_tied):
+    from safetensors.torch import save_file
+
+    from rl_agent.weights.publish import Publisher
+    from rl_agent.weights.sources import StateDict
+    from tests.unit.weight_versions import open_store, settings
+
+    embedding = torch.randn(20, 4)
+    (tmp_path / "model").mkdir()
+    save_file({"model.embed_tokens.weight": embedding}, tmp_path / "model" / "model.safetensors")
+    worker = FakeWorker(tmp_path / "model")
+    head = embedding if is_tied else embedding.clone() + 1
+    state = {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
+    with open_store(tmp_path / "store") as store:
+        made = Publisher(store, settings()).publish(1, StateDict.of(state))
+        if is_tied:
+            worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)
+            assert torch.equal(worker.loaded["lm_head.weight"], embedding)
+            return
+        with pytest.raises(WeightsError, match=r"lm_head.weight is missing, new or of another shape"):
+            worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)
+
+
 def test_a_fingerprint_sees_any_changed_bit_and_any_swap_but_no_order_of_names():
     state = {"a": torch.arange(10.0), "b": torch.zeros(3), "c": torch.zeros(0)}
     same = fingerprint(reversed(state.items()))
