@@ -21,6 +21,7 @@ class TrainerConfig(Section):
     lora_alpha: Positive
     lora_target: str
     cutoff_len: Positive
+    image_max_pixels: Positive
     mask_history: bool
     per_device_train_batch_size: Positive
     per_device_eval_batch_size: Positive

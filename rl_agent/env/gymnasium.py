@@ -1,4 +1,4 @@
-"""Gymnasium's toy_text games, played in words over many turns.
+"""Gymnasium's toy_text games, played in words over many turns, the state shown in words or as a picture.
 
 A task names the game as `env_id` (`FrozenLake-v1`, `Taxi-v4`, `CliffWalking-v1`, `Blackjack-v1`, …), and may
 give its constructor's `env_kwargs` and a `seed`. With a seed it is one fixed problem for every attempt;
@@ -6,9 +6,13 @@ without, each attempt begins where its own seed says.
 """
 
 import asyncio
+import os
 import re
+import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from rl_agent.env.answer import final_answer
@@ -71,13 +75,21 @@ class GymnasiumEnvironment:
     """Multi-turn. The response names one action; anything else is answered with the legal ones.
 
     `reward` "success" pays 1 for the step that reaches the goal and 0 otherwise, "gymnasium" pays what the
-    library does.
+    library does. `view` "image" shows gymnasium's own picture of the state and not a word of it.
     """
 
-    def __init__(self, *, reward: Literal["success", "gymnasium"] = "success") -> None:
+    def __init__(
+        self,
+        *,
+        reward: Literal["success", "gymnasium"] = "success",
+        view: Literal["text", "image"] = "text",
+    ) -> None:
         if reward not in ("success", "gymnasium"):
             raise ValueError(f"reward is {reward!r}; use success or gymnasium")
+        if view not in ("text", "image"):
+            raise ValueError(f"view is {view!r}; use text or image")
         self._is_success_reward = reward == "success"
+        self._pictures = _Pictures() if view == "image" else None
         self._env: Any = None
         self._game = _FROZEN_LAKE
         self._state: Any = None
@@ -103,11 +115,12 @@ class GymnasiumEnvironment:
         self._game = GAMES[env_id.partition("-v")[0]]
         await self.close()
         # Taxi computes a table of all its states first, and the first import takes a while.
-        self._env = await asyncio.to_thread(
-            _make, env_id, self._game.render_mode, task.extra.get("env_kwargs", {})
-        )
+        render_mode = "rgb_array" if self._pictures else self._game.render_mode
+        self._env = await asyncio.to_thread(_make, env_id, render_mode, task.extra.get("env_kwargs", {}))
         self._state, _ = self._env.reset(seed=task.extra.get("seed", seed))
-        return Observation(f"{task.prompt}\n\n{self._shown()}\n\n{self._legal()}")
+        shown = await self._shown()
+        words = (task.prompt, shown.text, self._legal())
+        return Observation("\n\n".join(filter(None, words)), shown.images)
 
     async def step(self, action: str) -> StepResult:
         if self._env is None:
@@ -117,12 +130,12 @@ class GymnasiumEnvironment:
             return StepResult(Observation(f"That is not one action. {self._legal()}"), changed=False)
         before = self._state
         self._state, paid, is_over, is_out_of_time, _ = self._env.step(number)
-        shown = self._shown()
+        shown = await self._shown()
         is_solved = is_over and (paid > 0 or not self._game.pays_at_the_goal)
         if is_over or is_out_of_time:
-            await self.close()
+            self._end_game()
         return StepResult(
-            Observation(shown),
+            shown,
             reward=float(is_solved if self._is_success_reward else paid),
             done=bool(is_over),
             truncated=bool(is_out_of_time and not is_over),
@@ -130,20 +143,58 @@ class GymnasiumEnvironment:
         )
 
     async def close(self) -> None:
+        self._end_game()
+        if self._pictures:
+            await asyncio.to_thread(self._pictures.delete)
+
+    def _end_game(self) -> None:
         if self._env is not None:
             env, self._env = self._env, None
             env.close()
 
-    def _shown(self) -> str:
-        return self._game.show(self._env, self._state)
+    async def _shown(self) -> Observation:
+        if self._pictures is None:
+            return Observation(self._game.show(self._env, self._state))
+        path = await asyncio.to_thread(self._pictures.draw, self._env)
+        return Observation("", (str(path),))
 
     def _legal(self) -> str:
         return f"Answer with one of: {', '.join(self._game.actions)}."
 
 
+class _Pictures:
+    """The pictures of one instance, in a folder of their own until it is closed."""
+
+    _drawing = threading.Lock()
+    """Pygame, with which gymnasium draws, is not made for threads."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+
+    def draw(self, env: Any) -> Path:
+        from PIL import Image
+
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="gymnasium-")
+        with self._drawing:
+            pixels = env.render()
+        self._count += 1
+        path = Path(self._folder.name) / f"{self._count}.png"
+        Image.fromarray(pixels).save(path)
+        return path
+
+    def delete(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
 def _make(env_id: str, render_mode: str | None, kwargs: dict[str, Any]) -> Any:
     import gymnasium
 
+    if render_mode == "rgb_array":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws in memory; it need not seek a screen
     return gymnasium.make(env_id, render_mode=render_mode, disable_env_checker=True, **kwargs)
 
 

@@ -5,8 +5,9 @@ A step becomes one example: the conversation up to and including its response, o
 three exceptions, each forced by LLaMA-Factory's template:
 - the end-of-turn text is cut off a response: the template adds it;
 - a thought whose `<think>` stood in the prompt gets it back, because LLaMA-Factory's prompt has none;
-- `<image>`, `<video>` and `<audio>` written by somebody are defused, because the template would look for a
-  file. The placeholders of real images stand before their observation's text, as the engine was asked.
+- `<image>`, `<video>`, `<audio>` and the model's own tokens for media, written by somebody, are defused,
+  because the trainer would look for a file. The placeholders of real images stand before their
+  observation's text, as the engine was asked.
 """
 
 import json
@@ -24,6 +25,16 @@ VALIDATION = "rl_agent_validation"
 
 _MEDIA_TAG = re.compile(r"<(image|video|audio)>")
 _START_OF_THOUGHT, _END_OF_THOUGHT = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTexts:
+    """Texts of a model's special tokens that need care."""
+
+    stop: tuple[str, ...]
+    """End a turn."""
+    media: tuple[str, ...] = ()
+    """Stand for a piece of an image or a video, or for its bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +62,41 @@ class Dialogue:
 
 
 def examples(
-    dialogues: Iterable[Dialogue], steps: Mapping[EpisodeKey, Collection[int]], stop_texts: Sequence[str]
+    dialogues: Iterable[Dialogue], steps: Mapping[EpisodeKey, Collection[int]], tokens: TokenTexts
 ) -> Iterator[tuple[EpisodeKey, int, dict[str, Any]]]:
     """An example for each of `steps`, in the order of the file."""
     for dialogue in dialogues:
         for step in sorted(steps.get(dialogue.key, ())):
-            yield dialogue.key, step, example(dialogue, step, stop_texts)
+            yield dialogue.key, step, example(dialogue, step, tokens)
 
 
-def example(dialogue: Dialogue, step: int, stop_texts: Sequence[str]) -> dict[str, Any]:
+def example(dialogue: Dialogue, step: int, tokens: TokenTexts) -> dict[str, Any]:
     """The conversation up to and including the response of `step`."""
     turns = dialogue.steps[: step + 1]
     conversations = []
     for turn in turns:
-        conversations.append({"from": "human", "value": _shown(turn.observation)})
-        conversations.append({"from": "gpt", "value": _said(turn.generation.text, stop_texts)})
+        conversations.append({"from": "human", "value": _shown(turn.observation, tokens)})
+        conversations.append({"from": "gpt", "value": _said(turn.generation.text, tokens)})
     row: dict[str, Any] = {"conversations": conversations, "system": dialogue.system_prompt}
     images = [path for turn in turns for path in turn.observation.images]
     return row | {"images": images} if images else row
 
 
-def _shown(observation: Observation) -> str:
-    return "<image>" * len(observation.images) + _defuse(observation.text)
+def _shown(observation: Observation, tokens: TokenTexts) -> str:
+    return "<image>" * len(observation.images) + _defuse(observation.text, tokens)
 
 
-def _said(response: str, stop_texts: Sequence[str]) -> str:
-    for stop in stop_texts:
+def _said(response: str, tokens: TokenTexts) -> str:
+    for stop in tokens.stop:
         response = response.removesuffix(stop)
     if _END_OF_THOUGHT in response and _START_OF_THOUGHT not in response:
         response = f"{_START_OF_THOUGHT}\n{response}"
-    return _defuse(response)
+    return _defuse(response, tokens)
 
 
-def _defuse(text: str) -> str:
+def _defuse(text: str, tokens: TokenTexts) -> str:
+    for token in tokens.media:
+        text = text.replace(token, f"{token[0]} {token[1:]}")
     return _MEDIA_TAG.sub(r"< \1>", text)
 
 

@@ -7,6 +7,7 @@ Shards are read twice, each time without the tokens: once for what decides, once
 that were drawn. Everything is written anew, so that a repeated call gives the same files.
 """
 
+import json
 import logging
 import shutil
 from collections import defaultdict
@@ -27,7 +28,15 @@ from rl_agent.rollout.manifest import Part, parts_of, read_parts
 from rl_agent.rollout.shard import read_header
 from rl_agent.types import EpisodeKey
 from rl_agent.update import select, versions
-from rl_agent.update.export import DATASET, VALIDATION, Dialogue, examples, write_dataset, write_dataset_info
+from rl_agent.update.export import (
+    DATASET,
+    VALIDATION,
+    Dialogue,
+    TokenTexts,
+    examples,
+    write_dataset,
+    write_dataset_info,
+)
 from rl_agent.update.inputs import (
     TRAIN_FILE,
     Prepared,
@@ -44,6 +53,14 @@ from rl_agent.update.weights import local_folder, parameters, read_tensors, size
 
 _OUTCOME = TypeAdapter(select.Outcome)
 _DIALOGUE = TypeAdapter(Dialogue)
+_MEDIA_TOKENS = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+)
+"""Keys of a vision model's config.json."""
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +94,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     chosen, held_out = select.split(
         drawn, config.llamafactory.val_split_ratio, do_eval=config.llamafactory.do_eval
     )
-    _export(folder, shards, chosen, held_out, _stop_texts(config))
+    _export(folder, shards, chosen, held_out, _token_texts(config))
 
     model = resolve_model(config).path
     training = paths.training_dir(iteration)
@@ -130,7 +147,7 @@ def _export(
     shards: Sequence[Sequence[Part]],
     chosen: Sequence[select.Candidate],
     held_out: Sequence[select.Candidate],
-    stop_texts: Sequence[str],
+    tokens: TokenTexts,
 ) -> None:
     validation = set(held_out)
     rows: dict[str, list[dict[str, Any]]] = {DATASET: [], VALIDATION: []}
@@ -139,7 +156,7 @@ def _export(
         for one in (*chosen, *held_out):
             if one.position == position:
                 steps[one.key].append(one.step)
-        for key, step, row in examples(read_parts(parts, _DIALOGUE), steps, stop_texts):
+        for key, step, row in examples(read_parts(parts, _DIALOGUE), steps, tokens):
             is_held_out = select.Candidate(position, key, step) in validation
             rows[VALIDATION if is_held_out else DATASET].append(row)
     names = [name for name, of_name in rows.items() if of_name]
@@ -149,9 +166,15 @@ def _export(
     write_dataset_info(folder, names, with_images=with_images)
 
 
-def _stop_texts(config: Config) -> list[str]:
-    chat = ChatTokenizer.load(resolve_model(config).path, config.model.chat_template_kwargs)
-    return [chat.decode([token_id]) for token_id in sorted(chat.eos_token_ids)]
+def _token_texts(config: Config) -> TokenTexts:
+    model = resolve_model(config).path
+    chat = ChatTokenizer.load(model, config.model.chat_template_kwargs)
+    stop = tuple(chat.decode([token_id]) for token_id in sorted(chat.eos_token_ids))
+    folder = local_folder(model)
+    path = folder / "config.json" if folder else None
+    settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
+    media = tuple(chat.decode([settings[key]]) for key in _MEDIA_TOKENS if settings.get(key) is not None)
+    return TokenTexts(stop, media)
 
 
 def _check_disk(config: Config) -> None:

@@ -102,6 +102,7 @@ def training_arguments(
             "dataset": DATASET,
             "dataset_dir": str(plan.paths.update_dir(iteration)),
             "cutoff_len": trainer.cutoff_len,
+            "image_max_pixels": trainer.image_max_pixels,
             "mask_history": trainer.mask_history,
             # The engine saw earlier responses with their thoughts: so does the trainer.
             "preserve_thinking": True,

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.monitor import metrics
 from rl_agent.types import EpisodeKey, Observation
-from rl_agent.update.export import Dialogue, Spoken, Turn, example
+from rl_agent.update.export import Dialogue, Spoken, TokenTexts, Turn, example
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training import assert_serves, collect, optimizer_steps, tensors_of, update
 
@@ -130,7 +130,7 @@ def test_what_is_trained_on_is_what_the_engine_saw(tmp_path):
     seen += chat.extend(spoken[0], shown[1]) + spoken[1]
 
     turns = tuple(Turn(show, Spoken(reply)) for show, reply in zip(shown, replies, strict=True))
-    row = example(Dialogue(EpisodeKey("t", 0, 0), turns, "Be brief."), 1, ["<|im_end|>"])
+    row = example(Dialogue(EpisodeKey("t", 0, 0), turns, "Be brief."), 1, TokenTexts(("<|im_end|>",)))
     roles = {"human": "user", "gpt": "assistant"}
     messages = [{"role": roles[turn["from"]], "content": turn["value"]} for turn in row["conversations"]]
     for name in ("qwen3_nothink", "qwen3"):

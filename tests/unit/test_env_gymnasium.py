@@ -1,8 +1,11 @@
 """Real gymnasium games, played in words."""
 
 import asyncio
+import contextlib
+from pathlib import Path
 
 import pytest
+from PIL import Image, ImageChops
 
 from rl_agent.env.gymnasium import GymnasiumEnvironment
 from rl_agent.errors import EnvironmentFailure
@@ -31,6 +34,42 @@ async def test_the_first_observation_holds_the_prompt_the_state_and_the_legal_ac
     assert text == (
         "Reach the goal.\n\n[S]FFF\nFHFH\nFFFH\nHFFG\n\nAnswer with one of: left, down, right, up."
     )
+
+
+async def test_a_picture_shows_the_state_in_place_of_words_and_is_gone_after_closing():
+    environment = GymnasiumEnvironment(view="image")
+    first = await environment.reset(LAKE, 0)
+    second = (await environment.step("down")).observation
+
+    assert first.text == "Reach the goal.\n\nAnswer with one of: left, down, right, up."
+    assert second.text == ""
+    paths = [Path(path) for path in first.images + second.images]
+    before, after = (Image.open(path).convert("RGB") for path in paths)
+    assert before.size == after.size == (256, 256)
+    changed = ImageChops.difference(before, after).getbbox()
+    assert changed is not None and changed[2] <= 64 and changed[3] <= 128  # the left upper cells alone
+    await environment.close()
+    assert not any(path.exists() for path in paths)
+
+
+def formats(images):
+    found = []
+    for path in images:
+        with Image.open(path) as image:
+            found.append(image.format)
+    return found
+
+
+@pytest.mark.parametrize("env_id", ["CliffWalking-v1", "Taxi-v4", "Blackjack-v1", "FrozenLake8x8-v1"])
+async def test_every_game_can_be_shown_as_a_picture_until_it_is_over(env_id):
+    environment = GymnasiumEnvironment(view="image")
+    await environment.reset(game(env_id), 0)
+    for action in ("left", "stick", "south"):
+        with contextlib.suppress(EnvironmentFailure):  # it was over
+            result = await environment.step(action)
+            assert formats(result.observation.images) in (["PNG"], [])
+    await environment.close()
+    await environment.close()
 
 
 async def test_walking_to_the_goal_pays_one_at_the_end():

@@ -12,6 +12,7 @@ from rl_agent.update.export import (
     DATASET,
     VALIDATION,
     Dialogue,
+    TokenTexts,
     example,
     examples,
     write_dataset,
@@ -19,7 +20,7 @@ from rl_agent.update.export import (
 )
 from tests.unit.trajectories import make_step, make_trajectory
 
-STOP = ["<|endoftext|>", "<|im_end|>"]
+TOKENS = TokenTexts(("<|endoftext|>", "<|im_end|>"), ("<|image_pad|>",))
 DIALOGUE = TypeAdapter(Dialogue)
 
 
@@ -30,7 +31,7 @@ def dialogue(*steps, system_prompt: str = "", index: int = 0) -> Dialogue:
 
 
 def said(response: str) -> str:
-    return example(dialogue(make_step(response)), 0, STOP)["conversations"][-1]["value"]
+    return example(dialogue(make_step(response)), 0, TOKENS)["conversations"][-1]["value"]
 
 
 def test_a_step_becomes_the_conversation_up_to_its_response():
@@ -40,7 +41,7 @@ def test_a_step_becomes_the_conversation_up_to_its_response():
         make_step("open<|im_end|>", observation="locked"),
         system_prompt="You walk.",
     )
-    assert example(talk, 1, STOP) == {
+    assert example(talk, 1, TOKENS) == {
         "conversations": [
             {"from": "human", "value": "a wall"},
             {"from": "gpt", "value": "left"},
@@ -52,7 +53,7 @@ def test_a_step_becomes_the_conversation_up_to_its_response():
 
 
 def test_the_system_field_is_always_there():
-    assert example(dialogue(make_step()), 0, STOP)["system"] == ""
+    assert example(dialogue(make_step()), 0, TOKENS)["system"] == ""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,8 @@ def test_a_response_is_what_was_sampled_without_the_end_of_its_turn(response, ex
 
 def test_words_that_look_like_media_are_defused():
     assert said("see <image> and <video><audio>") == "see < image> and < video>< audio>"
-    shown = example(dialogue(make_step(observation="an <image> tag")), 0, STOP)
+    assert said("<|image_pad|><|image_pad|>") == "< |image_pad|>< |image_pad|>"
+    shown = example(dialogue(make_step(observation="an <image> tag")), 0, TOKENS)
     assert shown["conversations"][0]["value"] == "an < image> tag"
     assert "images" not in shown
 
@@ -85,20 +87,20 @@ def test_images_are_placed_before_their_text_and_listed_in_order():
         make_step(observation="none"),
         make_step(observation="two", images=("/i/b.png", "/i/c.png")),
     )
-    row = example(talk, 2, STOP)
+    row = example(talk, 2, TOKENS)
     assert [turn["value"] for turn in row["conversations"][::2]] == [
         "<image>one",
         "none",
         "<image><image>two",
     ]
     assert row["images"] == ["/i/a.png", "/i/b.png", "/i/c.png"]
-    assert example(talk, 1, STOP)["images"] == ["/i/a.png"]
+    assert example(talk, 1, TOKENS)["images"] == ["/i/a.png"]
 
 
 def test_only_the_chosen_steps_are_exported_in_the_order_of_the_file():
     talks = [dialogue(make_step("a"), make_step("b"), index=i) for i in range(3)]
     chosen = {EpisodeKey("task-2", 0, 0): [1, 0], EpisodeKey("task-0", 0, 0): [1]}
-    exported = [(key.task_id, step) for key, step, _ in examples(talks, chosen, STOP)]
+    exported = [(key.task_id, step) for key, step, _ in examples(talks, chosen, TOKENS)]
     assert exported == [("task-0", 1), ("task-2", 0), ("task-2", 1)]
 
 
@@ -109,7 +111,7 @@ def test_a_dialogue_is_read_without_its_tokens():
 
 @pytest.mark.parametrize("with_images", [False, True])
 def test_the_files_name_each_other(tmp_path, with_images):
-    row = example(dialogue(make_step("ü")), 0, STOP)
+    row = example(dialogue(make_step("ü")), 0, TOKENS)
     write_dataset(tmp_path, DATASET, [row, row])
     write_dataset_info(tmp_path, [DATASET, VALIDATION], with_images=with_images)
 

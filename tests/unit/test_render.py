@@ -44,7 +44,14 @@ def test_the_yaml_holds_every_field_of_a_full_update(plan_of):
     assert arguments["report_to"] == "none"
     assert arguments["finetuning_type"] == "full"
     expected = {
-        *("overwrite_output_dir", "trust_remote_code", "mask_history", "cutoff_len", "learning_rate"),
+        *(
+            "overwrite_output_dir",
+            "trust_remote_code",
+            "mask_history",
+            "cutoff_len",
+            "learning_rate",
+            "image_max_pixels",
+        ),
         *("per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "num_train_epochs"),
         *("logging_steps", "save_strategy", "lr_scheduler_type", "weight_decay", "warmup_steps"),
         *("save_steps", "save_total_limit", "preprocessing_num_workers", "dataloader_num_workers", "bf16"),
