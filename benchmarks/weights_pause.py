@@ -53,7 +53,7 @@ from tests.integration.conftest import free_port, stop_group
 from tests.integration.tiny_model import make_plan, make_tiny_model
 
 TOKEN = b"benchmark"
-SHAPES = {"1.7b": (2048, 6144, 28, True), "8b": (4096, 12288, 36, False)}
+SHAPES = {"1.7b": (2048, 6144, 28, True), "4b": (2560, 9728, 36, True)}
 """Of Qwen3: hidden and intermediate size, layers, whether the head is tied to the embedding."""
 
 START_S = 900.0
@@ -72,7 +72,7 @@ def make_model(folder: Path, shape: str | None) -> Path:
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_hidden_layers=layers,
-        num_attention_heads=hidden // 128,
+        num_attention_heads=16 if hidden == 2048 else 32,
         num_key_value_heads=8,
         head_dim=128,
         vocab_size=151936,
