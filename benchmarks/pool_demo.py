@@ -43,6 +43,8 @@ STOP_TIMEOUT_S = 20.0
 
 
 class Demo:
+    run_name = "demo"
+
     def __init__(self, out: Path, requests: int) -> None:
         self.out = out
         self.requests = requests
@@ -94,8 +96,8 @@ class Demo:
                 watch.cancel()
             return await self.account()
 
-    async def join(self, name: str, model: Path) -> None:
-        words = ["--manager", self.url, "--name", name, "--model", str(model), "--capacity", str(CAPACITY)]
+    async def join(self, name: str, model: Path, capacity: int = CAPACITY) -> None:
+        words = ["--manager", self.url, "--name", name, "--model", str(model), "--capacity", str(capacity)]
         words += ["--log", str(self.out / f"{name}.vllm.log"), f"--engine-args={shlex.join(ENGINE_ARGS)}"]
         await self.start(name, "bash", "scripts/join_pool.sh", *words)
 
@@ -138,7 +140,7 @@ class Demo:
     async def consume(self, count: int) -> None:
         while len(self.samples) < count:
             cursor = self.samples[-1]["cursor"] if self.samples else 0
-            url = f"{self.url}/runs/demo/samples?after={cursor}&min=1&wait_s=10"
+            url = f"{self.url}/runs/{self.run_name}/samples?after={cursor}&min=1&wait_s=10"
             async with self.session.get(url) as answer:
                 self.samples += [json.loads(line) for line in (await answer.read()).splitlines()]
 

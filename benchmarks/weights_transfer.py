@@ -9,6 +9,7 @@ Sender and receiver are processes of their own; the versions lie in /dev/shm, tw
     plain sockets  as many streams, sendfile to recv_into in the same pieces, nothing checked, nothing kept
     first          the real thing: manifest, pieces, BLAKE3 of every byte, published at the end
     transfer       the same, into the memory of a collected version, as with all but the first few
+    mooncake       the same as `transfer`, the bytes by Mooncake's engine over TCP, where it can be imported
 
 Claim: at least 80 % of iperf3, or of plain sockets where there is no iperf3. `processor`: time of the
 receiving process, user and system, which other work on the machine changes less than the rates.
@@ -29,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,8 +40,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from rl_agent.errors import WeightsError
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.fetch import FetchSettings
+from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
@@ -82,9 +86,23 @@ def publish_random(root: Path, size_bytes: int, piece_bytes: int) -> Announcemen
 
 def serve(root: Path, streams: int, pipe: Connection) -> None:
     server = ServerSettings("127.0.0.1", 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
-    with SnapshotStore(root, keep_versions=1) as store, WeightServer(Shelf(store), TOKEN, server) as running:
+    engine = transfer_engine()
+    memory = RegisteredBlobs(engine) if engine else None
+    with (
+        SnapshotStore(root, keep_versions=1) as store,
+        WeightServer(Shelf(store), TOKEN, server, memory=memory) as running,
+    ):
         pipe.send(running.address)
         pipe.recv()
+
+
+@cache
+def transfer_engine() -> TransferEngine | None:
+    """Mooncake's, one a process; None where it cannot be imported."""
+    try:
+        return TransferEngine("127.0.0.1")
+    except WeightsError:
+        return None
 
 
 def serve_plain(path: Path, piece_bytes: int, pipe: Connection) -> None:
@@ -122,7 +140,9 @@ def process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[s
         child.join(30)
 
 
-def transfer(root: Path, address: tuple[str, int], announced: Announcement, streams: int) -> float:
+def transfer(
+    root: Path, address: tuple[str, int], announced: Announcement, streams: int, *, by_engine: bool = False
+) -> float:
     """The store's own version, if it has one, is collected first."""
     had = root / version_name(1)
     if had.exists():
@@ -132,7 +152,8 @@ def transfer(root: Path, address: tuple[str, int], announced: Announcement, stre
         receiver = Receiver(
             store, Shelf(store), ReceiveSettings(fetch_settings(streams), threads=2, max_deltas=0)
         )
-        source = TcpSource(*address, TOKEN, 30.0)
+        tcp, engine = TcpSource(*address, TOKEN, 30.0), transfer_engine()
+        source = MooncakeSource(tcp, engine) if by_engine and engine else tcp
         began = time.perf_counter()
         receiver.receive(announced, [source], timeout_s=LIMIT_S, stop=threading.Event())
         return time.perf_counter() - began
@@ -227,9 +248,9 @@ def main() -> None:
         file = sender_root / "version-000001" / f"{FULL}.bin"
         size_bytes = file.stat().st_size
         rates: dict[str, list[float]] = {
-            name: [] for name in ("memcpy", "iperf3", "plain sockets", "first", "transfer")
+            name: [] for name in ("memcpy", "iperf3", "plain sockets", "first", "transfer", "mooncake")
         }
-        processor: dict[str, list[float]] = {"plain sockets": [], "first": [], "transfer": []}
+        processor: dict[str, list[float]] = {name: [] for name in list(rates)[2:]}
         with (
             process(serve, sender_root, args.streams) as real,
             process(serve_plain, file, piece_bytes) as plain,
@@ -243,14 +264,15 @@ def main() -> None:
                 took_s = transfer_plain(plain, size_bytes, piece_bytes, args.streams)
                 rates["plain sockets"].append(size_bytes / took_s)
                 processor["plain sockets"].append(time.process_time() - began_s)
-                for name in ("first", "transfer"):
+                for name in ("first", "transfer", "mooncake")[: 3 if transfer_engine() else 2]:
                     began_s = time.process_time()
-                    took_s = transfer(receiver_root, real, announced, args.streams)
+                    is_mooncake = name == "mooncake"
+                    took_s = transfer(receiver_root, real, announced, args.streams, by_engine=is_mooncake)
                     rates[name].append(size_bytes / took_s)
                     processor[name].append(time.process_time() - began_s)
                 shutil.rmtree(receiver_root)
     medians = {name: statistics.median(some) for name, some in rates.items() if some}
-    spent_s = {name: statistics.median(some) for name, some in processor.items()}
+    spent_s = {name: statistics.median(some) for name, some in processor.items() if some}
     limit_name = "iperf3" if "iperf3" in medians else "plain sockets"
     cores = len(os.sched_getaffinity(0))
     print(

@@ -117,6 +117,7 @@ class PublishSettings(Section):
     threads: Positive
     delta: Literal["auto", "always", "never"]
     link_gbit_per_s: Annotated[float, Field(gt=0)]
+    transport: Literal["tcp", "mooncake", "mooncake_rdma"]
     cap_gbit_per_s: Annotated[float, Field(gt=0)] | None
     max_connections: Positive
     idle_timeout_s: Seconds

@@ -35,7 +35,7 @@ class StreamingEngine(SimulatedEngine):
     """`fault_share` of the chunks go wrong, drawn from `seed`.
 
     `chunk` tokens are sent every `interval_s`; with `does_as_asked`, as many as a request's `stream_interval`
-    says, in as much more time.
+    says, in as much more time. Over a slow link, `piece_bytes` of an event arrive at a time.
     """
 
     def __init__(
@@ -47,9 +47,11 @@ class StreamingEngine(SimulatedEngine):
         fault_share: float = 0.0,
         seed: int = 0,
         does_as_asked: bool = False,
+        piece_bytes: int | None = None,
     ) -> None:
         super().__init__(behaviour)
         self.does_as_asked = does_as_asked
+        self.piece_bytes = piece_bytes
         self.interval_s = interval_s
         self.chunk = chunk
         self.fault_share = fault_share
@@ -134,9 +136,12 @@ class StreamingEngine(SimulatedEngine):
             raise ConnectionResetError
         if fault == "hang":
             await asyncio.sleep(3600)
-        await response.write(event)
-        if fault == "twice":
-            await response.write(event)
+        for _ in range(2 if fault == "twice" else 1):
+            size = self.piece_bytes or len(event)
+            for start in range(0, len(event), size):
+                await response.write(event[start : start + size])
+                if self.piece_bytes:
+                    await asyncio.sleep(0)
 
 
 def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:

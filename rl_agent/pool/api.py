@@ -16,6 +16,7 @@ from rl_agent.pool.batches import Batches, TooMany, weights_of
 from rl_agent.pool.frames import MAX_FRAME_BYTES
 from rl_agent.pool.guard import check_address, check_source, is_local, problem
 from rl_agent.pool.link import EngineLink, HttpTransport, Transport
+from rl_agent.pool.openapi import described
 from rl_agent.pool.records import NO_WEIGHTS, Engine, EngineOffer, Load, WeightsReport
 from rl_agent.pool.report import metrics_text, status_of
 from rl_agent.pool.results import Run
@@ -29,6 +30,8 @@ from rl_agent.pool.wire import (
     BatchRequest,
     BeatAnswer,
     BeatRequest,
+    Cursor,
+    DrainQuery,
     DrainRequest,
     LeaveRequest,
     ModelRequest,
@@ -77,16 +80,24 @@ class PoolApi:
             web.delete("/runs/{run}", self.drop),
         ]
 
+    @described()
     async def health(self, request: web.Request) -> web.Response:
+        """Whether the manager lives; the one route without a token."""
         return web.json_response({"status": "ok"})
 
+    @described()
     async def status(self, request: web.Request) -> web.Response:
+        """Everything about the pool; no prompts and no responses."""
         return web.json_response(status_of(self._batches, self._config))
 
+    @described(content="text/plain")
     async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus text."""
         return web.Response(text=metrics_text(self._batches), content_type="text/plain")
 
+    @described(body=RegisterRequest, status=201, answer=RegisterAnswer)
     async def register(self, request: web.Request) -> web.Response:
+        """An engine joins the pool."""
         asked = await read(request, RegisterRequest)
         if len(self._pool.state.engines) >= self._config.max_engines:
             raise problem(503, f"the pool has {self._config.max_engines} engines, as many as it takes")
@@ -136,7 +147,9 @@ class PoolApi:
         await transport.serve(socket)
         return socket
 
+    @described(body=BeatRequest, answer=BeatAnswer)
     async def beat(self, request: web.Request) -> web.Response:
+        """The engine itself answered just now: renews its lease."""
         asked = await read(request, BeatRequest)
         engine = self._engine(request)
         load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
@@ -164,31 +177,35 @@ class PoolApi:
             source = None
         return WeightsReport(said.weight_version, said.digest or "", source, said.is_fetching, said.problem)
 
+    @described(body=DrainRequest, query=DrainQuery)
     async def drain(self, request: web.Request) -> web.Response:
+        """The engine leaves at a deadline; its requests go elsewhere now."""
         asked = await read(request, DrainRequest)
-        deadline_s = asked.deadline_s
-        if "deadline_s" in request.query:
-            try:
-                deadline_s = DrainRequest(deadline_s=float(request.query["deadline_s"])).deadline_s
-            except ValueError:
-                raise problem(422, "deadline_s: expected seconds, at most 86400") from None
+        deadline_s = read_query(request, DrainQuery).deadline_s
+        deadline_s = asked.deadline_s if deadline_s is None else deadline_s
         until = self._pool.clock() + deadline_s
         self._pool.tell(events.DrainAsked(self._engine(request), until, asked.reason))
         return web.json_response({"deadline_s": deadline_s})
 
+    @described(body=LeaveRequest)
     async def leave(self, request: web.Request) -> web.Response:
+        """The engine is gone."""
         asked = await read(request, LeaveRequest)
         self._pool.tell(events.EngineEnded(self._engine(request), asked.reason, asked.is_crash))
         return web.json_response({})
 
+    @described(body=ModelRequest)
     async def model(self, request: web.Request) -> web.Response:
+        """What engines must serve from now on."""
         asked = await read(request, ModelRequest)
         if asked.weight_version < self._pool.state.weight_version and not asked.is_rollback:
             raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
         await self._batches.want(asked)
         return web.json_response({"weight_version": self._pool.state.weight_version})
 
+    @described(body=WeightsRequest)
     async def weights(self, request: web.Request) -> web.Response:
+        """The weight version that engines must load from now on."""
         asked = await read(request, WeightsRequest)
         for source in asked.sources:
             check_source(URL(source).host or "")
@@ -198,7 +215,9 @@ class PoolApi:
         answer = WeightsAnswer(weight_version=self._pool.state.weight_version, is_accepted=is_accepted)
         return web.json_response(answer.model_dump())
 
+    @described(body=BatchRequest, status=202, answer=BatchAnswer)
     async def submit(self, request: web.Request) -> web.Response:
+        """Submit requests; an id that the run knows is not submitted again."""
         asked = await read(request, BatchRequest)
         try:
             accepted, known = await self._batches.submit(_run_name(request), asked)
@@ -207,15 +226,15 @@ class PoolApi:
             raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
         return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
 
+    @described(query=Cursor, answer=Sample, content="application/x-ndjson")
     async def samples(self, request: web.Request) -> web.StreamResponse:
         """`?after=CURSOR&min=N&wait_s=S`: at least N lines of JSON, fewer if nothing more is to come."""
         name = _run_name(request)
         run = self._batches.runs.get(name)
         if run is None:
             raise problem(404, f"there is no run {name!r}")
-        after = _number(request, "after", 0)
-        at_least = _number(request, "min", 1)
-        wait_s = min(LONGEST_WAIT_S, _number(request, "wait_s", 30))
+        asked = read_query(request, Cursor)
+        after, wait_s = asked.after, min(LONGEST_WAIT_S, asked.wait_s)
         if after > run.next_cursor - 1:
             raise problem(409, f"after={after}: the newest sample is {run.next_cursor - 1}")
         if after < run.acknowledged:
@@ -223,12 +242,14 @@ class PoolApi:
         await self._batches.acknowledge(name, after)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        async for sample in _stream(run, at_least, wait_s):
+        async for sample in _stream(run, asked.min, wait_s):
             await response.write(sample.model_dump_json().encode() + b"\n")
         await response.write_eof()
         return response
 
+    @described()
     async def drop(self, request: web.Request) -> web.Response:
+        """End a run: what is open is cancelled, what ended is forgotten."""
         await self._batches.drop(_run_name(request))
         return web.json_response({})
 
@@ -277,9 +298,21 @@ async def read(request: web.Request, model: type[T]) -> T:
     try:
         return model.model_validate_json(payload or b"{}")
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise problem(422, f"{where}: {first['msg']}") from None
+        raise _refusal(error) from None
+
+
+def read_query(request: web.Request, model: type[T]) -> T:
+    """What follows the question mark, as `model`. Raises web.HTTPException."""
+    try:
+        return model.model_validate(dict(request.query))
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> web.HTTPException:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "body"
+    return problem(422, f"{where}: {first['msg']}")
 
 
 def _run_name(request: web.Request) -> str:
@@ -287,10 +320,3 @@ def _run_name(request: web.Request) -> str:
     if not 0 < len(name) <= 200 or not name.isprintable():
         raise problem(422, "a run's name has 1 to 200 printable characters")
     return name
-
-
-def _number(request: web.Request, key: str, default: int) -> int:
-    text = request.query.get(key, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise problem(422, f"{key}={text[:100]!r}: expected a whole number")
-    return int(text)

@@ -97,6 +97,11 @@ class EngineWeights:
             self._held.close()
 
     async def _bring(self, offer: WeightsOffer) -> None:
+        """The first time only listen: hosts that learn of a version together are to know of each other."""
+        if self._host.source is None:
+            await self._host.prepare(offer)
+            await self._say()
+            return  # the next beat is answered with the others that have said where they are
         self._is_fetching = True
         try:
             await self._host.fetch(offer)

@@ -12,22 +12,26 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from yarl import URL
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.transfer_settings import TransferSettings
 from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
 from rl_agent.weights.receive import Announcement, Receiver
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 PREFIX = "rl-agent-worker-"
 KEPT = 2
@@ -47,6 +51,7 @@ class HostWeights:
         self._token = ""
 
     def __enter__(self) -> "HostWeights":
+        self._engine = open_engine(self._settings.transport, self._address)
         base = self._settings.base
         base.mkdir(parents=True, exist_ok=True)
         remove_abandoned(base)
@@ -77,16 +82,23 @@ class HostWeights:
         """End the fetch that is under way."""
         self._stop.set()
 
+    async def prepare(self, offer: WeightsOffer) -> None:
+        """From now on others may ask this host for what it will have. Raises WeightsError."""
+        await self._in_thread(self._serve, offer)
+
     async def fetch(self, offer: WeightsOffer) -> int:
         """Have the version here, verified. Raises WeightsError; what was fetched stays for the next try."""
-        loop = asyncio.get_running_loop()
         self._stop = stop = threading.Event()
         try:
-            return await loop.run_in_executor(self._thread, self._fetch, offer, stop)
-        except OSError as error:
-            raise WeightsError(f"{self._root}: {error}") from error
+            return await self._in_thread(self._fetch, offer, stop)
         finally:
             stop.set()
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        except OSError as error:
+            raise WeightsError(f"{self._root}: {error}") from error
 
     def _fetch(self, offer: WeightsOffer, stop: threading.Event) -> int:
         self._serve(offer)
@@ -106,11 +118,12 @@ class HostWeights:
         )
         return snapshot.weight_version
 
-    def _source(self, text: str, offer: WeightsOffer) -> TcpSource:
+    def _source(self, text: str, offer: WeightsOffer) -> TcpSource | MooncakeSource:
         url = URL(text)
         if url.host is None or url.port is None:
             raise WeightsError(f"{text}: is no address of a source")
-        return TcpSource(url.host, url.port, offer.transfer_token.encode(), self._settings.idle_timeout_s)
+        tcp = TcpSource(url.host, url.port, offer.transfer_token.encode(), self._settings.idle_timeout_s)
+        return tcp if self._engine is None else MooncakeSource(tcp, self._engine)
 
     def _serve(self, offer: WeightsOffer) -> None:
         """Listen under the token of the transfers; begin anew if what is here is of another history."""
@@ -128,8 +141,9 @@ class HostWeights:
             self._end_server()
         if self._server is None:
             settings = self._settings.serve(self._address)
+            memory = None if self._engine is None else RegisteredBlobs(self._engine)
             try:
-                server = WeightServer(self._shelf, offer.transfer_token.encode(), settings)
+                server = WeightServer(self._shelf, offer.transfer_token.encode(), settings, memory=memory)
             except OSError as error:
                 raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
             self._server, self._token = server.__enter__(), offer.transfer_token

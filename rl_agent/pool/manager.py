@@ -17,6 +17,7 @@ from rl_agent.pool.api import PoolApi
 from rl_agent.pool.batches import Batches
 from rl_agent.pool.guard import guard
 from rl_agent.pool.openai_api import OpenAiApi
+from rl_agent.pool.openapi import openapi_of
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 2.0
@@ -70,8 +71,13 @@ def application(config: PoolConfig, batches: Batches, session: aiohttp.ClientSes
     app = web.Application(
         middlewares=[guard(config, os.environ)], client_max_size=config.max_body_mib * 1024 * 1024
     )
-    app.add_routes(PoolApi(config, batches, session).routes())
-    app.add_routes(OpenAiApi(config, batches.pool).routes())
+    routes = [*PoolApi(config, batches, session).routes(), *OpenAiApi(config, batches.pool).routes()]
+    description = openapi_of(routes)
+
+    async def openapi(request: web.Request) -> web.Response:
+        return web.json_response(description)
+
+    app.add_routes([*routes, web.get("/openapi.json", openapi)])
     return app
 
 

@@ -26,10 +26,12 @@ from rl_agent.pool.continuation import can_continue, stop_strings
 from rl_agent.pool.guard import problem
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.openai_wire import Asked, chunk_body, completion_body, read_asked
+from rl_agent.pool.openapi import described
 from rl_agent.pool.records import Order, Request
 from rl_agent.pool.results import spans_of
 from rl_agent.pool.service import Pool, Watch
 from rl_agent.pool.text import text_of
+from rl_agent.pool.wire import ChatCall, CompletionCall
 
 _OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version")
 MAX_EXCHANGES = 4096
@@ -51,7 +53,9 @@ class OpenAiApi:
             web.delete("/sessions/{session}", self.forget_session),
         ]
 
+    @described()
     async def models(self, request: web.Request) -> web.Response:
+        """The model that the pool serves."""
         state = self._pool.state
         limits = [engine.max_model_len for engine in state.engines.values() if engine.max_model_len]
         if not state.model or not limits:
@@ -63,7 +67,9 @@ class OpenAiApi:
         }
         return web.json_response({"object": "list", "data": [card_with_limit]})
 
+    @described(body=CompletionCall)
     async def completions(self, request: web.Request) -> web.StreamResponse:
+        """As OpenAI's and vLLM's, over all engines."""
         asked = read_asked(await _json(request), is_chat=False)
         prompt = asked.prompt_token_ids or await self._tokenize({"prompt": asked.prompt_text}, asked)
         async with self._requests(request, asked, prompt) as followed:
@@ -75,7 +81,9 @@ class OpenAiApi:
             body = completion_body(asked, self._pool.state.model, ended, texts, prompt)
             return web.Response(body=body, content_type="application/json")
 
+    @described(body=ChatCall)
     async def chat(self, request: web.Request) -> web.StreamResponse:
+        """As OpenAI's, over all engines."""
         body = await _json(request)
         asked = read_asked(body, is_chat=True)
         rendered = await self._ask_engine("/v1/chat/completions/render", _alone(body), asked)
@@ -90,7 +98,9 @@ class OpenAiApi:
             return await _stream_message(request, answer)
         return web.json_response(answer)
 
+    @described()
     async def session(self, request: web.Request) -> web.Response:
+        """What passed with this X-Session-Id: tokens, logprobs, versions."""
         name = request.match_info["session"]
         if name not in self._sessions:
             raise problem(404, f"there is no session {name[:200]!r}")
@@ -98,7 +108,9 @@ class OpenAiApi:
             body=to_json({"exchanges": self._sessions[name]}), content_type="application/json"
         )
 
+    @described()
     async def forget_session(self, request: web.Request) -> web.Response:
+        """Drop a recorded session."""
         self._sessions.pop(request.match_info["session"], None)
         return web.json_response({})
 

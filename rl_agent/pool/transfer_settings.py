@@ -12,6 +12,7 @@ from rl_agent.config import Positive, Seconds, Section
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.pool.settings import read_settings
 from rl_agent.weights.fetch import FetchSettings
+from rl_agent.weights.mooncake import Transport
 from rl_agent.weights.receive import ReceiveSettings
 from rl_agent.weights.server import ServerSettings
 
@@ -36,6 +37,7 @@ class TransferSettings(Section):
     max_wrong_pieces: Count
     transfer_timeout_s: Seconds
     load_timeout_s: Seconds
+    transport: Transport
     port: Annotated[int, Field(ge=0, le=65535)]
     max_connections: Positive
     idle_timeout_s: Seconds

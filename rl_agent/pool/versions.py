@@ -125,21 +125,20 @@ def behind_due(state: PoolState, engine: Engine, now: float, out: list[Command])
 def sources_for(state: PoolState, engine: Engine) -> tuple[str, ...]:
     """Where the engine's host can fetch the wanted version: the publisher, then a few of its peers.
 
-    Those that have it come before those that still fetch it, which give on what they have verified. Each host
-    is sent to peers in an order of its own, so that none is asked by all.
+    Those that have it come before those that fetch it or soon will, which give on what they have verified.
+    Each host is sent to peers in an order of its own, so that none is asked by all.
     """
     wanted = state.weights
     if wanted is None:
         return ()
-    having, fetching = [], []
+    having: list[str] = []
+    fetching: list[str] = []
     for peer in state.engines.values():
         report = peer.weights
-        if report.source is None or peer is engine:
+        if report.source is None or peer is engine or peer.state is EngineState.DRAINING:
             continue
-        if (report.weight_version, report.digest) == (wanted.weight_version, wanted.digest):
-            having.append(report.source)
-        elif report.is_fetching:
-            fetching.append(report.source)
+        has_it = (report.weight_version, report.digest) == (wanted.weight_version, wanted.digest)
+        (having if has_it else fetching).append(report.source)
 
     def place(source: str) -> int:
         return crc32(f"{engine.engine_id} {source}".encode())

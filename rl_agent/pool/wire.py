@@ -2,13 +2,25 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from yarl import URL
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 WeightVersion = Annotated[int, Field(ge=0)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-SourceAddress = Annotated[str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$")]
+
+
+def _address(text: str) -> str:
+    """Raises ValueError for what matches the pattern and is no URL all the same."""
+    if not URL(text).host or URL(text).port is None:
+        raise ValueError("expected tcp://HOST:PORT")
+    return text
+
+
+SourceAddress = Annotated[
+    str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$"), AfterValidator(_address)
+]
 
 
 class Message(BaseModel):
@@ -164,3 +176,44 @@ class Sample(Message):
     """Which engine and weight version sampled the tokens from `start` on."""
     moves: int
     duration_s: float
+
+
+class Cursor(BaseModel):
+    """What is asked of `GET /runs/{run}/samples`."""
+
+    model_config = ConfigDict(frozen=True)
+    after: Annotated[int, Field(ge=0, lt=10**15)] = 0
+    """The newest sample that is taken care of: the receipt for all up to it."""
+    min: Annotated[int, Field(ge=0, lt=10**15)] = 1
+    wait_s: Annotated[int, Field(ge=0, lt=10**15)] = 30
+
+
+class DrainQuery(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    deadline_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
+    """Instead of the body's."""
+
+
+class ProblemWords(BaseModel):
+    message: str
+    code: int
+
+
+class Problem(BaseModel):
+    """Every error, as OpenAI clients know it."""
+
+    error: ProblemWords
+
+
+class OpenAiCall(BaseModel):
+    """As OpenAI and vLLM describe it; what the pool does not do is refused in words."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class CompletionCall(OpenAiCall):
+    prompt: str | list[TokenId]
+
+
+class ChatCall(OpenAiCall):
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]

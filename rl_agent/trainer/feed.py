@@ -28,6 +28,7 @@ from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import StreamSettings
 from rl_agent.weights.delta_policy import DeltaSettings
+from rl_agent.weights.mooncake import RegisteredBlobs, open_engine
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.publish import PublishSettings as EncodeSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
@@ -95,7 +96,11 @@ class _Outlet:
         token = os.environ.get(publish.token_env_var) or secrets.token_hex(16)
         self._store = SnapshotStore(settings.store, keep_versions=publish.keep_versions)
         self._publisher = Publisher(self._store, _encode_settings(publish, dtype))
-        self._server = WeightServer(Shelf(self._store), token.encode(), _server_settings(publish))
+        engine = open_engine(publish.transport, publish.host)
+        memory = None if engine is None else RegisteredBlobs(engine)
+        self._server = WeightServer(
+            Shelf(self._store), token.encode(), _server_settings(publish), memory=memory
+        )
         host, port = self._server.address
         self.announcer = Announcer(
             f"{settings.manager}/weights",

@@ -5,6 +5,7 @@
     {"op": "recommend", "version": 7, "blob": "full", "wanted": bits, "limit": 4, "wait_s": 1}
                                                                    -> {"indices": [...]}
     {"op": "piece", "version": 7, "blob": "full", "index": 3}      -> {"size_bytes": n}, then n raw bytes
+    {"op": "place", "version": 7, "blob": "full"}                  -> {"session": where, "address": n}
     anything that cannot be had                                    -> {"error": why}
 
 A thread a connection; every operation on a socket has a deadline; who takes no bytes is let go.
@@ -14,12 +15,12 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.channel import Channel, accept, shut
@@ -27,6 +28,7 @@ from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import dump_manifest
 from rl_agent.weights.pieces import text_to_bits
 from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source_tcp import Place
 from rl_agent.weights.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -51,14 +53,25 @@ class ServerSettings:
     """Cap on what leaves this host; None: no cap."""
 
 
+class Memory(Protocol):
+    def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> Place:
+        """Where a transfer engine finds a blob; what belongs to versions not `here` may go."""
+
+    def close(self) -> None: ...
+
+
 class WeightServer:
     """Use as a context manager: it serves from entry to exit, and has ended all its threads after."""
 
-    def __init__(self, shelf: Shelf, token: bytes, settings: ServerSettings) -> None:
+    def __init__(
+        self, shelf: Shelf, token: bytes, settings: ServerSettings, *, memory: "Memory | None" = None
+    ) -> None:
+        """`memory`: lets a transfer engine read what is complete here."""
         if not token:
             raise WeightsError("a weight server needs a token")
         self._shelf = shelf
         self._token = token
+        self._memory = memory
         self._settings = settings
         self._throttle = Throttle(settings.bytes_per_s)
         self._stopping = threading.Event()
@@ -95,6 +108,8 @@ class WeightServer:
                 shut(connection)
         for thread in threads:
             thread.join()
+        if self._memory is not None:
+            self._memory.close()
 
     def _accept(self) -> None:
         while not self._stopping.is_set():
@@ -168,7 +183,15 @@ class WeightServer:
                     raise WeightsError(f"has no verified piece {index} of version {weight_version}")
                 start, end = offer.blob.range_of(index)
                 return {"size_bytes": end - start}, partial(self._send, offer.descriptor, start, end)
+            case {"op": "place", "version": int(weight_version), "blob": str(blob)}:
+                return asdict(self._place(weight_version, blob)), None
         raise WeightsError("cannot understand the request")
+
+    def _place(self, weight_version: int, blob: str) -> Place:
+        with self._shelf.open(weight_version, blob) as offer:
+            if self._memory is None or not offer.pieces.is_complete:
+                raise WeightsError(f"gives version {weight_version} over this connection alone")
+            return self._memory.place(weight_version, blob, offer.descriptor, self._shelf.versions())
 
     def _send(self, descriptor: int, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
         slice_bytes = _THROTTLED_BYTES if self._throttle.is_on else end - start

@@ -14,6 +14,14 @@ from rl_agent.weights.pieces import Bits, bits_to_text
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a transfer engine can read a blob from the sender's memory."""
+
+    session: str
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
 class TcpSource:
     """Where a weight server answers."""
 
@@ -90,6 +98,14 @@ class TcpConnection:
         if not isinstance(indices, list) or not all(isinstance(index, int) for index in indices):
             raise WeightsError("an answer cannot be understood: no list of pieces")
         return indices
+
+    def place(self, weight_version: int, blob: str, deadline: Deadline) -> Place:
+        """Raises WeightsError if the server gives this blob over the connection alone."""
+        answer = self._ask({"op": "place", "version": weight_version, "blob": blob}, deadline)
+        match answer:
+            case {"session": str(session), "address": int(address)}:
+                return Place(session, address)
+        raise WeightsError("an answer cannot be understood: no place")
 
     def read_piece(
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline

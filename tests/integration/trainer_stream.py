@@ -32,7 +32,7 @@ GROUPS = 4
 PUBLISH = {
     "store": None, "host": "127.0.0.1", "port": None, "token_env_var": "UNSET", "keep_versions": 2,
     "piece_mib": 1, "threads": 1, "delta": "always", "link_gbit_per_s": 1.0, "cap_gbit_per_s": None,
-    "max_connections": 8, "idle_timeout_s": 10.0, "announce_every_s": 0.2,
+    "max_connections": 8, "idle_timeout_s": 10.0, "announce_every_s": 0.2, "transport": "tcp",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from rl_agent.pool.ask import ask
 from tests.shell.conftest import ROOT, free_port, wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
@@ -130,3 +131,17 @@ def test_a_dry_run_shows_the_manager_and_the_worker(harness, pool):
     assert "rl_agent.cli manager --plan PLAN" in done.stdout
     assert "rl_agent.cli join-pool --plan PLAN" in done.stdout
     assert harness.verbs == []
+
+
+def test_the_engines_of_all_nodes_join_the_masters_pool(harness, pool):
+    nodes = ("--num-nodes", "2", "--rank-weights", "1,1", *pool)
+    started = [harness.start(*ROLLOUT, *nodes, "--worker", str(rank), FAKE_ROLLOUT="hang") for rank in (0, 1)]
+    harness.wait_for_call("rollout", 2)
+
+    engines = ask("http://127.0.0.1:" + pool[1].partition("=")[2], "/status", None)["engines"]
+    assert sorted(engine["name"].partition("/")[2] for engine in engines) == ["rank-0", "rank-1"]
+    for process in reversed(started):
+        process.terminate()
+    for process in started:
+        process.wait(LIMIT_S)
+    wait_until(lambda: not harness.processes(), LIMIT_S, harness)

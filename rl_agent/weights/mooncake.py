@@ -1,0 +1,180 @@
+"""Pieces by Mooncake's transfer engine: RDMA where the network has it, else Mooncake's own TCP.
+
+    receiver  asks what there is, and where it lies, over the authenticated connection of `source_tcp`
+    engine    reads the bytes out of the sender's memory
+    receiver  verifies them like any others; what the engine cannot give comes over the connection
+
+The engine knows no tokens: whoever reaches its ports can read, and write to, what was registered. So it is
+for networks that one trusts, and the sender registers a private mapping of the files: what others write to it
+reaches no store, and no receiver takes it. Versions that are still being fetched are not registered.
+
+The package is `mooncake-transfer-engine-non-cuda` on PyPI (or `mooncake-transfer-engine` with CUDA); it links
+libibverbs, libnl-3, libnl-route-3 and libnuma of the system, also where it uses TCP alone.
+"""
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.manifest import Manifest
+from rl_agent.weights.pieces import Bits
+from rl_agent.weights.source_tcp import Place, TcpConnection, TcpSource
+
+Protocol = Literal["tcp", "rdma"]
+Transport = Literal["tcp", "mooncake", "mooncake_rdma"]
+"""What a configuration names: our own connections alone, or this engine over TCP or RDMA."""
+
+
+def open_engine(transport: Transport, host: str) -> "TransferEngine | None":
+    """Raises WeightsError if the engine is wanted and cannot be had."""
+    if transport == "tcp":
+        return None
+    return TransferEngine(host, "rdma" if transport == "mooncake_rdma" else "tcp")
+
+
+class TransferEngine:
+    """One engine a process. `host` is the address at which others reach it."""
+
+    def __init__(self, host: str, protocol: Protocol = "tcp") -> None:
+        """Raises WeightsError if there is no engine, or it does not start."""
+        try:
+            from mooncake.engine import TransferEngine as Engine
+        except ImportError as error:
+            raise WeightsError(f"mooncake cannot be imported: {error}") from error
+        self._engine: Any = Engine()
+        if self._engine.initialize(host, "P2PHANDSHAKE", protocol, "") != 0:
+            raise WeightsError(f"mooncake does not start on {host} with {protocol}")
+        self.session = f"{host}:{self._engine.get_rpc_port()}"
+        self._abandoned: list[bytearray] = []
+
+    def register(self, memory: bytearray | mmap.mmap) -> int:
+        """The address of memory that may be transferred from or to."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        if self._engine.register_memory(address, len(memory)) != 0:
+            raise WeightsError(f"mooncake does not take {len(memory)} bytes of memory")
+        return address
+
+    def unregister(self, address: int) -> None:
+        self._engine.unregister_memory(address)
+
+    def read(self, place: Place, start: int, address: int, size_bytes: int) -> bool:
+        """Whether the bytes came. If not, some may still come later."""
+        return bool(
+            self._engine.transfer_sync_read(place.session, address, place.address + start, size_bytes) == 0
+        )
+
+    def abandon(self, buffer: bytearray) -> None:
+        """Never use this memory again: a transfer that failed may still write to it."""
+        self._abandoned.append(buffer)
+
+
+class RegisteredBlobs:
+    """The sender's side: which blobs lie where. A `WeightServer` takes it as its `memory`, and closes it."""
+
+    def __init__(self, engine: TransferEngine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._registered: dict[tuple[int, str], tuple[mmap.mmap, int]] = {}
+
+    def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> Place:
+        """Where a complete blob can be read; blobs of versions that are not `here` any more are let go."""
+        with self._lock:
+            self._keep(here)
+            key = (weight_version, blob)
+            if key not in self._registered:
+                memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+                self._registered[key] = (memory, self._engine.register(memory))
+            return Place(self._engine.session, self._registered[key][1])
+
+    def close(self) -> None:
+        with self._lock:
+            self._keep(())
+
+    def _keep(self, versions: Collection[int]) -> None:
+        for key in [key for key in self._registered if key[0] not in versions]:
+            _, address = self._registered.pop(key)
+            self._engine.unregister(address)
+
+
+@dataclass(frozen=True, slots=True)
+class MooncakeSource:
+    """A weight server whose bytes are read by the engine, where it has registered them."""
+
+    tcp: TcpSource
+    engine: TransferEngine
+
+    def __str__(self) -> str:
+        return f"mooncake {self.tcp}"
+
+    def connection(self) -> "MooncakeConnection":
+        return MooncakeConnection(self)
+
+
+class MooncakeConnection:
+    """Raises what `TcpConnection` raises. The engine ends a read by its own deadline alone."""
+
+    def __init__(self, source: MooncakeSource) -> None:
+        self._engine = source.engine
+        self._tcp: TcpConnection = source.tcp.connection()
+        self._places: dict[tuple[int, str], Place | None] = {}
+        self._buffer: bytearray | None = None
+        self._address = 0
+
+    def open(self, deadline: Deadline) -> None:
+        self._tcp.open(deadline)
+
+    def interrupt(self) -> None:
+        self._tcp.interrupt()
+
+    def close(self) -> None:
+        self._tcp.close()
+        if self._buffer is not None:
+            self._engine.unregister(self._address)
+            self._buffer = None
+
+    def versions(self, deadline: Deadline) -> dict[int, str]:
+        return self._tcp.versions(deadline)
+
+    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
+        return self._tcp.manifest(weight_version, digest, deadline)
+
+    def recommend(
+        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+    ) -> list[int]:
+        return self._tcp.recommend(weight_version, blob, wanted, limit, wait_s, deadline)
+
+    def read_piece(
+        self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
+    ) -> None:
+        key = (weight_version, blob)
+        if key not in self._places:
+            self._places[key] = self._ask_place(weight_version, blob, deadline)
+        place = self._places[key]
+        if place is None:
+            self._tcp.read_piece(weight_version, blob, index, start, target, deadline)
+            return
+        buffer = self._registered(len(target))
+        if not self._engine.read(place, start, self._address, len(target)):
+            self._engine.abandon(buffer)
+            self._buffer = None
+            raise ConnectionResetError("mooncake: the transfer failed")
+        target[:] = memoryview(buffer)[: len(target)]
+
+    def _ask_place(self, weight_version: int, blob: str, deadline: Deadline) -> Place | None:
+        try:
+            return self._tcp.place(weight_version, blob, deadline)
+        except WeightsError:  # it has no engine, or has not all of the blob yet
+            return None
+
+    def _registered(self, size_bytes: int) -> bytearray:
+        if self._buffer is None or len(self._buffer) < size_bytes:
+            if self._buffer is not None:
+                self._engine.unregister(self._address)
+            self._buffer = bytearray(size_bytes)
+            self._address = self._engine.register(self._buffer)
+        return self._buffer
