@@ -45,7 +45,9 @@ class Deaths(Demo):
         model = self.out / "model"
         if not model.exists():
             make_tiny_model(model, hidden_size=128)
-        words = ("port=0", "request_timeout_s=7200", f"journal={self.out / 'journal'}")
+        journal = self.out / "journal"
+        journal.unlink(missing_ok=True)  # of an earlier run
+        words = ("port=0", "request_timeout_s=7200", f"journal={journal}")
         manager = await self.start("manager", sys.executable, "-m", "rl_agent.cli", "manager", *words)
         assert manager.stdout is not None
         self.url = (await manager.stdout.readline()).decode().strip()

@@ -142,6 +142,7 @@ class Demo:
             cursor = self.samples[-1]["cursor"] if self.samples else 0
             url = f"{self.url}/runs/{self.run_name}/samples?after={cursor}&min=1&wait_s=10"
             async with self.session.get(url) as answer:
+                assert answer.status == 200, await answer.text()
                 self.samples += [json.loads(line) for line in (await answer.read()).splitlines()]
 
     async def watch(self) -> None:

@@ -10,7 +10,7 @@ from tests.simulated_engine import Behaviour
 from tests.streaming_engine import Served, StreamingEngine, start_engine
 
 REQUESTS = 40
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 WORDS = (
     "lease_s=0.6",
     "heartbeat_s=0.1",

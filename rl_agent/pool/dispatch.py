@@ -197,6 +197,8 @@ def _learn(state: PoolState, engine: Engine, tokens_per_s: float) -> None:
 def _even_out(state: PoolState, now: float, out: list[Command]) -> None:
     """Move running requests so that the engine that would end last ends earlier."""
     engines = [e for e in _considered(state, now) if e.running or can_take(e, now)]
+    if len(engines) < 2:
+        return
     unknown = _unknown_rest(state, engines)
     shares = [_share(state, engine, engines, unknown) for engine in engines]
     planned = plan_moves(

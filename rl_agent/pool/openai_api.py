@@ -160,13 +160,17 @@ class OpenAiApi:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         sent_tokens, sent_text = 0, 0
+        text, joined = "", 0
         holds = max(map(len, stop_strings(asked.params)), default=1) - 1
         while True:
             watch.changed.clear()
             is_over = not one.is_open
             # What is begun afresh after a move must not have been shown before.
             if is_over or can_continue(asked.params):
-                text = await text_of(one, self._pool) if is_over else "".join(one.texts)
+                if is_over:
+                    text = await text_of(one, self._pool)
+                else:
+                    text, joined = text + "".join(one.texts[joined:]), len(one.texts)
                 end = len(text) if is_over else max(sent_text, len(text) - holds)
                 made = len(one.token_ids)
                 if is_over or made > sent_tokens:

@@ -9,7 +9,6 @@ from pydantic_core import to_json
 
 from rl_agent.pool.guard import problem
 from rl_agent.pool.records import Request
-from rl_agent.pool.results import spans_of
 
 DEFAULT_MAX_TOKENS = {False: 16, True: 4096}
 """Of a completion (as OpenAI has it) and of a chat; the model's length limits it further."""
@@ -187,7 +186,10 @@ def _choice(
     if asked.wants_token_ids:
         choice["token_ids"] = tokens
         choice["prompt_token_ids"] = list(prompt) if start == 0 else None
-        choice["weight_versions"] = [span.model_dump() for span in spans_of(request)]
+        choice["weight_versions"] = [
+            {"start": span.start, "engine_id": span.engine_id, "weight_version": span.weight_version}
+            for span in request.spans
+        ]
     return choice
 
 

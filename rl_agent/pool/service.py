@@ -23,6 +23,7 @@ from rl_agent.pool.balance import stream_interval
 from rl_agent.pool.continuation import params_of, prompt_of, stop_strings, tokens_left
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.machine import step
+from rl_agent.pool.poison import is_suspect
 from rl_agent.pool.records import (
     NO_WEIGHTS,
     Engine,
@@ -38,8 +39,8 @@ from rl_agent.pool.settings import rules_of
 from rl_agent.pool.state import PoolState
 
 log = logging.getLogger(__name__)
-WATCHED_INTERVAL = 8
-"""Tokens at a time where somebody reads along, or where an engine's speed is not known yet."""
+FEW_TOKENS = 8
+"""At a time, where somebody reads along, a request is on trial, or an engine's speed is not known yet."""
 
 
 @dataclass(slots=True)
@@ -239,7 +240,7 @@ class Pool:
             params_of(request),
             f"{request_id}-{attempt}",
             token_by_token=bool(stop_strings(request.order.params)),
-            stream_interval=self._interval(request_id, engine),
+            stream_interval=self._interval(request, engine),
         )
         async with aclosing(stream):
             async for chunk in stream:
@@ -252,11 +253,12 @@ class Pool:
                 elif (watch := self.watches.get(request_id)) is not None and watch.wants_chunks:
                     watch.changed.set()
 
-    def _interval(self, request_id: str, engine: Engine) -> int:
-        most, watch = self.config.stream_interval, self.watches.get(request_id)
-        if watch is not None and watch.wants_chunks:
-            return min(most, WATCHED_INTERVAL)
-        return stream_interval(engine, most, min(most, WATCHED_INTERVAL))
+    def _interval(self, request: Request, engine: Engine) -> int:
+        most, watch = self.config.stream_interval, self.watches.get(request.request_id)
+        few = min(most, FEW_TOKENS)
+        if is_suspect(request) or (watch is not None and watch.wants_chunks):
+            return few
+        return stream_interval(engine, most, few)
 
     async def _probe(self, engine_id: str) -> None:
         reached = self.links.get(engine_id)

@@ -137,6 +137,15 @@ async def test_a_restarted_manager_goes_on_with_what_was_submitted(tmp_path):
         assert sorted(ids) == sorted(f"r{number}" for number in range(10))
 
 
+async def test_where_lengths_are_told_the_longest_begins_first():
+    async with manager() as pool, serving(engine()) as a:
+        items = [item(n, 20, expected_tokens=told) for n, told in enumerate((5, 50, 20))]
+        await pool.call("POST", "/runs/run/requests", {"requests": items})
+        await pool.join(a.url, capacity=1)
+        found = await pool.samples("run", at_least=3)
+        assert [sample["id"] for sample in found] == ["r1", "r2", "r0"]
+
+
 async def test_dropping_a_run_frees_its_name_and_cancels_what_is_open():
     async with manager() as pool, serving(engine()) as a:
         await pool.join(a.url)
