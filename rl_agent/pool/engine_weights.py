@@ -18,10 +18,11 @@ from rl_agent.errors import WeightsError
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights.store import Snapshot
-from rl_agent.weights.vllm_load import TornEngine, VllmServer
+from rl_agent.weights.vllm_load import LoadReport, TornEngine, VllmServer
 
 log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 30.0
+SAY_S = 1.0
 
 
 class EngineWeights:
@@ -117,11 +118,31 @@ class EngineWeights:
                 self._loaded, self._problem = snapshot, ""
                 await self._say()
 
-            done = await self._server.load(snapshot, previous=previous, on_loaded=say_loaded)
+            done = await self._load(snapshot, previous, say_loaded)
             self._held.close()
             self._held = stack.pop_all()
         self._failures = 0
         log.info("weight version %d serves after %.2f s of pause", done.weight_version, done.pause_s)
+
+    async def _load(
+        self, snapshot: Snapshot, previous: Snapshot | None, on_loaded: Callable[[], Awaitable[None]]
+    ) -> LoadReport:
+        """An engine may not answer while it loads: meanwhile the manager hears from here that it lives."""
+        failure: WeightsError | None = None
+        async with asyncio.TaskGroup() as jobs:
+            saying = jobs.create_task(self._keep_saying(), name="beats during a load")
+            try:
+                return await self._server.load(snapshot, previous=previous, on_loaded=on_loaded)
+            except WeightsError as error:
+                failure = error  # outside of the group, which would wrap it
+            finally:
+                saying.cancel()
+        raise failure
+
+    async def _keep_saying(self) -> None:
+        while True:
+            await asyncio.sleep(SAY_S)
+            await self._say()
 
     async def _fail(self, offer: WeightsOffer, problem: str) -> None:
         self._failures += 1

@@ -178,6 +178,26 @@ async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_pa
         await until(serves(weights, 2))
 
 
+async def test_an_engine_that_is_busy_loading_is_said_to_live(tmp_path, trainer, monkeypatch):
+    monkeypatch.setattr("rl_agent.pool.engine_weights.SAY_S", 0.05)
+
+    class Slow(Engine):
+        async def answer(self, request):
+            if request.path == "/collective_rpc":
+                await asyncio.sleep(0.5)
+            return await super().answer(request)
+
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Slow()) as (weights, said, _):
+        await offered(weights, trainer.offer(1))
+        await until(serves(weights, 1))
+        during = [was_paused for report, was_paused in said if report["weight_version"] is None]
+        assert sum(during) >= 3
+        ended = len(said)
+        await asyncio.sleep(0.3)
+        assert len(said) <= ended + 1
+
+
 async def test_an_engine_without_a_whole_version_is_given_up(tmp_path, trainer):
     trainer.publish(1)
     async with following(tmp_path / "worker", Engine({("/collective_rpc", 1)})) as (weights, _, job):
