@@ -108,7 +108,8 @@ class PublishSettings(Section):
 
     store: Path | None
     """Folder of the versions; None: one of this run's in shared memory."""
-    host: str
+    host: str | None
+    """None: loopback where the manager listens there, else the address by which others reach this machine."""
     port: Port | None
     """None: any free one."""
     token_env_var: str

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
+from rl_agent.cluster.address import LOOPBACK
 from rl_agent.errors import DeadlineError
 from rl_agent.files import remove
 from rl_agent.grpo_config import PublishSettings
@@ -96,7 +97,7 @@ class _Outlet:
         token = os.environ.get(publish.token_env_var) or secrets.token_hex(16)
         self._store = SnapshotStore(settings.store, keep_versions=publish.keep_versions)
         self._publisher = Publisher(self._store, _encode_settings(publish, dtype))
-        engine = open_engine(publish.transport, publish.host)
+        engine = open_engine(publish.transport, publish.host or LOOPBACK)
         memory = None if engine is None else RegisteredBlobs(engine)
         self._server = WeightServer(
             Shelf(self._store), token.encode(), _server_settings(publish), memory=memory
@@ -247,7 +248,7 @@ def _encode_settings(publish: PublishSettings, dtype: str) -> EncodeSettings:
 def _server_settings(publish: PublishSettings) -> ServerSettings:
     cap = publish.cap_gbit_per_s
     return ServerSettings(
-        publish.host,
+        publish.host or LOOPBACK,
         publish.port or 0,
         publish.max_connections,
         idle_timeout_s=publish.idle_timeout_s,

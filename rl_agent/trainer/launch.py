@@ -13,11 +13,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from rl_agent.cluster.address import LOOPBACK, advertised_address
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.files import remove, write_whole
 from rl_agent.paths import RunPaths
+from rl_agent.pool import of_run
+from rl_agent.pool.settings import is_loopback
 from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.states import STATE, newest_served
@@ -59,6 +62,8 @@ def trainer_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str
     binaries = str(Path(sys.executable).parent)
     environment = dict(environ) | {"PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}"}
     environment["TOKENIZERS_PARALLELISM"] = "false"
+    if token := of_run.token(plan, environ):
+        environment[plan.config.pool.token_env_var] = token
     if plan.hardware.num_gpus == 0:
         processes = plan.config.grpo.nproc_per_node or 1
         threads = max(1, plan.hardware.cores // processes)
@@ -121,7 +126,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             store=store,
             progress=progress_file(plan),
             keep_versions=grpo.keep_versions,
-            publish=grpo.publish,
+            publish=grpo.publish.model_copy(update={"host": grpo.publish.host or _own_address(config)}),
         ),
     )
 
@@ -149,6 +154,11 @@ def _dtype_of(config: Config) -> str:
     dtype = config.engine.dtype
     is_auto_on_cpu = dtype == "auto" and config.engine.device == "cpu"
     return "float32" if dtype in ("float32", "float") or is_auto_on_cpu else "bfloat16"
+
+
+def _own_address(config: Config) -> str:
+    """Where the engines of this pool reach this machine."""
+    return LOOPBACK if is_loopback(config.pool.host) else advertised_address(config.cluster)
 
 
 def _store(plan: Plan) -> Path:
