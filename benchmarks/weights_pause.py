@@ -39,6 +39,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from rl_agent.cluster.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
@@ -49,7 +50,7 @@ from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import SnapshotStore
 from rl_agent.weights.vllm_load import VllmServer
-from tests.integration.conftest import free_port, stop_group
+from tests.integration.conftest import stop_group
 from tests.integration.tiny_model import make_plan, make_tiny_model
 
 TOKEN = b"benchmark"

@@ -12,12 +12,13 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from rl_agent.cluster.address import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_SH = ROOT / "scripts" / "run.sh"
@@ -151,12 +152,6 @@ class SimulatedCluster:
                 continue
         for process in self.processes.values():
             process.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def serve(plan_path: Path) -> None:

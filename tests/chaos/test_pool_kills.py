@@ -12,8 +12,8 @@ import signal
 import aiohttp
 import pytest
 
+from rl_agent.cluster.address import free_port
 from rl_agent.pool.journal import read_journal
-from tests.integration.conftest import free_port
 from tests.integration.test_pool_restart import manager_process
 from tests.pool_setup import expected, item
 from tests.simulated_engine import Behaviour

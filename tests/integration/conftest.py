@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rl_agent.cluster.address import free_port
 from rl_agent.config import Plan
 from rl_agent.engine.server import server_argv, server_environment
 from tests.integration.tiny_model import make_plan, make_tiny_model
@@ -64,12 +64,6 @@ def running_server(model: Path, log_path: Path, *, max_num_seqs: int) -> Iterato
         yield plan
     finally:
         stop_group(process)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:

@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+from rl_agent.cluster.address import free_port
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.shard import read_shard
 from rl_agent.types import Split
-from tests.integration.conftest import free_port
 from tests.integration.tiny_model import make_tiny_model
 
 RUN_SH = Path(__file__).resolve().parents[2] / "scripts" / "run.sh"

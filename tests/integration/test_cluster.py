@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulated_cluster import SimulatedCluster, free_port, read_episodes
+from rl_agent.cluster.address import free_port
+from tests.simulated_cluster import SimulatedCluster, read_episodes
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1")
 SIZES = ("env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1")

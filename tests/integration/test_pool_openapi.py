@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from tests.integration.conftest import free_port
+from rl_agent.cluster.address import free_port
 from tests.integration.test_pool_restart import manager_process
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.integration.conftest import free_port
+from rl_agent.cluster.address import free_port
 from tests.integration.test_pool_worker import worker
 from tests.pool_setup import expected, item
 

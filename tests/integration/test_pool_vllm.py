@@ -13,11 +13,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rl_agent.cluster.address import free_port
 from rl_agent.cluster.member import Member
 from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
-from tests.integration.conftest import free_port, stop_group, wait_until_ready
+from tests.integration.conftest import stop_group, wait_until_ready
 from tests.integration.test_collector import with_tasks
 from tests.integration.tiny_model import make_plan
 from tests.pool_setup import Client, manager

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from rl_agent.cluster.address import free_port
 from rl_agent.pool.ask import ask
 from rl_agent.rollout.shard import read_shard
-from tests.integration.conftest import free_port
 from tests.integration.test_stop import Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rl_agent.cluster.address import free_port
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.rollout.shard import read_shard
-from tests.integration.conftest import free_port
 from tests.integration.tiny_vision_model import MAX_LENGTH, TEMPLATE
 from tests.integration.vision_packages import vision_environment
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from rl_agent.cluster.address import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_SH = ROOT / "scripts" / "run.sh"
@@ -24,12 +25,6 @@ if [[ $1 == -m && $2 == rl_agent.cli ]]; then
 fi
 exec {sys.executable!r} "$@"
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass

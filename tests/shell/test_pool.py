@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from rl_agent.cluster.address import free_port
 from rl_agent.pool.ask import ask
-from tests.shell.conftest import ROOT, free_port, wait_until
+from tests.shell.conftest import ROOT, wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")

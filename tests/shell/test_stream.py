@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.shell.conftest import free_port
+from rl_agent.cluster.address import free_port
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
 BOTH = (
