@@ -57,6 +57,9 @@ def main() -> int:
         seeds = range(options.first, options.first + options.seeds)
         for seed, found, problem in pool.map(play, seeds):
             happened += found
+            if (seed - options.first + 1) % 50 == 0:
+                done = f"{seed - options.first + 1} of {options.seeds} runs, {len(wrong)} wrong"
+                print(f"{done}, {time.monotonic() - start:.0f} s", flush=True)
             if problem:
                 wrong.append(seed)
                 print(f"seed {seed}:\n{problem}", flush=True)
