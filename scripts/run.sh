@@ -9,6 +9,8 @@ shopt -s inherit_errexit
 RUN_SH_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=scripts/shell_functions/common_utils.sh
 source "$RUN_SH_DIR/shell_functions/common_utils.sh"
+# shellcheck source=scripts/shell_functions/plan_utils.sh
+source "$RUN_SH_DIR/shell_functions/plan_utils.sh"
 # shellcheck source=scripts/shell_functions/gpu_utils.sh
 source "$RUN_SH_DIR/shell_functions/gpu_utils.sh"
 # shellcheck source=scripts/shell_functions/vllm_utils.sh
@@ -30,46 +32,6 @@ ORDER=0          # number of the order that this node carries out
 WEIGHT_VERSION=0 # to be served meanwhile; -1: this node has just gone back to the one before
 FAILED_UPDATES=0 # in a row
 LAST_STATUS=0    # of the last update
-
-# Usage: find_python
-find_python() {
-  PYTHON_BIN=$(python_of_project)
-  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
-  local missing='import sys, importlib.util as u; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))'
-  "$PYTHON_BIN" -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
-  say "$PYTHON_BIN cannot import rl_agent and what it needs: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"
-  exit 78
-}
-
-# Check the arguments and write the plan; a help text or a dry run ends here.
-# Usage: make_plan <run.sh's arguments…>
-make_plan() {
-  local word plan
-  for word in "$@"; do
-    case $word in
-      --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
-    esac
-  done
-  exec {plan}< <(RL_AGENT_DRIVER_PID=$$ exec "$PYTHON_BIN" -m rl_agent.cli plan "$@")
-  PLANNER_PID=$! # a worker's waits for its master; `read` lets a signal end that
-  IFS='' read -r -d '' PLAN_FILE <&"$plan" || true
-  wait "$PLANNER_PID"
-  PLANNER_PID=''
-  PLAN_FILE=${PLAN_FILE%$'\n'}
-}
-
-# Take over what the plan says: variables for every process of the run, and facts for this script.
-# Usage: read_plan
-read_plan() {
-  local words word
-  mapfile -d '' -t words < <("$PYTHON_BIN" -m rl_agent.cli environment --plan "$PLAN_FILE")
-  for word in "${words[@]}"; do
-    if [[ $word == [A-Z]* ]]; then export "${word?}"; else PLAN[${word%%=*}]=${word#*=}; fi
-  done
-  [[ -n ${PLAN[groups]:-} ]] # `environment` failed otherwise, and has said why
-  export DISABLE_VERSION_CHECK=${DISABLE_VERSION_CHECK:-1}
-  cd -- "$RUN_DIR" # what a library drops into its working folder belongs to the run
-}
 
 # Usage: on_signal <exit-status>
 # shellcheck disable=SC2329
@@ -108,27 +70,6 @@ start_recorder() {
   [[ $WANDB_MODE != disabled ]] && ((PLAN[is_master])) || return 0
   start_group wandb "$PYTHON_BIN" -m rl_agent.cli wandb-sync --plan "$PLAN_FILE" \
     >"${PLAN[logs]}/wandb-${PLAN[attempt]}.log" 2>&1
-}
-
-# A failed update leaves the old model serving. In `both` the loop goes on with it once; a second failure
-# in a row, or any in `update`, ends the run. The master decides that, a worker follows its orders.
-# Usage: update_phase <iteration>
-update_phase() {
-  LAST_STATUS=0
-  if ((PLAN[is_streaming])); then
-    await_version update "$1"
-    UPDATE_OUTCOME='done'
-    return
-  fi
-  update_atomic "$1" || LAST_STATUS=$?
-  if ((LAST_STATUS == 0)); then
-    FAILED_UPDATES=0
-    return 0
-  fi
-  FAILED_UPDATES=$((FAILED_UPDATES + 1))
-  say "the update of iteration $1 failed (status $LAST_STATUS): the model that was served goes on serving"
-  ((PLAN[is_master])) || return 0
-  [[ ${PLAN[rl_phase]} == both ]] && ((FAILED_UPDATES < 2)) || return "$LAST_STATUS"
 }
 
 # The curves of all iterations as LOG_PATH/reward.png; a run without numbers has none.

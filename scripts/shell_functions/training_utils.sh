@@ -84,3 +84,24 @@ prepare_update() {
   wait_for_phase "$1" "prepared-$ORDER"
   return "$status"
 }
+
+# A failed update leaves the old model serving. In `both` the loop goes on with it once; a second failure
+# in a row, or any in `update`, ends the run. The master decides that, a worker follows its orders.
+# Usage: update_phase <iteration>
+update_phase() {
+  LAST_STATUS=0
+  if ((PLAN[is_streaming])); then
+    await_version update "$1"
+    UPDATE_OUTCOME='done'
+    return
+  fi
+  update_atomic "$1" || LAST_STATUS=$?
+  if ((LAST_STATUS == 0)); then
+    FAILED_UPDATES=0
+    return 0
+  fi
+  FAILED_UPDATES=$((FAILED_UPDATES + 1))
+  say "the update of iteration $1 failed (status $LAST_STATUS): the model that was served goes on serving"
+  ((PLAN[is_master])) || return 0
+  [[ ${PLAN[rl_phase]} == both ]] && ((FAILED_UPDATES < 2)) || return "$LAST_STATUS"
+}

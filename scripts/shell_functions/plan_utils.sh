@@ -1,0 +1,43 @@
+# From the command line to the plan of a run. Sourced; defines functions only.
+# PLAN and the state variables are shared with run.sh.
+# shellcheck shell=bash disable=SC2004,SC2034,SC2154
+
+# Usage: find_python
+find_python() {
+  PYTHON_BIN=$(python_of_project)
+  export PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH}
+  local missing='import sys, importlib.util as u; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))'
+  "$PYTHON_BIN" -c "$missing" rl_agent hydra pydantic psutil 2>/dev/null && return
+  say "$PYTHON_BIN cannot import rl_agent and what it needs: run scripts/quickstart.sh, or set RL_AGENT_PYTHON"
+  exit 78
+}
+
+# Check the arguments and write the plan; a help text or a dry run ends here.
+# Usage: make_plan <run.sh's arguments…>
+make_plan() {
+  local word plan
+  for word in "$@"; do
+    case $word in
+      --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
+    esac
+  done
+  exec {plan}< <(RL_AGENT_DRIVER_PID=$$ exec "$PYTHON_BIN" -m rl_agent.cli plan "$@")
+  PLANNER_PID=$! # a worker's waits for its master; `read` lets a signal end that
+  IFS='' read -r -d '' PLAN_FILE <&"$plan" || true
+  wait "$PLANNER_PID"
+  PLANNER_PID=''
+  PLAN_FILE=${PLAN_FILE%$'\n'}
+}
+
+# Take over what the plan says: variables for every process of the run, and facts for this script.
+# Usage: read_plan
+read_plan() {
+  local words word
+  mapfile -d '' -t words < <("$PYTHON_BIN" -m rl_agent.cli environment --plan "$PLAN_FILE")
+  for word in "${words[@]}"; do
+    if [[ $word == [A-Z]* ]]; then export "${word?}"; else PLAN[${word%%=*}]=${word#*=}; fi
+  done
+  [[ -n ${PLAN[groups]:-} ]] # `environment` failed otherwise, and has said why
+  export DISABLE_VERSION_CHECK=${DISABLE_VERSION_CHECK:-1}
+  cd -- "$RUN_DIR" || return # what a library drops into its working folder belongs to the run
+}
