@@ -39,7 +39,7 @@ def vllm_server(tmp_path_factory) -> Iterator[VllmServer]:
 
 
 @contextmanager
-def running_server(model: Path, log_path: Path, *, max_num_seqs: int) -> Iterator[Plan]:
+def running_server(model: Path, log_path: Path, *words: str, max_num_seqs: int) -> Iterator[Plan]:
     """A server that can take weights while it runs; the plan is of a run that wants exactly this one."""
     plan = make_plan(
         log_path,
@@ -49,6 +49,7 @@ def running_server(model: Path, log_path: Path, *, max_num_seqs: int) -> Iterato
         f"engine.max_num_seqs={max_num_seqs}",
         "engine.extra_args.kv-cache-memory-bytes=67108864",
         "weights=inplace",
+        *words,
     )
     log = log_path / "vllm.log"
     with log.open("wb") as output:

@@ -1,8 +1,10 @@
 """The verb `swap` on a real vLLM server: the new model is served without a restart, or the old goes on."""
 
 import asyncio
+import re
 import shutil
 import time
+import urllib.request
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +18,8 @@ from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import Checkpoint
 from rl_agent.weights.store import SnapshotStore
 from rl_agent.weights.vllm_load import VllmServer
-from tests.integration.tiny_model import make_plan
+from tests.integration.conftest import running_server
+from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.unit.weight_versions import settings
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -109,16 +112,18 @@ def greedy(folder: Path) -> list[list[int]]:
     return found
 
 
-async def answers(url: str) -> list[list[int]]:
+async def answers(url: str, times: int = 1) -> list[list[int]]:
+    """To all prompts, so many times, all at once."""
     async with aiohttp.ClientSession() as session:
         name = (await (await session.get(url + "/v1/models")).json())["data"][0]["id"]
-        found = []
-        for prompt in PROMPTS:
+
+        async def answer(prompt: list[int]) -> list[int]:
             body = {"model": name, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
             body |= {"ignore_eos": True, "return_token_ids": True}
             async with session.post(url + "/v1/completions", json=body) as response:
-                found.append((await response.json())["choices"][0]["token_ids"])
-        return found
+                return (await response.json())["choices"][0]["token_ids"]
+
+        return list(await asyncio.gather(*(answer(prompt) for prompt in PROMPTS * times)))
 
 
 def test_a_running_engine_takes_the_new_model_and_keeps_it_where_the_next_one_is_broken(
@@ -143,3 +148,29 @@ def test_a_running_engine_takes_the_new_model_and_keeps_it_where_the_next_one_is
 
     versions.rollback(run.paths)
     assert probe(run.config, {}).answer is Answer.WANTED
+
+
+TWO_RANKS = (
+    "engine.data_parallel_size=2",
+    "+engine.extra_args.api-server-count=1",
+    "engine.extra_args.distributed-executor-backend=null",
+    "engine.extra_env.VLLM_ENABLE_V1_MULTIPROCESSING='1'",
+)
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(900)
+def test_all_data_parallel_ranks_take_the_new_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tests.integration.conftest.START_TIMEOUT_S", 600)
+    model = make_tiny_model(tmp_path / "model", hidden_size=128)
+    words = (*TWO_RANKS, f"weights.store={tmp_path}")
+    with running_server(model, tmp_path / "log", *words, max_num_seqs=8) as plan:
+        url = plan.config.engine.base_url
+        new = publish(plan, model, shift)
+        answer, why = swap(plan, capsys)
+        assert answer == "wanted", why
+        assert asyncio.run(answers(url, times=8)) == greedy(new) * 8
+        with urllib.request.urlopen(url + "/metrics") as response:
+            text = response.read().decode()
+        counts = re.findall(r'^vllm:generation_tokens_total{engine="(\d)".* (\S+)$', text, re.M)
+    assert {rank for rank, tokens in counts if float(tokens) > 0} == {"0", "1"}, "one rank was never asked"
