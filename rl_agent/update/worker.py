@@ -96,6 +96,11 @@ def join_peers(settings: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     import torch
 
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=settings["ddp_timeout"]))
+    if settings.get("deepspeed"):
+        # ZeRO-3 splits the model while it is loaded, before Trainer would tell DeepSpeed of the others.
+        import deepspeed
+
+        deepspeed.init_distributed("gloo", verbose=False)
 
 
 def main(argv: list[str]) -> None:

@@ -103,10 +103,11 @@ def recorded(plan: Plan, name: str) -> list[float]:
     return [record[key] for record in metrics.read(plan.paths.metrics) if key in record]
 
 
-def test_two_nodes_train_as_one_with_twice_the_accumulation(tmp_path, start_training):
+@pytest.mark.parametrize("stage", ["zero1", "zero3"])
+def test_two_nodes_train_as_one_with_twice_the_accumulation(tmp_path, start_training, stage):
     base = make_tiny_model(tmp_path / "base")
     alone = make_plan(tmp_path / "one", base, *SETTINGS, "trainer.gradient_accumulation_steps=2")
-    zero = make_plan(tmp_path / "two", base, *SETTINGS, "trainer.deepspeed=zero1")
+    zero = make_plan(tmp_path / "two", base, *SETTINGS, f"trainer.deepspeed={stage}")
     for plan, nodes in ((alone, 1), (zero, 2)):
         collect(plan, 1, 64)
         update(plan, nodes, start_training)
