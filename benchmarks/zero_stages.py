@@ -10,9 +10,12 @@ the CPU. The first start on a machine compiles an operator of DeepSpeed's, which
 
 import argparse
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rl_agent.config import Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
