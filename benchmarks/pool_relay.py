@@ -136,7 +136,7 @@ async def reader(url: str, tokens: int) -> AsyncIterator[Ask]:
                 "stream": True,
                 "seed": seed,
             }
-            body |= {"temperature": 0.0, "return_token_ids": True, "logprobs": 0}
+            body |= {"temperature": 0.0, "return_token_ids": True, "logprobs": 0, "stream_interval": CHUNK}
             async with session.post(url + "/v1/completions", json=body) as answer:
                 if answer.status != 200:
                     raise RuntimeError(f"HTTP {answer.status}: {(await answer.text())[:120]}")

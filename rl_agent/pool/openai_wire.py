@@ -27,6 +27,7 @@ _HANDLED = frozenset(
         "n",
         "stream",
         "stream_options",
+        "stream_interval",
         "logprobs",
         "top_logprobs",
         "return_token_ids",

@@ -192,6 +192,7 @@ async def test_a_streamed_completion_goes_on_across_a_kill():
         await pool.join(a.url)
         await pool.ready(1)
         body = {"prompt": [150, 0, 5, 6], "max_tokens": 4096, "stream": True, "return_token_ids": True}
+        body["stream_interval"] = 8  # the pool has its own, so it must not keep a response from going on
         tokens, reasons = [], []
         async with pool.session.post(pool.url + "/v1/completions", json=body) as answer:
             async for line in answer.content:
