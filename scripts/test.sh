@@ -37,7 +37,7 @@ main() {
   case $what in
     lint) ;;
     extended) exec .venv/bin/python -m pytest -m "extended or hypothesis" --hypothesis-profile=thorough "$@" ;;
-    unit) exec .venv/bin/python -m pytest tests/unit -n auto --maxprocesses 8 "$@" ;;
+    unit) exec .venv/bin/python -m pytest tests/unit -n logical --maxprocesses 8 "$@" ;;
     all) exec .venv/bin/python -m pytest "$@" ;;
     *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
   esac
