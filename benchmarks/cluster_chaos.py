@@ -54,6 +54,7 @@ _true, _skew_s = time.time, float(os.environ["CHAOS_SKEW_S"])
 time.time = lambda: _true() + _skew_s
 """
 DISK_MIB = 1100
+GRACE_S = 10.0
 PHASES = {"start": (1, 4.0), "rollout": (4, 2.5), "evaluate": (2, 2.0), "update": (4, 2.5)}
 """How often a phase is chosen, and the longest time after its beginning in seconds."""
 
@@ -124,8 +125,8 @@ class Run:
             problems += self.resume()
         if not problems:
             problems += self.damage()
-        if left := self.cluster.living():
-            problems.append(f"{len(left)} processes left")
+        if left := self.left_behind():
+            problems.append(f"{left} processes left")
         outcome.problems, outcome.seconds = tuple(problems), time.monotonic() - started
         return outcome
 
@@ -171,6 +172,13 @@ class Run:
         if sleeping is not None:
             self.cluster.processes[f"rank-{self.outcome.rank}"] = sleeping
         return statuses
+
+    def left_behind(self) -> int:
+        """Processes that are there `GRACE_S` after the ranks; the guard of a killed run.sh takes a moment."""
+        deadline = time.monotonic() + GRACE_S
+        while (left := self.cluster.living()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return len(left)
 
     def unnamed(self, statuses: dict[str, int | None]) -> list[str]:
         """Who was lost in the middle of the run has to be named by one that lived."""
