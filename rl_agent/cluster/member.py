@@ -17,7 +17,7 @@ from rl_agent.cluster.folder import Folder, LoneFolder, SharedFolder, open_folde
 from rl_agent.cluster.heartbeat import Driver
 from rl_agent.cluster.node import Node, in_background, print_line
 from rl_agent.cluster.records import Decision, Flag, MemberView, Order, Outcome, PhaseKey
-from rl_agent.cluster.stragglers import doing_of, lost_ranks, missing_ranks
+from rl_agent.cluster.stragglers import doing_of, missing_ranks
 from rl_agent.cluster.turns import Clock, Say
 from rl_agent.cluster.work import Work
 from rl_agent.config import Plan
@@ -174,7 +174,7 @@ class Member(Node):
         settings = self._settings
         if settings.on_node_loss == "continue" or self._all_are_here():
             return
-        lost = lost_ranks(self.view)
+        lost = "; ".join(f"{peer.name} is gone: {peer.reason}" for peer in self._master.state.lost)
         if settings.on_node_loss == "stop":
             raise RetryLater(
                 f"{lost}; with cluster.on_node_loss=stop the run ends here, and the same commands with"

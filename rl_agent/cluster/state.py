@@ -75,6 +75,12 @@ class ClusterState:
     def missing_ranks(self) -> list[int]:
         return sorted(set(range(self.terms.num_nodes)) - set(self.regular.values()))
 
+    @property
+    def lost(self) -> list[Peer]:
+        """Who had the missing ranks last."""
+        gone = {peer.rank: peer for peer in self.peers.values() if not peer.is_joiner}
+        return [gone[rank] for rank in self.missing_ranks if rank in gone]
+
     def names(self, incarnations: Mapping[str, int]) -> list[str]:
         found = sorted((self.peers[incarnation] for incarnation in incarnations), key=lambda peer: peer.rank)
         return [peer.name for peer in found]

@@ -36,13 +36,6 @@ def missing_ranks(view: View | None) -> str:
     return ", ".join(f"rank {rank}" for rank in missing) or "nobody"
 
 
-def lost_ranks(view: View | None) -> str:
-    """Nodes that are gone and that nobody has replaced, and why they are gone."""
-    gone = {m.rank: m for m in (view.members if view else ()) if m.status != "alive" and not m.is_joiner}
-    lost = [member for rank, member in sorted(gone.items()) if _alive(view, rank) is None]
-    return "; ".join(f"{member.name} is gone: {member.reason}" for member in lost)
-
-
 def _alive(view: View | None, rank: int) -> MemberView | None:
     members = view.members if view else ()
     return next((m for m in members if m.rank == rank and m.status == "alive"), None)

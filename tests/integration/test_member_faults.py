@@ -9,7 +9,6 @@ import pytest
 
 from rl_agent.cluster.folder import SharedFolder
 from rl_agent.cluster.records import MASTER_FILE
-from rl_agent.cluster.stragglers import lost_ranks
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater, StoreError
 from tests.members import (
     TIMEOUT_S,
@@ -77,7 +76,7 @@ def test_a_rank_that_died_is_waited_for_by_name_and_its_replacement_is_admitted(
     with master(tmp_path, 2, *words, lines=lines) as member:
         may_leave.set()
         first.result()
-        until(lambda: lost_ranks(member.view), "rank 1 did not leave")
+        until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
         with pytest.raises(DeadlineError, match="a replacement: waited 0 s for rank 1"):
             member.answer_losses()
         assert any("rank 1 (" in line and "has to take its place" in line for line in lines)
@@ -95,7 +94,7 @@ def test_a_lost_rank_ends_the_run_or_is_done_without_as_configured(tmp_path, pol
     with master(tmp_path, 2, word) as member:
         may_leave.set()
         first.result()
-        until(lambda: lost_ranks(member.view), "rank 1 did not leave")
+        until(lambda: member.coordinator.state.missing_ranks, "rank 1 did not leave")
         if policy == "continue":
             member.answer_losses()
             return
