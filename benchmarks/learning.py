@@ -134,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--trainer", choices=EXPERIMENTS, default="llamafactory")
     parser.add_argument(
-        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 12)"
+        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 6)"
     )
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "learning")
     parser.add_argument(
@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments = parser.parse_intermixed_args(argv)
     trainer = arguments.trainer
-    arguments.iterations = arguments.iterations or (12 if trainer == "grpo" else 4)
+    arguments.iterations = arguments.iterations or (6 if trainer == "grpo" else 4)
     columns = " ".join(
         f"{name:>6}" for name in ("base", *(f"u{i}" for i in range(1, arguments.iterations + 1)))
     )

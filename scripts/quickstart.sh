@@ -5,7 +5,7 @@
 #
 # Usage: bash scripts/quickstart.sh [--trainer llamafactory|grpo] [--iterations N] [--seed N] [--out DIR] [key=value…]
 #   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU
-#   --iterations N   trips round the loop (default 4, with grpo 12)
+#   --iterations N   trips round the loop (default 4, with grpo 6)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
 #   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/)
 #   key=value        configuration, as for scripts/run.sh
@@ -60,7 +60,7 @@ parse_arguments() {
   case $TRAINER in
     llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
     grpo)
-      : "${ITERATIONS:=12}" "${OUT:=$PROJECT_ROOT/quickstart-grpo}"
+      : "${ITERATIONS:=6}" "${OUT:=$PROJECT_ROOT/quickstart-grpo}"
       EXPERIMENT=quickstart_grpo
       ;;
     *) usage_error "--trainer is llamafactory or grpo, got '$TRAINER'" ;;

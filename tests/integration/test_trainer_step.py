@@ -47,7 +47,7 @@ def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
     streamed, streamed_metrics = compute(alone, "streamed", **variant)
     assert distance(streamed, whole) < 1e-6
     assert whole_metrics.pop("micro_batches") == 1 < streamed_metrics.pop("micro_batches")
-    assert streamed_metrics == pytest.approx(whole_metrics, rel=1e-6, abs=1e-9)
+    assert streamed_metrics == pytest.approx(whole_metrics, rel=1e-6, abs=1e-7)
 
 
 def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
