@@ -90,7 +90,7 @@ def test_a_second_quickstart_skips_what_is_done(tmp_path):
     (out / "run").mkdir(parents=True)
     (out / "run/metrics.jsonl").write_text('{"iteration": 1, "test/success_rate": 0.5}\n')
     (out / ".rollout-done").touch()
-    (out / ".settings").write_text("iterations=4 seed=0 \n")
+    (out / ".settings").write_text("trainer=llamafactory iterations=4 seed=0 \n")
 
     done = subprocess.run(
         ["bash", "scripts/quickstart.sh"], cwd=checkout, capture_output=True, text=True, timeout=60
