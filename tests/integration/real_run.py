@@ -66,7 +66,9 @@ class Run:
         """Keys of the episodes on the disk, in order."""
         path = self.paths.checkpoint_shard(split, 1)
         path = path if path.exists() else self.paths.shard(split, 1)
-        return [str(trajectory.key) for trajectory in read_shard(path)[1]] if path.exists() else []
+        # The name is taken an instant before the header is there.
+        has_begun = path.exists() and path.stat().st_size > 0
+        return [str(trajectory.key) for trajectory in read_shard(path)[1]] if has_begun else []
 
     def wait_for_episodes(self, process: subprocess.Popen, count: int, split: Split = "train") -> None:
         self.wait_until(lambda: len(self.finished(split)) >= count, process, 240)
