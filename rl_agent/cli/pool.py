@@ -50,10 +50,14 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"{options.action}: of which run? give its --plan")
     if not options.manager.startswith(("http://", "https://")):
         raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
+    return _status(options.manager, read_token(options.token_file), options)
+
+
+def _status(manager: str, token: str | None, options: argparse.Namespace) -> int:
     from rl_agent.pool.ask import ask
 
     while True:
-        status = ask(options.manager, "/status", read_token(options.token_file))
+        status = ask(manager, "/status", token)
         _show(status, as_json=options.json, is_watching=options.watch is not None)
         if options.watch is None:
             return 0
@@ -63,14 +67,12 @@ def main(argv: list[str]) -> int:
 def _of_run(options: argparse.Namespace) -> int:
     from rl_agent.engine.ready import is_running, wait_ready
     from rl_agent.pool import of_run
-    from rl_agent.pool.ask import ask
 
     plan = read_plan(options.plan)
     if options.action == "want":
         of_run.want_newest(plan, os.environ)
     elif options.action == "status":
-        status = ask(of_run.manager_url(plan), "/status", of_run.token(plan, os.environ))
-        _show(status, as_json=options.json, is_watching=False)
+        return _status(of_run.manager_url(plan), of_run.token(plan, os.environ), options)
     else:
         found = wait_ready(
             lambda: of_run.probe_manager(plan, os.environ),

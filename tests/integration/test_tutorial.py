@@ -84,6 +84,23 @@ def test_three_nodes_on_one_machine_collect_and_train_together(checkout):
     assert paths.model_link.resolve().name == "version-000001"
 
 
+@pytest.mark.extended
+def test_a_newcomer_who_types_the_streaming_tutorial_sees_every_episode_trained_on(checkout):
+    blocks = commands(checkout / "docs/tutorials/streaming.md")
+    quickstart = "bash scripts/quickstart.sh --trainer grpo"
+    assert blocks[0].strip() == quickstart
+    blocks[0] = f"{quickstart} --iterations 2"
+
+    for block in blocks:
+        type_in(checkout, block)
+
+    for log_path, iterations in (("run", 2), ("run2", 4)):
+        paths = RunPaths(checkout / "quickstart-grpo" / log_path)
+        for iteration in range(1, iterations + 1):
+            assert len(list(read_iteration(paths, "train", iteration, TRAJECTORY))) == 2048
+        assert paths.model_link.resolve().name == f"version-{iterations:06d}"
+
+
 def test_a_second_quickstart_skips_what_is_done(tmp_path):
     checkout = copy_project(tmp_path)
     out = checkout / "quickstart"
