@@ -15,10 +15,19 @@ def find_checkpoint(training: Path) -> Path | None:
         return None
     found = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
     for folder in (*(found[step] for step in sorted(found, reverse=True)), training):
-        # Trainer writes its state last: without it the folder is not finished.
-        if (folder / STATE).is_file() and any(folder.glob("*.safetensors")):
+        if _is_finished(folder):
             return folder
     return None
+
+
+def _is_finished(folder: Path) -> bool:
+    """Trainer writes its state last, but syncs nothing: after a failure of the disk, files may be empty."""
+    try:
+        global_step(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    weights = list(folder.glob("*.safetensors"))
+    return bool(weights) and all(path.stat().st_size > 0 for path in weights)
 
 
 def global_step(checkpoint: Path) -> int:
