@@ -8,23 +8,21 @@ from time to time, so that one that was restarted knows it, too. After a crash t
 a version is published once, and what was published goes on being served.
 """
 
-import json
 import logging
 import os
 import secrets
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
 from rl_agent.cluster.address import LOOPBACK
-from rl_agent.errors import DeadlineError
+from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
 from rl_agent.grpo_config import PublishSettings
+from rl_agent.pool.ask import ask
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import StreamSettings
@@ -40,7 +38,6 @@ from rl_agent.weights.store import Snapshot, SnapshotStore
 _log = logging.getLogger(__name__)
 _MIB = 2**20
 _GBIT = 1e9 / 8
-_CALL_TIMEOUT_S = 10.0
 _RETRY_S = 0.5
 _SERVING = {"bfloat16": "BF16", "float32": "F32"}
 
@@ -104,7 +101,7 @@ class _Outlet:
         )
         host, port = self._server.address
         self.announcer = Announcer(
-            f"{settings.manager}/weights",
+            settings.manager,
             os.environ.get(settings.manager_token_env_var, ""),
             transfer_token=token,
             source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
@@ -149,10 +146,9 @@ class _Outlet:
 class Announcer:
     """Tells the manager what the newest version is, in a thread: until it knows, and then now and again."""
 
-    def __init__(self, url: str, token: str, *, transfer_token: str, source: str, every_s: float) -> None:
-        self._url = url
-        self._headers = {"Content-Type": "application/json"}
-        self._headers |= {"Authorization": f"Bearer {token}"} if token else {}
+    def __init__(self, manager: str, token: str, *, transfer_token: str, source: str, every_s: float) -> None:
+        self._manager = manager
+        self._token = token
         self._transfer_token = transfer_token
         self._source = source
         self._every_s = every_s
@@ -162,8 +158,6 @@ class Announcer:
         self._is_stopping = False
         self._problem = ""
         self._thread = threading.Thread(target=self._run, name="announce-weights", daemon=True)
-        # The manager is reached directly: a proxy for the outer world does not know this network.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -195,9 +189,10 @@ class Announcer:
                 if is_stopping():
                     return
                 if time.monotonic() >= deadline:
+                    version = self._wanted["weight_version"]
                     raise DeadlineError(
-                        f"{self._url}: does not know weight version {self._wanted['weight_version']} after"
-                        f" {timeout_s:g} s: {self._problem}"
+                        f"{self._manager}: does not know weight version {version} after {timeout_s:g} s:"
+                        f" {self._problem}"
                     )
                 self._changed.wait(_RETRY_S)
 
@@ -215,18 +210,13 @@ class Announcer:
                     return
 
     def _tell(self, wanted: dict[str, Any]) -> bool:
-        request = urllib.request.Request(  # noqa: S310 - the URL is the run's own
-            self._url, json.dumps(wanted).encode(), self._headers, method="POST"
-        )
+        problem = ""
         try:
-            with self._opener.open(request, timeout=_CALL_TIMEOUT_S) as answer:
-                problem = "" if answer.status < 300 else f"status {answer.status}"
-        except urllib.error.HTTPError as error:
-            problem = f"status {error.code}: {error.read(500).decode(errors='replace')}"
-        except OSError as error:
+            ask(self._manager, "/weights", self._token, wanted)
+        except (ConfigError, RetryLater) as error:
             problem = str(error)
         if problem and problem != self._problem:
-            _log.warning("%s: cannot be told of version %d: %s", self._url, wanted["weight_version"], problem)
+            _log.warning("the pool cannot be told of version %d: %s", wanted["weight_version"], problem)
         with self._changed:
             self._problem = problem
             if not problem:

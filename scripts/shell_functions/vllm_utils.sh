@@ -60,10 +60,7 @@ make_room_for_training() {
 swap_weights() {
   local start=$EPOCHREALTIME
   ask swap --plan "$PLAN_FILE" --iteration "$1" --version "$WEIGHT_VERSION"
-  [[ $ANSWER == wanted ]] || return 0
-  record_span weights_swap "$1" "$start"
-  ((!PLAN[is_master])) || ask model --plan "$PLAN_FILE" served
-  ANSWER=wanted
+  [[ $ANSWER != wanted ]] || record_span weights_swap "$1" "$start"
 }
 
 # Make sure that an engine serves the newest model: reuse ours if it does or can take it, else start it. Fails

@@ -153,7 +153,7 @@ def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, t
         told.status = 503
         trainer = Trainer(stream_settings(tmp_path, base, told.url))
         rollout.whole(1, version=0)
-        wait_for_log(trainer, "cannot be told of version 1: status 503")
+        wait_for_log(trainer, "answers 503")
         told.status = 200
         trainer.wait_for_iteration(1)
         told.heard.clear()
