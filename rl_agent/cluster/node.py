@@ -295,5 +295,11 @@ class Node:
         found = stragglers(self.view, self.record_of, key)
         return "; ".join(found) or f"the decision of rank 0 ({self.view.host})"
 
+    def others_straggling(self, key: PhaseKey) -> str:
+        """The same without this node; empty if the others are through."""
+        if self.view is None:
+            return "the master (rank 0)"
+        return "; ".join(stragglers(self.view, self.record_of, key, besides=self.incarnation))
+
     def record_of(self, incarnation: str) -> RankRecord | None:
         return records.parse(RankRecord, self._folder.read(self._places.rank(incarnation)))

@@ -8,14 +8,14 @@ RecordOf = Callable[[str], RankRecord | None]
 """What a member says, by its incarnation."""
 
 
-def stragglers(view: View, record_of: RecordOf, key: PhaseKey) -> list[str]:
-    """Members that a phase waits for, each with what it is at."""
+def stragglers(view: View, record_of: RecordOf, key: PhaseKey, *, besides: str = "") -> list[str]:
+    """Members that a phase waits for, each with what it is at; one incarnation may be left out."""
     order = view.order
     is_order = order is not None and order.key == key
     found = []
     for member in view.members:
         awaited = member.incarnation in order.participants if order and is_order else not member.is_joiner
-        if member.status != "alive" or not awaited:
+        if member.status != "alive" or not awaited or member.incarnation == besides:
             continue
         record = record_of(member.incarnation)
         if record is None or str(key) not in record.flags:

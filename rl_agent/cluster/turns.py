@@ -90,7 +90,10 @@ class Turns:
 
 
 class Wait:
-    """One wait: says from time to time for whom, ends at a deadline, and when the shared folder hangs."""
+    """One wait: says from time to time for whom, ends at a deadline, and when the shared folder hangs.
+
+    `who` is empty while this node waits for nobody but itself: nothing is said of that.
+    """
 
     def __init__(
         self,
@@ -122,10 +125,12 @@ class Wait:
         self._check_turns(now - self._now)
         self._now = now
         if waited_s >= self._timeout_s:
-            raise DeadlineError(f"{self._what}: waited {waited_s:.0f} s for {self._who()}")
+            who = self._who() or "this node itself"
+            raise DeadlineError(f"{self._what}: waited {waited_s:.0f} s for {who}")
         if now >= self._next_line:
             self._next_line = now + NEXT_LINES_S
-            self._say(f"{self._what}: waiting for {self._who()}, {waited_s:.0f} s so far")
+            if who := self._who():
+                self._say(f"{self._what}: waiting for {who}, {waited_s:.0f} s so far")
         return min(_LONGEST_PAUSE_S, self._timeout_s - waited_s)
 
     def _check_turns(self, gap_s: float) -> None:

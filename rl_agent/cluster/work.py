@@ -55,7 +55,7 @@ class Node(Protocol):
     def ring(self) -> None: ...
     async def wait_async(self, what: str, is_ready: Callable[[], bool], who: Callable[[], str]) -> None: ...
     def has_decision(self, key: PhaseKey) -> bool: ...
-    def straggling(self, key: PhaseKey) -> str: ...
+    def others_straggling(self, key: PhaseKey) -> str: ...
 
 
 class Work:
@@ -138,8 +138,7 @@ class Work:
 
     async def more_or_closed(self) -> bool:
         """Wait: True once there is more to claim, False once the phase is closed."""
-        what = f"iteration {self.key.iteration}, {self.key.phase}"
-        await self._node.wait_async(what, self._is_more_or_closed, lambda: self._node.straggling(self.key))
+        await self._until(self._is_more_or_closed)
         return not self._is_closed
 
     def report(self, chunk_id: int) -> None:
@@ -193,8 +192,7 @@ class Work:
 
     async def all_complete(self) -> list[ShardPart]:
         """Wait until every chunk is completed, or retired and replaced: the files that hold the phase."""
-        what = f"iteration {self.key.iteration}, {self.key.phase}"
-        await self._node.wait_async(what, self._is_complete, lambda: self._node.straggling(self.key))
+        await self._until(self._is_complete)
         ledger = self._ledger
         return ledger.parts if ledger is not None else []
 
@@ -213,6 +211,10 @@ class Work:
     @property
     def _ledger(self) -> Ledger | None:
         return self._coordinator.ledger(self.key) if self._coordinator else None
+
+    async def _until(self, is_ready: Callable[[], bool]) -> None:
+        what = f"iteration {self.key.iteration}, {self.key.phase}"
+        await self._node.wait_async(what, is_ready, lambda: self._node.others_straggling(self.key))
 
     def _is_complete(self) -> bool:
         ledger = self._ledger

@@ -83,11 +83,11 @@ def test_a_thread_that_is_stopped_ends_and_a_poke_brings_its_next_turn_forward()
     assert not turns._thread.is_alive()
 
 
-def a_wait(clock, *, turns=(), timeout_s=100.0, said=None):
+def a_wait(clock, *, turns=(), timeout_s=100.0, said=None, who="rank 2 (b)"):
     said = [] if said is None else said
     return Wait(
         "iteration 3, train",
-        lambda: "rank 2 (b)",
+        lambda: who,
         timeout_s=timeout_s,
         lease_s=30.0,
         turns=turns,
@@ -106,6 +106,17 @@ def test_a_wait_says_for_whom_after_a_while_and_then_seldom():
         "iteration 3, train: waiting for rank 2 (b), 10 s so far",
         "iteration 3, train: waiting for rank 2 (b), 70 s so far",
     ]
+
+
+def test_a_node_that_waits_for_itself_alone_says_nothing_until_the_deadline():
+    clock, said = Clock(), []
+    wait = a_wait(clock, said=said, who="")
+    clock.now = 99.0
+    wait.look()
+    assert not said
+    clock.now = 100.0
+    with pytest.raises(DeadlineError, match="waited 100 s for this node itself"):
+        wait.look()
 
 
 def test_a_wait_ends_at_its_deadline_with_the_name():
