@@ -6,6 +6,7 @@ import sys
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.address import interface_name
 from rl_agent.engine.sharing import training_devices
+from rl_agent.update.extensions import remove_abandoned_locks
 from rl_agent.update.inputs import await_inputs, read_summary
 from rl_agent.update.launch import node_environment, place_of, training_command, training_environment
 from rl_agent.update.render import setup_of
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
         folder,
         options.nodes,
         0.0 if place.node_rank == 0 else config.llamafactory.peer_timeout_s,
-        on_wait=lambda line: print(line, file=sys.stderr, flush=True),
+        on_wait=_say,
     )
     if read_summary(folder).is_trained:
         print("this training has already come to its end", file=sys.stderr)
@@ -46,4 +47,9 @@ def main(argv: list[str]) -> int:
     environ = os.environ | training_devices(config, plan.hardware.num_gpus, os.environ)
     environment = training_environment(setup, environ, folder / "cache" / f"node-{place.node_rank}")
     environment |= node_environment(setup, place, interface_name(config.cluster), os.environ)
+    remove_abandoned_locks(environment, _say)
     os.execvpe(command[0], command, environment)  # noqa: S606
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,68 @@
+"""Locks of torch's extension builds that nobody holds any more.
+
+DeepSpeed compiles an extension at its first use on a machine. torch guards the build by a file that exists
+while somebody compiles; a process that is killed meanwhile leaves it, and all that come later wait for ever.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+UNTOUCHED_S = 120.0
+"""Another machine's build, on a shared home, cannot be seen; one that wrote nothing for so long is over."""
+
+
+def remove_abandoned_locks(
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once no build is locked except by a living process of this machine."""
+    for lock in sorted(builds_folder(environ).glob("**/lock")):
+        has_spoken = False
+        while lock.exists() and not _is_held(lock):
+            if (left_s := UNTOUCHED_S - (clock() - _last_change(lock.parent))) <= 0:
+                say(f"removing {lock}: the process that compiled there is gone")
+                lock.unlink(missing_ok=True)
+                break
+            if not has_spoken:
+                has_spoken = True
+                say(f"{lock}: no process here compiles; removing it in {left_s:.0f} s if nothing changes")
+            sleep(1.0)
+
+
+def builds_folder(environ: Mapping[str, str]) -> Path:
+    """Where torch builds extensions, as `torch.utils.cpp_extension` finds it."""
+    if named := environ.get("TORCH_EXTENSIONS_DIR"):
+        return Path(named)
+    caches = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "torch_extensions"
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process of this machine has it open, as the one that made it does until it removes it."""
+    try:
+        sought = lock.stat()
+    except FileNotFoundError:
+        return False
+    return any((found.st_dev, found.st_ino) == (sought.st_dev, sought.st_ino) for found in _open_files())
+
+
+def _open_files() -> Iterator[os.stat_result]:
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            yield descriptor.stat()
+        except OSError:
+            continue  # it ended, or is somebody else's
+
+
+def _last_change(folder: Path) -> float:
+    changes = [folder.stat().st_mtime]
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # a compiler makes and removes files meanwhile
+            changes.append(path.lstat().st_mtime)
+    return max(changes)
