@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.manager import running_manager
-from rl_agent.pool.settings import load_settings
-from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.settings import load_settings, load_weights
 from rl_agent.pool.wire import BeatAnswer
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
@@ -82,7 +81,7 @@ async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, flo
         config = load_settings(["port=0", "start_timeout_s=3600"], {})
         url, _ = await stack.enter_async_context(running_manager(config))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        transfer = load_transfer_settings([f"store={folder}", "streams_per_source=1", "threads=1"])
+        transfer = load_weights([f"store={folder}", "streams_per_source=1", "threads=1"])
         hosts = [stack.enter_context(HostWeights(transfer, "127.0.0.1")) for _ in range(count)]
         workers = [Worker(session, url, f"worker-{index}", host) for index, host in enumerate(hosts)]
         jobs = await stack.enter_async_context(asyncio.TaskGroup())

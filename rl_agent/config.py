@@ -18,6 +18,7 @@ from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
 from rl_agent.sections import Port, Positive, SampleSize, Seconds, Section, Share
 from rl_agent.types import Split
+from rl_agent.weights_config import WeightsConfig
 
 
 class ModelConfig(Section):
@@ -141,26 +142,6 @@ class JudgeConfig(Section):
     price_per_million_prompt_tokens: Annotated[float, Field(ge=0)]
     price_per_million_completion_tokens: Annotated[float, Field(ge=0)]
     evaluation: JudgeOverride
-
-
-class WeightsConfig(Section):
-    """How an engine comes to a new version, and what a version is made of."""
-
-    update: Literal["restart", "inplace"]
-    engine_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None
-    store: Path
-    piece_mib: Annotated[int, Field(ge=1, le=1024)]
-    threads: Positive | None
-    serving_dtype: Literal["BF16", "F16", "F32"] | None
-    delta: Literal["auto", "always", "never"]
-    delta_block_kib: Annotated[int, Field(ge=1, le=2**20)]
-    delta_link_gb_per_s: Annotated[float, Field(gt=0)]
-    delta_retry_after: Positive
-    load_timeout_s: Seconds
-
-    @property
-    def is_inplace(self) -> bool:
-        return self.update == "inplace"
 
 
 class ClusterConfig(Section):

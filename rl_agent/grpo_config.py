@@ -1,12 +1,11 @@
 """What `trainer=grpo` can be told. The trainer itself takes the same sections; nothing here has a default."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.sections import NotNegative, Port, Positive, Seconds, Section, Share
+from rl_agent.sections import NotNegative, Positive, Seconds, Section, Share
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
 Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
@@ -103,28 +102,6 @@ class CheckpointSettings(Section):
     """Write while the next step runs; needs host memory for a second copy of weights and moments."""
 
 
-class PublishSettings(Section):
-    """How weight versions reach the engines of the pool."""
-
-    store: Path | None
-    """Folder of the versions; None: one of this run's in shared memory."""
-    host: str | None
-    """None: loopback where the manager listens there, else the address by which others reach this machine."""
-    port: Port | None
-    """None: any free one."""
-    token_env_var: str
-    keep_versions: Positive
-    piece_mib: Positive
-    threads: Positive
-    delta: Literal["auto", "always", "never"]
-    link_gbit_per_s: Annotated[float, Field(gt=0)]
-    transport: Literal["tcp", "mooncake", "mooncake_rdma"]
-    cap_gbit_per_s: Annotated[float, Field(gt=0)] | None
-    max_connections: Positive
-    idle_timeout_s: Seconds
-    announce_every_s: Seconds
-
-
 class GrpoConfig(Section):
     kind: Literal["grpo"]
     mini_batches: Positive
@@ -139,7 +116,6 @@ class GrpoConfig(Section):
     parallel: ParallelSettings
     optimizer: OptimizerSettings
     checkpoint: CheckpointSettings
-    publish: PublishSettings
 
 
 def _refusal(key: str, reason: str) -> PydanticCustomError:

@@ -88,11 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--drain-s", type=float, default=20.0, help="how long a drain may take")
     parser.add_argument("--start-timeout-s", type=float, default=600.0)
     parser.add_argument(
-        "--transfer",
+        "--weights",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="of fetching weights and giving them on, instead of configs/worker/default.yaml; repeatable",
+        help="a key of the group `weights`, e.g. peer_port=7000 or store=FOLDER; repeatable",
     )
     parser.add_argument("--log", type=Path, help="the engine's output; default: a temporary file")
     return parser
@@ -103,8 +103,7 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.cluster.address import address_towards
     from rl_agent.pool.engine_process import EngineCommand, gpu_environment
     from rl_agent.pool.notices import SOURCES
-    from rl_agent.pool.settings import is_loopback
-    from rl_agent.pool.transfer_settings import load_transfer_settings
+    from rl_agent.pool.settings import is_loopback, load_weights
     from rl_agent.pool.worker import WorkerSettings
 
     try:
@@ -146,7 +145,7 @@ def _settings(options: argparse.Namespace) -> object:
         drain_s=options.drain_s,
         notice=SOURCES[options.notice] if options.notice else None,
         log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
-        transfer=load_transfer_settings(options.transfer),
+        weights=load_weights(options.weights),
         address=own,
     )
 
@@ -175,7 +174,7 @@ def _settings_of_run(plan: Plan) -> object:
         drain_s=engine.stop_timeout_s,
         notice=None,
         log=logs_dir(plan) / f"engine-{plan.attempt}.log",
-        transfer=of_run.transfer_of(plan),
+        weights=of_run.weights_of(plan),
         address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
     )
 

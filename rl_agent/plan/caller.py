@@ -12,6 +12,7 @@ from pathlib import Path
 from rl_agent.config import Config, TrainerConfig
 from rl_agent.grpo_config import GrpoConfig
 from rl_agent.paths import CONFIG_DIR
+from rl_agent.weights_config import WeightsConfig
 
 _OWN_PACKAGE = "rl_agent"
 
@@ -22,6 +23,7 @@ def from_folder(config: Config, folder: Path) -> Config:
     return config.model_copy(
         update={
             "trainer": _trainer(config, folder),
+            "weights": _weights(config.weights, folder),
             "engine": engine.model_copy(
                 update={"allowed_local_media_path": str(_absolute(engine.allowed_local_media_path, folder))}
             ),
@@ -41,11 +43,12 @@ def _trainer(config: Config, folder: Path) -> TrainerConfig | GrpoConfig:
     trainer = config.trainer
     if isinstance(trainer, TrainerConfig):
         return trainer.model_copy(update={"deepspeed": _deepspeed(trainer.deepspeed, folder)})
-    store = trainer.publish.store
-    if store is None:
-        return trainer
-    publish = trainer.publish.model_copy(update={"store": _absolute(store, folder)})
-    return trainer.model_copy(update={"publish": publish})
+    return trainer
+
+
+def _weights(weights: WeightsConfig, folder: Path) -> WeightsConfig:
+    store = weights.store
+    return weights if store is None else weights.model_copy(update={"store": _absolute(store, folder)})
 
 
 def _deepspeed(name: str | None, folder: Path) -> str | None:

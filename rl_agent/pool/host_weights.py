@@ -22,14 +22,15 @@ from typing import TypeVar
 from yarl import URL
 
 from rl_agent.errors import WeightsError
-from rl_agent.pool.transfer_settings import TransferSettings
 from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
 from rl_agent.weights.receive import Announcement, Receiver
 from rl_agent.weights.server import WeightServer
+from rl_agent.weights.settings import base_folder, receive_settings, server_settings
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
+from rl_agent.weights_config import WeightsConfig
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ NEW_FOLDER_S = 60.0
 class HostWeights:
     """A context manager. One version is fetched at a time; `address` is where other hosts reach this one."""
 
-    def __init__(self, settings: TransferSettings, address: str) -> None:
+    def __init__(self, settings: WeightsConfig, address: str) -> None:
         self._settings = settings
         self._address = address
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
@@ -52,7 +53,7 @@ class HostWeights:
 
     def __enter__(self) -> "HostWeights":
         self._engine = open_engine(self._settings.transport, self._address)
-        base = self._settings.base
+        base = base_folder(self._settings)
         base.mkdir(parents=True, exist_ok=True)
         remove_abandoned(base)
         self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
@@ -140,7 +141,7 @@ class HostWeights:
         if self._server is not None and self._token != offer.transfer_token:
             self._end_server()
         if self._server is None:
-            settings = self._settings.serve(self._address)
+            settings = server_settings(self._settings, self._address, self._settings.peer_port)
             memory = None if self._engine is None else RegisteredBlobs(self._engine)
             try:
                 server = WeightServer(self._shelf, offer.transfer_token.encode(), settings, memory=memory)
@@ -151,7 +152,7 @@ class HostWeights:
     def _open(self) -> None:
         self._store = SnapshotStore(self._root, keep_versions=KEPT)
         self._shelf = Shelf(self._store)
-        self._receiver = Receiver(self._store, self._shelf, self._settings.receive())
+        self._receiver = Receiver(self._store, self._shelf, receive_settings(self._settings))
 
     def _close(self) -> None:
         self._end_server()

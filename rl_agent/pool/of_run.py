@@ -22,8 +22,8 @@ from rl_agent.plan.runs import is_master
 from rl_agent.pool.ask import ask
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.settings import tokens_of
-from rl_agent.pool.transfer_settings import TransferSettings, load_transfer_settings
 from rl_agent.weights.settings import store_folder
+from rl_agent.weights_config import WeightsConfig
 
 POLL_S = 0.2
 LOOPBACK = "127.0.0.1"
@@ -99,9 +99,9 @@ def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
     return RunEngine("vllm", LOOPBACK, key, (), variables, loads_weights=True, plan=plan)
 
 
-def transfer_of(plan: Plan) -> TransferSettings:
+def weights_of(plan: Plan) -> WeightsConfig:
     """Its versions lie where `run.sh`, or its guard, removes them however the run ends."""
-    return load_transfer_settings(()).model_copy(update={"store": store_folder(plan)})
+    return plan.config.weights.model_copy(update={"store": store_folder(plan)})
 
 
 def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:

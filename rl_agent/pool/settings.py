@@ -12,9 +12,11 @@ from rl_agent.config import PoolConfig, Section
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.pool.records import PoolRules
+from rl_agent.weights_config import WeightsConfig
 
 S = TypeVar("S", bound=Section)
 DEFAULTS = CONFIG_DIR / "pool" / "elastic.yaml"
+WEIGHTS_DEFAULTS = CONFIG_DIR / "weights" / "restart.yaml"
 
 
 def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
@@ -22,6 +24,11 @@ def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfi
     config = read_settings(DEFAULTS, PoolConfig, words)
     check_settings(config, environ)
     return config
+
+
+def load_weights(words: Sequence[str]) -> WeightsConfig:
+    """Those of a worker that joins from elsewhere. Raises ConfigError for a word that does not fit."""
+    return read_settings(WEIGHTS_DEFAULTS, WeightsConfig, words)
 
 
 def read_settings(defaults: Path, kind: type[S], words: Sequence[str]) -> S:

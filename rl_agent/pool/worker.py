@@ -26,10 +26,10 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
-from rl_agent.pool.transfer_settings import TransferSettings
 from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
 from rl_agent.pool.worker_tunnel import WorkerTunnel
 from rl_agent.weights.vllm_load import VllmServer
+from rl_agent.weights_config import WeightsConfig
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class WorkerSettings:
     drain_s: float
     notice: NoticeSource | None
     log: Path
-    transfer: TransferSettings
+    weights: WeightsConfig
     address: str
     """Where other hosts of the pool reach this one, for the weights that it gives on."""
 
@@ -92,7 +92,7 @@ class Worker:
         notice = None
         async with AsyncExitStack() as stack:
             if self._settings.command.loads_weights:
-                self._host = stack.enter_context(HostWeights(self._settings.transfer, self._settings.address))
+                self._host = stack.enter_context(HostWeights(self._settings.weights, self._settings.address))
             jobs = await stack.enter_async_context(asyncio.TaskGroup())
             self._jobs = jobs
             if self._settings.notice is not None:
@@ -141,7 +141,7 @@ class Worker:
             yield
             return
         assert self._jobs is not None
-        timeout_s = self._settings.transfer.load_timeout_s
+        timeout_s = self._settings.weights.load_timeout_s
         server = VllmServer(self._session, self._engine_url(engine), timeout_s=timeout_s)
         self._weights = EngineWeights(self._host, server, self._say_weights)
         self._follow_weights = self._jobs.create_task(self._weights.run(), name="weights")

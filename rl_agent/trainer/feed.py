@@ -21,23 +21,19 @@ from typing import Any, Self
 from rl_agent.cluster.address import LOOPBACK
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
-from rl_agent.grpo_config import PublishSettings
 from rl_agent.pool.ask import ask
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import StreamSettings
-from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.mooncake import RegisteredBlobs, open_engine
 from rl_agent.weights.publish import Publisher
-from rl_agent.weights.publish import PublishSettings as EncodeSettings
-from rl_agent.weights.server import ServerSettings, WeightServer
+from rl_agent.weights.server import WeightServer
+from rl_agent.weights.settings import publish_settings, server_settings
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import Snapshot, SnapshotStore
 
 _log = logging.getLogger(__name__)
-_MIB = 2**20
-_GBIT = 1e9 / 8
 _RETRY_S = 0.5
 _SERVING = {"bfloat16": "BF16", "float32": "F32"}
 
@@ -90,14 +86,15 @@ class _Outlet:
 
     def __init__(self, settings: StreamSettings, dtype: str) -> None:
         assert settings.manager is not None
-        publish = settings.publish
-        token = os.environ.get(publish.token_env_var) or secrets.token_hex(16)
-        self._store = SnapshotStore(settings.store, keep_versions=publish.keep_versions)
-        self._publisher = Publisher(self._store, _encode_settings(publish, dtype))
-        engine = open_engine(publish.transport, publish.host or LOOPBACK)
+        weights = settings.weights
+        own = weights.host or LOOPBACK
+        token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
+        self._store = SnapshotStore(settings.store, keep_versions=weights.keep_versions)
+        self._publisher = Publisher(self._store, publish_settings(weights, dtype=dtype))
+        engine = open_engine(weights.transport, own)
         memory = None if engine is None else RegisteredBlobs(engine)
         self._server = WeightServer(
-            Shelf(self._store), token.encode(), _server_settings(publish), memory=memory
+            Shelf(self._store), token.encode(), server_settings(weights, own, weights.port), memory=memory
         )
         host, port = self._server.address
         self.announcer = Announcer(
@@ -105,7 +102,7 @@ class _Outlet:
             os.environ.get(settings.manager_token_env_var, ""),
             transfer_token=token,
             source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
-            every_s=publish.announce_every_s,
+            every_s=weights.announce_every_s,
         )
         self._stack = ExitStack()
 
@@ -223,25 +220,3 @@ class Announcer:
                 self._known = max(self._known, wanted["weight_version"])
             self._changed.notify_all()
         return not problem
-
-
-def _encode_settings(publish: PublishSettings, dtype: str) -> EncodeSettings:
-    delta = DeltaSettings(
-        publish.delta,
-        block_bytes=_MIB,
-        link_bytes_per_s=publish.link_gbit_per_s * _GBIT,
-        retry_after=10,
-    )
-    return EncodeSettings(publish.piece_mib * _MIB, publish.threads, serving_dtype=dtype, delta=delta)
-
-
-def _server_settings(publish: PublishSettings) -> ServerSettings:
-    cap = publish.cap_gbit_per_s
-    return ServerSettings(
-        publish.host or LOOPBACK,
-        publish.port or 0,
-        publish.max_connections,
-        idle_timeout_s=publish.idle_timeout_s,
-        piece_timeout_s=publish.idle_timeout_s,
-        bytes_per_s=None if cap is None else cap * _GBIT,
-    )

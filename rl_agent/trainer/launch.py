@@ -26,8 +26,7 @@ from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.states import STATE, newest_served
 from rl_agent.update import versions
 from rl_agent.update.weights import local_folder
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of the run's own is made in it
+from rl_agent.weights.settings import base_folder
 
 
 def settings_file(plan: Plan) -> Path:
@@ -126,7 +125,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             store=store,
             progress=progress_file(plan),
             keep_versions=grpo.keep_versions,
-            publish=grpo.publish.model_copy(update={"host": grpo.publish.host or _own_address(config)}),
+            weights=config.weights.model_copy(update={"host": config.weights.host or _own_address(config)}),
         ),
     )
 
@@ -162,9 +161,6 @@ def _own_address(config: Config) -> str:
 
 
 def _store(plan: Plan) -> Path:
-    """In shared memory if there is any, under a name of the log path's own."""
-    folder = plan.config.grpo.publish.store
-    if folder is None:
-        folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else plan.paths.streaming
+    """Under a name of the log path's own: a trainer that is started again finds it."""
     digest = hashlib.blake2b(os.fsencode(plan.config.log_path.resolve()), digest_size=8).hexdigest()
-    return folder / f"rl-agent-weights-{digest}"
+    return base_folder(plan.config.weights) / f"rl-agent-weights-{digest}"

@@ -11,9 +11,9 @@ from rl_agent.grpo_config import (
     LossSettings,
     OptimizerSettings,
     ParallelSettings,
-    PublishSettings,
 )
 from rl_agent.sections import Positive, Seconds, Section
+from rl_agent.weights_config import WeightsConfig
 
 
 class ReplaySettings(Section):
@@ -58,7 +58,7 @@ class StreamSettings(Section):
     """File that says how far the trainer is."""
     keep_versions: Positive
     """Models kept under `checkpoints/`."""
-    publish: PublishSettings
+    weights: WeightsConfig
 
 
 class TrainerSettings(Section):

@@ -54,11 +54,11 @@ def swap(plan: Plan, held: int) -> Swap:
     Raises WeightsError if it could not; the engine then serves `held`, or has to be started again.
     """
     wanted = resolve_model(plan.config)
-    root = store_folder(plan)
+    weights, root = plan.config.weights, store_folder(plan)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     began = time.monotonic()
     with SnapshotStore(root, keep_versions=1) as store, ExitStack() as stack:
-        publisher = Publisher(store, publish_settings(plan.config.weights))
+        publisher = Publisher(store, publish_settings(weights, dtype=weights.serving_dtype))
         _publish(publisher, store, held, _folder(plan, held))
         previous = stack.enter_context(store.hold(held))
         _publish(publisher, store, wanted.weight_version, local_folder(wanted.path))

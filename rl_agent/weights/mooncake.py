@@ -24,10 +24,9 @@ from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import Manifest
 from rl_agent.weights.pieces import Bits
 from rl_agent.weights.source_tcp import Place, TcpConnection, TcpSource
+from rl_agent.weights_config import Transport
 
 Protocol = Literal["tcp", "rdma"]
-Transport = Literal["tcp", "mooncake", "mooncake_rdma"]
-"""What a configuration names: our own connections alone, or this engine over TCP or RDMA."""
 
 
 def open_engine(transport: Transport, host: str) -> "TransferEngine | None":

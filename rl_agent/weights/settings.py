@@ -1,26 +1,69 @@
-"""The `weights` group of the configuration as the parts of this package want it."""
+"""The `weights` group of the configuration as the parts of this package want it, in bytes."""
 
 import os
+import tempfile
 from pathlib import Path
 
-from rl_agent.config import Plan, WeightsConfig
+from rl_agent.config import Plan
 from rl_agent.weights.delta_policy import DeltaSettings
+from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.publish import PublishSettings
+from rl_agent.weights.receive import ReceiveSettings
+from rl_agent.weights.server import ServerSettings
+from rl_agent.weights_config import WeightsConfig
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders below it have a name of their user's own
 _MOST_THREADS = 8
+_STOP_POLL_S = 0.2
+_BYTES_PER_GBIT = 1e9 / 8
 
 
-def publish_settings(weights: WeightsConfig) -> PublishSettings:
+def publish_settings(weights: WeightsConfig, *, dtype: str | None) -> PublishSettings:
+    """`dtype`: what floats are cast to; None leaves them as they are."""
     delta = DeltaSettings(
         mode=weights.delta,
         block_bytes=2**10 * weights.delta_block_kib,
-        link_bytes_per_s=1e9 * weights.delta_link_gb_per_s,
+        link_bytes_per_s=_BYTES_PER_GBIT * weights.link_gbit_per_s,
         retry_after=weights.delta_retry_after,
     )
-    threads = weights.threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    return PublishSettings(2**20 * weights.piece_mib, threads, weights.serving_dtype, delta)
+    return PublishSettings(2**20 * weights.piece_mib, _threads(weights), dtype, delta)
+
+
+def server_settings(weights: WeightsConfig, host: str, port: int) -> ServerSettings:
+    cap = weights.cap_gbit_per_s
+    return ServerSettings(
+        host,
+        port,
+        weights.max_connections,
+        idle_timeout_s=weights.idle_timeout_s,
+        piece_timeout_s=weights.piece_timeout_s,
+        bytes_per_s=None if cap is None else _BYTES_PER_GBIT * cap,
+    )
+
+
+def receive_settings(weights: WeightsConfig) -> ReceiveSettings:
+    fetch = FetchSettings(
+        streams_per_source=weights.streams_per_source,
+        pieces_at_once=weights.pieces_at_once,
+        piece_timeout_s=weights.piece_timeout_s,
+        retries=weights.retries,
+        retry_pause_s=weights.retry_pause_s,
+        max_wrong_pieces=weights.max_wrong_pieces,
+        stop_poll_s=_STOP_POLL_S,
+    )
+    return ReceiveSettings(fetch, _threads(weights), weights.max_deltas)
+
+
+def _threads(weights: WeightsConfig) -> int:
+    return weights.threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+
+
+def base_folder(weights: WeightsConfig) -> Path:
+    """Under which whoever keeps versions makes a folder of its own."""
+    is_usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+    return weights.store or (SHARED_MEMORY if is_usable else Path(tempfile.gettempdir()))
 
 
 def store_folder(plan: Plan) -> Path:
     """The versions that this node keeps while this start of the run lasts."""
-    return plan.config.weights.store / f"rl-agent-{plan.run_id}-{plan.incarnation}"
+    return base_folder(plan.config.weights) / f"rl-agent-{plan.run_id}-{plan.incarnation}"

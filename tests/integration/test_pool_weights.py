@@ -12,7 +12,7 @@ from aiohttp import web
 
 from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import PREFIX, HostWeights
-from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.settings import load_weights
 from rl_agent.pool.wire import WeightsOffer, WeightsState
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
@@ -80,7 +80,7 @@ async def following(folder, engine):
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     said = []
     folder.mkdir(exist_ok=True)
-    transfer = load_transfer_settings([*QUICK, f"store={folder}"])
+    transfer = load_weights([*QUICK, f"store={folder}"])
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
         with HostWeights(transfer, "127.0.0.1") as here:
             server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
@@ -247,7 +247,7 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
 
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
-    transfer = load_transfer_settings([f"store={tmp_path}"])
+    transfer = load_weights([f"store={tmp_path}"])
     with HostWeights(transfer, "127.0.0.1"):
         left = tmp_path / f"{PREFIX}left"
         left.mkdir()

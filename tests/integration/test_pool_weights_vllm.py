@@ -12,7 +12,7 @@ import pytest
 
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.records import EngineState
-from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker import Worker, WorkerSettings
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import Checkpoint, StateDict
@@ -49,7 +49,7 @@ def worker_settings(pool_url, folder, name):
         drain_s=5.0,
         notice=None,
         log=folder / name / "engine.log",
-        transfer=load_transfer_settings([f"store={folder / name}"]),
+        weights=load_weights([f"store={folder / name}"]),
         address="127.0.0.1",
     )
 

@@ -16,7 +16,7 @@ from rl_agent.errors import ConfigError, RetryLater, deliberate
 from rl_agent.pool import frames
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.notices import NoticeSource
-from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker import Worker, WorkerSettings
 from tests.pool_setup import expected, manager
 
@@ -44,7 +44,7 @@ def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
         "drain_s": 5.0,
         "notice": None,
         "log": folder / "engine.log",
-        "transfer": load_transfer_settings([f"store={folder}"]),
+        "weights": load_weights([f"store={folder}"]),
         "address": "127.0.0.1",
     }
     return WorkerSettings(**(values | more))

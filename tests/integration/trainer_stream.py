@@ -19,6 +19,7 @@ import numpy as np
 
 from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.pool.settings import load_weights
 from rl_agent.rollout.manifest import ManifestEntry, write_manifest
 from rl_agent.rollout.shard import start_shard, to_line
 from rl_agent.trainer.settings import TrainerSettings
@@ -29,11 +30,10 @@ from tests.unit.trajectories import make_header, make_step, make_trajectory
 
 GROUP_SIZE = 4
 GROUPS = 4
-PUBLISH = {
-    "store": None, "host": "127.0.0.1", "port": None, "token_env_var": "UNSET", "keep_versions": 2,
-    "piece_mib": 1, "threads": 1, "delta": "always", "link_gbit_per_s": 1.0, "cap_gbit_per_s": None,
-    "max_connections": 8, "idle_timeout_s": 10.0, "announce_every_s": 0.2, "transport": "tcp",
-}  # fmt: skip
+WEIGHTS = (
+    *("host=127.0.0.1", "token_env_var=UNSET", "keep_versions=2", "piece_mib=1", "threads=1", "delta=always"),
+    *("link_gbit_per_s=1", "max_connections=8", "idle_timeout_s=10", "announce_every_s=0.2"),
+)
 
 
 def stream_settings(log_path: Path, model: Path, manager: str | None, **changes: Any) -> TrainerSettings:
@@ -42,7 +42,7 @@ def stream_settings(log_path: Path, model: Path, manager: str | None, **changes:
         "first_iteration": 1, "last_iteration": None, "start": None, "served": "", "engines_model": "",
         "engines_version": 0, "next_version": 1, "manager": manager, "manager_token_env_var": "UNSET",
         "silence_timeout_s": 120.0, "known_timeout_s": 60.0, "store": log_path / "weights",
-        "progress": log_path / "progress.json", "keep_versions": 2, "publish": PUBLISH,
+        "progress": log_path / "progress.json", "keep_versions": 2, "weights": load_weights(WEIGHTS),
     }  # fmt: skip
     replay: dict[str, Any] = {"replay": {"log_path": log_path, "iterations": [1], "group_size": 1}}
     output = RunPaths(log_path).streaming

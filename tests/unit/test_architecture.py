@@ -18,6 +18,7 @@ LAYERS = {
     "sections": 1,
     "grpo_config": 1,
     "llamafactory_config": 1,
+    "weights_config": 1,
     "config": 1,
     "agent": 2,
     "tasks": 2,

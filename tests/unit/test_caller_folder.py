@@ -51,6 +51,10 @@ def test_a_deepspeed_name_that_means_no_file_here_is_left_as_it_was_typed(caller
     assert compose(f"trainer.deepspeed={name}").trainer.deepspeed == name
 
 
+def test_a_relative_folder_for_weight_versions_is_made_absolute(caller):
+    assert compose("weights.store=versions").weights.store == caller / "versions"
+
+
 def test_a_relative_media_folder_is_made_absolute(caller):
     assert compose("engine.allowed_local_media_path=.").engine.allowed_local_media_path == str(caller)
 

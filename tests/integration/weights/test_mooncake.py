@@ -11,7 +11,7 @@ import pytest
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.host_weights import HostWeights
-from rl_agent.pool.transfer_settings import load_transfer_settings
+from rl_agent.pool.settings import load_weights
 from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.server import WeightServer
@@ -113,7 +113,7 @@ def test_a_server_without_an_engine_gives_its_pieces_over_the_connection(tmp_pat
 def test_a_worker_told_to_takes_its_weights_so(tmp_path, engine):
     with publish_steps(tmp_path / "sender", 1, rows=4000) as store:
         version = announced(store.newest)
-    transfer = load_transfer_settings(["transport=mooncake", f"store={tmp_path}", "threads=1"])
+    transfer = load_weights(["transport=mooncake", f"store={tmp_path}", "threads=1"])
     with sender_of(tmp_path / "sender") as (sender, (host, port)), HostWeights(transfer, "127.0.0.1") as here:
         offer = WeightsOffer(
             weight_version=version.weight_version,

@@ -1,0 +1,50 @@
+"""The `weights` group: how versions are made, given and fetched, wherever one is."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rl_agent.sections import Positive, Seconds, Section
+
+Count = Annotated[int, Field(ge=0)]
+ListeningPort = Annotated[int, Field(ge=0, le=65535)]
+Transport = Literal["tcp", "mooncake", "mooncake_rdma"]
+"""Our own connections alone, or Mooncake's engine over TCP or RDMA."""
+GbitPerS = Annotated[float, Field(gt=0)]
+
+
+class WeightsConfig(Section):
+    update: Literal["restart", "inplace"]
+    engine_gpus: tuple[Count, ...] | None
+    store: Path | None
+    keep_versions: Positive
+    load_timeout_s: Seconds
+    serving_dtype: Literal["BF16", "F16", "F32"] | None
+    piece_mib: Annotated[int, Field(ge=1, le=1024)]
+    threads: Positive | None
+    delta: Literal["auto", "always", "never"]
+    delta_block_kib: Annotated[int, Field(ge=1, le=2**20)]
+    delta_retry_after: Positive
+    link_gbit_per_s: GbitPerS
+    transport: Transport
+    host: str | None
+    port: ListeningPort
+    peer_port: ListeningPort
+    cap_gbit_per_s: GbitPerS | None
+    max_connections: Positive
+    idle_timeout_s: Seconds
+    token_env_var: str
+    announce_every_s: Seconds
+    streams_per_source: Positive
+    pieces_at_once: Positive
+    max_deltas: Count
+    piece_timeout_s: Seconds
+    retries: Count
+    retry_pause_s: Seconds
+    max_wrong_pieces: Count
+    transfer_timeout_s: Seconds
+
+    @property
+    def is_inplace(self) -> bool:
+        return self.update == "inplace"
