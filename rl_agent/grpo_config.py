@@ -104,6 +104,8 @@ class CheckpointSettings(Section):
 
 class GrpoConfig(Section):
     kind: Literal["grpo"]
+    streamed: bool
+    """Whether a group is trained on as soon as it is complete; else once the iteration's rollout is over."""
     mini_batches: Positive
     reward_threshold: float
     nproc_per_node: Positive | None

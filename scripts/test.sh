@@ -18,7 +18,7 @@ lint() {
   .venv/bin/ruff check .
   .venv/bin/ruff format --check .
   .venv/bin/mypy
-  .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh scripts/slurm/* .ci/run
+  .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh scripts/slurm/* scripts/examples/*.sh .ci/run
 }
 
 main() {

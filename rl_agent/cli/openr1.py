@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
 
     try:
         prepared = prepare(
-            _rows(options.source),
+            _rows(options.source, options.subset),
             limit=options.limit,
             test_fraction=options.test_fraction,
             seed=options.seed,
@@ -58,6 +58,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--source", required=True, help="a Parquet file, a folder of them, or a dataset's name on the hub"
     )
+    parser.add_argument(
+        "--subset", help="of a dataset on the hub: default, extended or all (default: the hub's default)"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files; they are replaced")
     parser.add_argument("--limit", type=int, help="at most this many tasks, train and test together")
     parser.add_argument(
@@ -73,10 +76,14 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return options
 
 
-def _rows(source: str) -> Iterator[dict[str, Any]]:
+def _rows(source: str, subset: str | None) -> Iterator[dict[str, Any]]:
     from rl_agent.tasks.openr1 import read_hub, read_parquet
 
     path = Path(source).expanduser()
+    if subset is not None and path.exists():
+        raise UsageError(
+            f"--subset {subset}: --source {source} is a file or a folder; name that of the subset"
+        )
     if path.is_file():
         return read_parquet([path])
     if path.is_dir():
@@ -85,5 +92,5 @@ def _rows(source: str) -> Iterator[dict[str, Any]]:
             raise ConfigError(f"--source {source}: no .parquet file in this folder")
         return read_parquet(files)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-        return read_hub(source)
+        return read_hub(source, subset)
     raise ConfigError(f"--source {source}: neither a file, nor a folder, nor a hub name (owner/dataset)")

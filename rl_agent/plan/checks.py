@@ -164,6 +164,7 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
             "trainer.kind=grpo trains on this node's GPUs: set pool.local_engine=false, and start engines on"
             " others with scripts/join_pool.sh --gpus"
         )
+    check_training_gpus(config, num_gpus)
     if not config.is_pooled:
         raise ConfigError("trainer.kind=grpo gives its weights to the engines of a pool: add pool=elastic")
     policy, group_size = config.policy_config, config.rollout.group_size
@@ -175,6 +176,16 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
         raise ConfigError(
             f"rollout.group_size={group_size}: trainer.loss.advantage={config.grpo.loss.advantage} compares"
             " siblings; at least 2 are needed"
+        )
+
+
+def check_training_gpus(config: Config, num_gpus: int) -> None:
+    """A configuration for GPUs does not begin to train a large model on a CPU."""
+    processes = config.grpo.nproc_per_node or 1
+    if config.engine.device == "gpu" and num_gpus < processes:
+        raise ConfigError(
+            f"trainer.kind=grpo with engine.device=gpu needs visible GPUs to train on: {processes} wanted,"
+            f" {num_gpus} there; a CPU trains small models with engine=cpu trainer=grpo_cpu"
         )
 
 

@@ -85,11 +85,11 @@ def read_parquet(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
         yield from _records(pd.read_parquet(path, columns=list(COLUMNS)))
 
 
-def read_hub(name: str) -> Iterator[dict[str, Any]]:
+def read_hub(name: str, subset: str | None = None) -> Iterator[dict[str, Any]]:
     """The rows of the train split of a dataset on the Hugging Face hub, or in its cache."""
     from datasets import load_dataset
 
-    dataset = load_dataset(name, split="train")
+    dataset = load_dataset(name, subset, split="train")
     missing = set(COLUMNS) - set(dataset.column_names)
     if missing:
         raise ValueError(f"{name} lacks the columns {', '.join(sorted(missing))}")

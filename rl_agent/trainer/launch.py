@@ -110,6 +110,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             log_path=config.log_path,
             run_id=plan.run_id,
             group_size=config.rollout.group_size,
+            streamed=grpo.streamed,
             mini_batches=grpo.mini_batches,
             first_iteration=plan.first_iteration,
             last_iteration=plan.last_iteration,

@@ -9,6 +9,7 @@ What holds:
 - A line without its newline is not read yet; one that its writer cut off again may have been read, and is not
   missed: the episode did happen.
 - Files of other runs, which the rollout is about to set aside, are left alone.
+- Where it is not streamed, no group comes before the rollout is over: training and rollout take turns.
 - Made anew, after a restart, it gives the same groups from the first on; who had them turns them away.
 """
 
@@ -57,6 +58,7 @@ class LiveIteration:
         *,
         run_id: str,
         group_size: int,
+        streamed: bool = True,
         silence_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -65,6 +67,7 @@ class LiveIteration:
         self._iteration = iteration
         self._run_id = run_id
         self._group_size = group_size
+        self._streamed = streamed
         self._silence_timeout_s = silence_timeout_s
         self._clock = clock
         self._sleep = sleep
@@ -82,16 +85,20 @@ class LiveIteration:
         Raises StoreError for a damaged file, DeadlineError if nothing is recorded for too long.
         """
         asked = self._clock()
-        while not self._ready and not self._is_over:
+        while not self._may_give and not self._is_over:
             self._look()
-            if self._ready or self._is_over or self._clock() - asked >= _PATIENCE_S:
+            if self._may_give or self._is_over or self._clock() - asked >= _PATIENCE_S:
                 break
             self._check_silence()
             self._sleep(_LOOK_S)
-        if not self._ready and self._is_over:
-            return None
+        if not self._may_give:
+            return None if self._is_over else []
         taken, self._ready = self._ready[:most], self._ready[most:]
         return taken
+
+    @property
+    def _may_give(self) -> bool:
+        return bool(self._ready) and (self._streamed or self._is_over)
 
     def _look(self) -> None:
         """Read what is new. The iteration's end is looked for first: what is read then is all there is."""

@@ -30,6 +30,8 @@ class StreamSettings(Section):
     log_path: Path
     run_id: str
     group_size: Positive
+    streamed: bool
+    """Whether groups are trained on while their iteration's rollout runs."""
     mini_batches: Positive
     """Steps that an iteration is expected to make."""
     first_iteration: Positive

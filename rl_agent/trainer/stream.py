@@ -60,6 +60,7 @@ class Stream:
             iteration,
             run_id=run.run_id,
             group_size=run.group_size,
+            streamed=run.streamed,
             silence_timeout_s=run.silence_timeout_s,
         )
         return self._trainer.train_iteration(

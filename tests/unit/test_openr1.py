@@ -145,14 +145,15 @@ def test_a_hub_name_is_read_through_datasets(source, tmp_path, monkeypatch):
 
     asked = []
 
-    def load_dataset(name, *, split):
-        asked.append((name, split))
+    def load_dataset(name, subset=None, *, split):
+        asked.append((name, subset, split))
         return datasets.Dataset(pq.read_table(source))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
 
     from_hub = prepare("open-r1/OpenR1-Math-220k", tmp_path / "a")
-    assert asked == [("open-r1/OpenR1-Math-220k", "train")]
+    prepare("open-r1/OpenR1-Math-220k", tmp_path / "c", "--subset", "extended")
+    assert asked == [("open-r1/OpenR1-Math-220k", subset, "train") for subset in (None, "extended")]
     assert from_hub == prepare(source, tmp_path / "b")
 
 
@@ -188,6 +189,11 @@ def test_an_out_that_is_a_file_is_an_error(source):
 def test_numbers_out_of_range_are_usage_errors(flags):
     with pytest.raises(UsageError, match=flags[0]):
         main(["--source", "a/b", "--out", "c", *flags])
+
+
+def test_a_subset_is_of_the_hub(source, tmp_path):
+    with pytest.raises(UsageError, match="--subset extended"):
+        main(["--source", str(source), "--out", str(tmp_path / "out"), "--subset", "extended"])
 
 
 def test_every_line_is_plain_json(source, tmp_path):

@@ -15,6 +15,15 @@ GROUPS_OF_8 = "rollout.group_size=8"
 POOL = "pool=elastic"
 
 
+@pytest.mark.parametrize(("words", "num_gpus"), [((), 0), (("trainer.nproc_per_node=4",), 2)])
+def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
+    elsewhere = ("engine=gpu", "pool.local_engine=false", GROUPS_OF_8, POOL)
+    config = compose("trainer=grpo", *elsewhere, *words).config
+    with pytest.raises(ConfigError, match=f"GPUs to train on: .* wanted, {num_gpus} there"):
+        check_trainer(config, Command.model_validate(BOTH), num_gpus)
+    check_trainer(config, Command.model_validate(BOTH), 4)
+
+
 @pytest.mark.parametrize(
     ("words", "changes", "message"),
     [

@@ -95,6 +95,21 @@ def test_a_group_comes_as_soon_as_its_last_sibling_is_recorded_in_whatever_file(
     assert source.take(9) is None
 
 
+def test_where_it_is_not_streamed_groups_come_when_the_rollout_is_over(tmp_path):
+    clock = Clock()
+    source = LiveIteration(
+        RunPaths(tmp_path), 1, run_id="run", group_size=GROUP_SIZE, streamed=False,
+        silence_timeout_s=100.0, clock=clock, sleep=clock.sleep,
+    )  # fmt: skip
+    file = begin(tmp_path)
+    write(file, *(episode(group, attempt) for group in (0, 1) for attempt in range(GROUP_SIZE)))
+    assert source.take(9) == []
+    finish(tmp_path, file)
+    assert keys(source.take(1)) == ["1/task-0:0"]
+    assert keys(source.take(9)) == ["1/task-1:0"]
+    assert source.take(9) is None
+
+
 def test_nothing_is_there_yet(tmp_path):
     clock = Clock()
     source = live(tmp_path, clock=clock)

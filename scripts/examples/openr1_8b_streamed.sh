@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# GRPO on OpenR1-Math with Qwen3-8B, 128 prompts a step: finished groups stream into the training. All GPUs of this
+# machine train; start engines on others with scripts/examples/openr1_worker.sh 8b, at any time.
+#
+# Usage: bash scripts/examples/openr1_8b_streamed.sh --data-path DIR --log-path DIR pool.host=0.0.0.0 \
+#            pool.token_file=FILE [flags] [key=value…]
+#   --data-path DIR   task files, made by scripts/examples/prepare_openr1.sh
+#   --log-path DIR    folder of this experiment
+#   --dry-run         check everything and print the plan
+# Any other flag of scripts/run.sh and any key=value is handed on; --resume goes on after a stop.
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+# shellcheck source=scripts/examples/example_utils.sh
+source "$(dirname "${BASH_SOURCE[0]}")/example_utils.sh"
+
+main() {
+  run_experiment openr1_8b 1050 "$@"
+}
+
+main "$@"
