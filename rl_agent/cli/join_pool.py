@@ -86,7 +86,15 @@ def _parser() -> argparse.ArgumentParser:
         "--notice", choices=("aws", "gce"), help="drain when this cloud takes the machine back"
     )
     parser.add_argument("--drain-s", type=float, default=20.0, help="how long a drain may take")
-    parser.add_argument("--start-timeout-s", type=float, default=600.0)
+    parser.add_argument(
+        "--manager-timeout-s",
+        type=float,
+        default=600.0,
+        help="how long a manager that is not there yet is waited for (default 600)",
+    )
+    parser.add_argument(
+        "--start-timeout-s", type=float, default=600.0, help="how long the engine may take (default 600)"
+    )
     parser.add_argument(
         "--weights",
         metavar="KEY=VALUE",
@@ -141,6 +149,7 @@ def _settings(options: argparse.Namespace) -> object:
         is_direct=is_direct,
         capacity=options.capacity,
         price_per_hour=options.price,
+        manager_timeout_s=options.manager_timeout_s,
         start_timeout_s=options.start_timeout_s,
         drain_s=options.drain_s,
         notice=SOURCES[options.notice] if options.notice else None,
@@ -170,6 +179,7 @@ def _settings_of_run(plan: Plan) -> object:
         is_direct=is_local,
         capacity=of_run.capacity(plan),
         price_per_hour=0.0,
+        manager_timeout_s=engine.start_timeout_s,
         start_timeout_s=engine.start_timeout_s,
         drain_s=engine.stop_timeout_s,
         notice=None,

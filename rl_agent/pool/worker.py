@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 3.0
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
+LINES_S = 30.0
 LOG_LINES = 15
 TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it is no vLLM on loopback"
 
@@ -52,6 +54,8 @@ class WorkerSettings:
     """The manager connects to the engine; else the worker holds the connection."""
     capacity: int | None
     price_per_hour: float
+    manager_timeout_s: float
+    """How long a manager that was never there is waited for."""
     start_timeout_s: float
     drain_s: float
     notice: NoticeSource | None
@@ -78,6 +82,9 @@ class Worker:
         self._engine_id: str | None = None
         self._failures = 0
         self._has_warned = False
+        self._silent_since: float | None = None
+        """Since when the manager has not answered."""
+        self._next_line = 0.0
         self._model = settings.model
         self._jobs: asyncio.TaskGroup | None = None
         self._weights: EngineWeights | None = None
@@ -86,8 +93,8 @@ class Worker:
     async def run(self, leaving: asyncio.Event) -> None:
         """Serve until `leaving` is set, then leave in order.
 
-        Raises ConfigError if the manager refuses or the engine cannot be started, RetryLater if the manager
-        was never there.
+        Raises ConfigError if the manager refuses or the engine cannot be started, RetryLater if no manager
+        came in time.
         """
         notice = None
         async with AsyncExitStack() as stack:
@@ -267,7 +274,7 @@ class Worker:
             log.warning("the pool wants %s; this worker was told to serve %s", wanted.model, engine.model)
 
     async def _register(self, engine: EngineProcess) -> RegisterAnswer | None:
-        """None if the manager is not there now. Raises ConfigError if it refuses, RetryLater at first."""
+        """None if the manager is not there now. Raises ConfigError if it refuses, RetryLater if none came."""
         settings = self._settings
         body: dict[str, Any] = {
             "name": settings.name,
@@ -279,8 +286,8 @@ class Worker:
         if settings.is_direct:
             body |= {"url": self._engine_url(engine), "api_key": settings.command.api_key}
         status, payload = await self._call("POST", "engines", body)
-        if status == 0 and self._engine_id is None:
-            raise RetryLater(f"the manager at {settings.manager} does not answer")
+        if status == 0:
+            self._check_patience()
         if status in (401, 403, 422):
             raise ConfigError(f"the manager at {settings.manager} refuses: {_words(payload)}")
         if status != 201:
@@ -291,11 +298,10 @@ class Worker:
         return answer
 
     async def _wanted_model(self, leaving: asyncio.Event) -> str | None:
-        """What the pool wants served. Raises ConfigError if it does not say, RetryLater if not there."""
+        """What the pool wants served. Raises ConfigError if it does not say, RetryLater if none came."""
         status, payload = await self._call("GET", "status")
         if status == 0:
-            if self._engine_id is None:
-                raise RetryLater(f"the manager at {self._settings.manager} does not answer")
+            self._check_patience()
             await _pause(1.0, leaving)
             return None
         if status != 200:
@@ -303,6 +309,12 @@ class Worker:
         if not payload["model"]:
             raise ConfigError("the pool has no model yet: give one, --model FOLDER_OR_HUB_NAME")
         return str(payload["model"])
+
+    def _check_patience(self) -> None:
+        """One that was there before is waited for as long as it takes."""
+        silent_s = monotonic() - (self._silent_since or monotonic())
+        if self._engine_id is None and silent_s >= self._settings.manager_timeout_s:
+            raise RetryLater(f"the manager at {self._settings.manager} has not answered for {silent_s:.0f} s")
 
     async def _drain(self) -> None:
         """The pool takes its requests back while the engine still runs."""
@@ -321,10 +333,21 @@ class Worker:
             async with self._session.request(
                 method, self._manager / path, json=body, headers=self._headers, timeout=timeout
             ) as answer:
-                return answer.status, await answer.json(content_type=None)
+                payload = await answer.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            log.info("the manager does not answer /%s: %s", path, error or type(error).__name__)
+            self._note_silence(path, str(error) or type(error).__name__)
             return 0, str(error)
+        self._silent_since = None
+        return answer.status, payload
+
+    def _note_silence(self, path: str, words: str) -> None:
+        """Said at once, and again from time to time."""
+        now = monotonic()
+        if self._silent_since is None:
+            self._silent_since = self._next_line = now
+        if now >= self._next_line:
+            self._next_line = now + LINES_S
+            log.info("waiting for the manager, which does not answer /%s: %s", path, words)
 
 
 async def _pause(seconds: float, leaving: asyncio.Event) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from contextlib import asynccontextmanager
@@ -12,7 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.errors import ConfigError, RetryLater, deliberate
+from rl_agent.cluster.address import free_port
+from rl_agent.errors import ConfigError, deliberate
 from rl_agent.pool import frames
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.notices import NoticeSource
@@ -40,6 +42,7 @@ def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
         "is_direct": True,
         "capacity": None,
         "price_per_hour": 0.0,
+        "manager_timeout_s": 20.0,
         "start_timeout_s": 20.0,
         "drain_s": 5.0,
         "notice": None,
@@ -165,12 +168,26 @@ async def test_an_engine_that_does_not_start_is_said_with_the_end_of_its_log(tmp
         assert isinstance(error, ConfigError) and "--no-such-flag" in str(error)
 
 
-async def test_without_a_manager_a_worker_says_so(tmp_path):
+@pytest.mark.parametrize("model", [None, "model-a"])
+async def test_a_worker_that_is_started_first_waits_for_its_manager(tmp_path, caplog, model):
+    caplog.set_level("INFO")
+    port = free_port()
+    async with worker(f"http://127.0.0.1:{port}", tmp_path, model=model):
+        async with asyncio.timeout(20):
+            while "waiting for the manager, which does not answer" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        async with manager(f"port={port}", "model=model-a") as pool:
+            await pool.ready(1)
+
+
+@pytest.mark.parametrize("model", [None, "model-a"])
+async def test_a_worker_to_which_no_manager_comes_says_so(tmp_path, model):
     async with aiohttp.ClientSession() as session:
-        one = Worker(settings("http://127.0.0.1:9", tmp_path, model=None), session)
+        values = settings("http://127.0.0.1:9", tmp_path, model=model, manager_timeout_s=1.0)
+        one = Worker(values, session)
         with pytest.raises(BaseExceptionGroup) as caught:
             await one.run(asyncio.Event())
-        assert isinstance(deliberate(caught.value), RetryLater)
+        assert re.search("127.0.0.1:9 has not answered for 1 s", str(deliberate(caught.value)))
 
 
 async def test_a_notice_of_the_cloud_drains(tmp_path):
