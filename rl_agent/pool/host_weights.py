@@ -1,7 +1,8 @@
 """The weight versions on a worker's host: fetched, verified, given on to other hosts while they come.
 
-They lie in a folder of this worker alone, in shared memory where there is any, and go with it; what a worker
-that was killed left is removed by the next one of the same user.
+They lie in a folder of this worker alone, in shared memory where there is any, and go with it; the bytes are
+shared with other workers of the host. What a worker that was killed left is removed by the next one of the
+same user.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ from yarl import URL
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
+from rl_agent.weights.neighbours import adopt, turn
 from rl_agent.weights.receive import Announcement, Receiver
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.settings import base_folder, receive_settings, server_settings
@@ -53,10 +56,10 @@ class HostWeights:
 
     def __enter__(self) -> "HostWeights":
         self._engine = open_engine(self._settings.transport, self._address)
-        base = base_folder(self._settings)
-        base.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(base)
-        self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        self._base = base_folder(self._settings)
+        self._base.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(self._base)
+        self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._base))
         self._open()
         return self
 
@@ -105,9 +108,16 @@ class HostWeights:
         self._serve(offer)
         began = time.monotonic()
         announced = Announcement(offer.weight_version, offer.digest)
-        timeout_s = self._settings.transfer_timeout_s
-        sources = [self._source(source, offer) for source in offer.sources]
-        snapshot, report = self._receiver.receive(announced, sources, timeout_s=timeout_s, stop=stop)
+        deadline = Deadline.after(self._settings.transfer_timeout_s)
+        with turn(self._base, offer.digest, deadline, stop):
+            threads = receive_settings(self._settings).threads
+            linked = adopt(self._store, self._base.glob(PREFIX + "*"), announced, threads=threads)
+            if linked is not None:
+                log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
+                return linked.weight_version
+            sources = [self._source(source, offer) for source in offer.sources]
+            timeout_s = deadline.remaining_s()
+            snapshot, report = self._receiver.receive(announced, sources, timeout_s=timeout_s, stop=stop)
         way = f"{report.deltas} differences" if report.deltas else "whole"
         log.info(
             "weight version %d is here (%s, %.1f MB in %.1f s from %d hosts)",

@@ -129,7 +129,8 @@ def _take_spare(spare: Path, path: Path) -> None:
     """Let `path` be the spare file, if there is one and nobody at all has it open or mapped any more.
 
     New pages of memory cost several times what it costs to write to them. The kernel gives a write lease only
-    on a file that no other open file or mapping refers to, and nobody can open this one by its old name.
+    on a file that no other open file or mapping refers to, and nobody can open this one by its old name; a
+    store that has taken the version by a link still has that link.
     """
     try:
         descriptor = os.open(spare, os.O_RDWR | os.O_CLOEXEC)
@@ -138,6 +139,8 @@ def _take_spare(spare: Path, path: Path) -> None:
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        if os.fstat(descriptor).st_nlink > 1:
+            raise OSError(errno.EBUSY, "another store has it")
     except OSError:  # it is in use, or this file system has no leases
         spare.unlink()
     else:

@@ -1,0 +1,118 @@
+"""Several engines of one host: a version is fetched once, and its bytes are there once."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.pool.host_weights import PREFIX, HostWeights
+from rl_agent.pool.settings import load_weights
+from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.sources import StateDict
+from rl_agent.weights.store import FULL
+from tests.unit.weight_versions import open_store, random_state, settings
+from tests.weight_transfers import SERVER, TOKEN, host
+
+pytestmark = pytest.mark.timeout(120)
+
+ROWS = 20_000
+SLOW = replace(SERVER, bytes_per_s=20e6)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with host(open_store(tmp_path / "trainer", keep_versions=9), server=SLOW) as sender:
+        yield sender
+
+
+def publish(trainer, version):
+    """A version that shares nothing with the one before, and what the pool says of it."""
+    publisher = Publisher(trainer.store, settings("never"))
+    snapshot = publisher.publish(version, StateDict.of(random_state(version, rows=ROWS)))
+    source = "tcp://{}:{}".format(*trainer.server.address)
+    return WeightsOffer(
+        weight_version=version,
+        digest=snapshot.manifest.digest,
+        transfer_token=TOKEN.decode(),
+        sources=(source,),
+    )
+
+
+def engine_host(tmp_path):
+    return HostWeights(load_weights([f"store={tmp_path / 'shm'}", "transfer_timeout_s=60"]), "127.0.0.1")
+
+
+def file_of(here, version):
+    with here.hold(version) as snapshot:
+        return snapshot.path(FULL)
+
+
+async def fetching(here, offer, tmp_path):
+    """A fetch that has begun."""
+    job = asyncio.create_task(here.fetch(offer))
+    while not list((tmp_path / "shm").glob(f"{PREFIX}*/draft-*")):  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.01)
+    return job
+
+
+async def test_engines_that_want_a_version_at_once_fetch_it_once(tmp_path, trainer):
+    offer = publish(trainer, 1)
+    with engine_host(tmp_path) as a, engine_host(tmp_path) as b, engine_host(tmp_path) as c:
+        await asyncio.gather(*(here.fetch(offer) for here in (a, b, c)))
+        paths = {file_of(here, 1) for here in (a, b, c)}
+        assert len(paths) == 3
+        assert len({path.stat().st_ino for path in paths}) == 1
+    [size_bytes] = {trainer.store.newest.manifest.full.size_bytes}
+    assert trainer.server.sent_bytes == size_bytes
+    assert not list((tmp_path / "shm").iterdir())
+
+
+async def test_what_one_of_them_collects_stays_with_the_others(tmp_path, trainer):
+    with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
+        offer = publish(trainer, 1)
+        await a.fetch(offer)
+        await b.fetch(offer)
+        kept = file_of(b, 1)
+        content = kept.read_bytes()
+        for version in (2, 3, 4, 5):  # a has long written into the memory of others that it had
+            await a.fetch(publish(trainer, version))
+        assert kept.read_bytes() == content
+        await b.fetch(publish(trainer, 6))
+
+
+async def test_when_the_one_that_fetches_is_stopped_another_does(tmp_path, trainer):
+    offer = publish(trainer, 1)
+    with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
+        first = await fetching(a, offer, tmp_path)
+        second = asyncio.create_task(b.fetch(offer))
+        a.stop()
+        with pytest.raises(WeightsError, match="told to stop"):
+            await first
+        assert await second == 1
+
+
+async def test_one_that_waits_for_another_can_be_stopped(tmp_path, trainer):
+    offer = publish(trainer, 1)
+    with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
+        first = await fetching(a, offer, tmp_path)
+        second = asyncio.create_task(b.fetch(offer))
+        await asyncio.sleep(0)
+        b.stop()
+        with pytest.raises(WeightsError, match="told to stop"):
+            await second
+        assert await first == 1
+
+
+async def test_a_damaged_version_is_not_taken_from_a_neighbour(tmp_path, trainer):
+    offer = publish(trainer, 1)
+    with engine_host(tmp_path) as a, engine_host(tmp_path) as b:
+        await a.fetch(offer)
+        path = file_of(a, 1)
+        with path.open("r+b") as file:
+            file.write(b"damaged")
+        await b.fetch(offer)
+        own = file_of(b, 1)
+        assert own.stat().st_ino != path.stat().st_ino
+        assert own.read_bytes() == trainer.store.newest.path(FULL).read_bytes()
