@@ -11,10 +11,8 @@ layers in bf16, packed sequences, chunked logits, FSDP2. Plain is transformers w
 autocast, its SDPA attention, rows padded to the longest, all logits at once, on one GPU. Both compute the
 same episodes' policy gradient, with the same share of layers checkpointed; the update is timed apart.
 
-FLOPs are those of the model, not of the implementation: 6 per weight and token in the layers, 6 per weight of
-the output matrix and response token, 6 L² × heads × head size per layer and sequence for causal attention.
-Padding, recomputation and the logits' second pass count as nothing. MFU divides by the rate of a bf16 matrix
-product measured in the same process.
+FLOPs are those of the model, not of the implementation (`rl_agent.monitor.flops`). MFU divides by the rate of
+a bf16 matrix product measured in the same process.
 """
 
 import argparse
@@ -30,6 +28,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3Config
 
+from rl_agent.monitor.flops import ModelShape, training_flops
 from rl_agent.trainer.admission import Versions
 from rl_agent.trainer.optimizer import AdamW
 from rl_agent.trainer.parallel import Ranks, join_ranks, shard
@@ -110,18 +109,10 @@ def episodes(config: Qwen3Config, tokens: int, longest: int, prompt: int, seed: 
 
 
 def model_flops(config: Qwen3Config, groups: list[Group]) -> float:
-    """Of forward and backward pass; see the head of this file."""
-    width = config.num_attention_heads * config.head_dim
-    narrow = config.num_key_value_heads * config.head_dim
-    hidden = config.hidden_size
-    layer = hidden * (2 * width + 2 * narrow) + 3 * hidden * config.intermediate_size
-    total = 0.0
-    for segment in segments_of(groups):
-        length = len(segment)
-        total += 6 * length * config.num_hidden_layers * layer
-        total += 6 * int(segment.is_response.sum()) * config.vocab_size * hidden
-        total += 6 * length**2 * config.num_hidden_layers * width
-    return total
+    """Of forward and backward pass, as `rl_agent.monitor.flops` counts them."""
+    shape = ModelShape.of(config.to_dict())
+    assert shape is not None
+    return training_flops(shape, [(len(one), int(one.is_response.sum())) for one in segments_of(groups)])
 
 
 def segments_of(groups: list[Group]) -> list[Segment]:

@@ -1,10 +1,11 @@
-"""Write configuration.md, commands.md and errors.md of docs/reference/ from the sources they describe.
+"""Write configuration.md, commands.md, errors.md and metrics.md of docs/reference/ from what they describe.
 
     python docs/generate_reference.py            write them
     python docs/generate_reference.py --check    exit 1 if they are not up to date (a test calls this)
 
 Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
-messages from the places that raise them, with their remedies from `docs/error_remedies.yaml`.
+messages from the places that raise them, with their remedies from `docs/error_remedies.yaml`, metrics from
+`rl_agent.monitor.catalog`.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from error_messages import (  # noqa: E402
 from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
+from rl_agent.monitor import catalog  # noqa: E402
 from rl_agent.plan.keys import kinds_of, sections_of  # noqa: E402
 
 GROUPS = (
@@ -198,6 +200,21 @@ def errors() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def metrics() -> str:
+    parts = [
+        "# Metrics",
+        "Made by `python docs/generate_reference.py` from `rl_agent/monitor/catalog.py`. A run appends them "
+        "to `metrics.jsonl` in its log path, one JSON object a line, and wandb records the same numbers "
+        "under the same names; those of steps over `update_step`, all others over `iteration`. `<…>` stands "
+        "for one part of a name. A number that is not known, or not finite, is left out.",
+    ]
+    for chapter in catalog.CHAPTERS:
+        lines = ["| metric | unit | what it says |", "| --- | --- | --- |"]
+        lines += [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in chapter.metrics]
+        parts += [f"## {chapter.title}", chapter.words, "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
 def print_unmatched() -> None:
     """Messages without an entry are found by a test as well; an entry without a message may be removed."""
     found = {message: key_of(message) for message in all_messages()}
@@ -208,7 +225,12 @@ def print_unmatched() -> None:
         print(f"docs/error_remedies.yaml has an entry of no message: {key}", file=sys.stderr)
 
 
-PAGES = {"configuration.md": configuration, "commands.md": commands, "errors.md": errors}
+PAGES = {
+    "configuration.md": configuration,
+    "commands.md": commands,
+    "errors.md": errors,
+    "metrics.md": metrics,
+}
 
 
 def main() -> int:

@@ -113,6 +113,8 @@ class GrpoConfig(Section):
     timeout_s: Seconds
     keep_versions: Annotated[int, Field(ge=2)]
     export_dtype: Literal["bfloat16", "float32"] | None
+    price_per_hour: NotNegative
+    peak_tflops: Annotated[float, Field(gt=0)] | None
     loss: LossSettings
     batch: BatchSettings
     parallel: ParallelSettings

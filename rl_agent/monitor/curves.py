@@ -47,6 +47,15 @@ PANELS = (
             "train/abandoned_share": "abandoned",
         },
     ),
+    Panel(
+        "share of a step (streaming)",
+        {
+            "trainer/waiting_share": "trainer waits",
+            "trainer/engines_idle_share": "engines idle",
+            "trainer/mfu": "MFU",
+        },
+        x="update_step",
+    ),
 )
 
 

@@ -120,7 +120,8 @@ def record_run(plan: Plan, stopped: threading.Event) -> None:
         settings=wandb.Settings(console="off", silent=True),
     )
     run.define_metric("*", step_metric="iteration")
-    run.define_metric("update_step/*", step_metric="update_step")
+    for of_steps in ("update_step/*", "trainer/*"):
+        run.define_metric(of_steps, step_metric="update_step")
     offset_file = config.paths.run_dir(plan.run_id) / "wandb.offset"
     paths = config.paths
     refresh = CurvesRefresh(lambda: curves.draw(paths.metrics, paths.curves, config.run_name))

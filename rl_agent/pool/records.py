@@ -248,6 +248,28 @@ class Request:
 
 
 @dataclass(slots=True)
+class EngineTotals:
+    """Sums over engines."""
+
+    up_s: float = 0.0
+    idle_s: float = 0.0
+    cost: float = 0.0
+    """Dollars, by what their registrations named as their price."""
+    useful_tokens: int = 0
+    recomputed_tokens: int = 0
+    prefilled_again_tokens: int = 0
+
+    def add(self, engine: Engine, now: float) -> None:
+        up_s = now - engine.registered_at
+        self.up_s += up_s
+        self.idle_s += engine.idle_s + (now - engine.idle_since if engine.idle_since is not None else 0.0)
+        self.cost += up_s / 3600 * engine.offer.price_per_hour
+        self.useful_tokens += engine.useful_tokens
+        self.recomputed_tokens += engine.recomputed_tokens
+        self.prefilled_again_tokens += engine.prefilled_tokens
+
+
+@dataclass(slots=True)
 class Account:
     """`submitted = open + completed + failed`, always."""
 
@@ -257,3 +279,5 @@ class Account:
     moves: int = 0
     engine_deaths: int = 0
     tokens: int = 0
+    gone: EngineTotals = field(default_factory=EngineTotals)
+    """Of the engines that are gone; however many those are."""

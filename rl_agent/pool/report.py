@@ -1,5 +1,6 @@
 """What people and Prometheus see of a pool."""
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -8,7 +9,8 @@ from prometheus_client.exposition import generate_latest
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool.batches import Batches
-from rl_agent.pool.records import Engine, EngineState
+from rl_agent.pool.records import Engine, EngineState, EngineTotals
+from rl_agent.pool.state import PoolState
 
 
 def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
@@ -16,9 +18,8 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
     pool = batches.pool
     state, now, account = pool.state, pool.clock(), pool.state.account
     engines = [_engine_status(engine, now) for engine in state.engines.values()]
-    spent = sum(engine["cost"] for engine in engines) + sum(_cost(e, e.lease_until) for e in state.departed)
-    hours = sum(_hours(e, now) for e in state.engines.values())
-    hours += sum(_hours(e, e.lease_until) for e in state.departed)
+    totals = totals_of(state, now)
+    spent = totals.cost
     return {
         "model": state.model,
         "weight_version": state.weight_version,
@@ -44,17 +45,27 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
             }
             for run in batches.runs.values()
         ],
+        "totals": asdict(totals),
         "cost": {
             "spent": spent,
-            "on_demand": hours * config.on_demand_price_per_hour,
+            "on_demand": totals.up_s / 3600 * config.on_demand_price_per_hour,
             "per_completed_request": spent / account.completed if account.completed else None,
             "per_million_tokens": 1e6 * spent / account.tokens if account.tokens else None,
         },
     }
 
 
+def totals_of(state: PoolState, now: float) -> EngineTotals:
+    """Of all engines that this manager has had."""
+    totals = replace(state.account.gone)
+    for engine in state.engines.values():
+        totals.add(engine, now)
+    return totals
+
+
 def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
-    idle_s = engine.idle_s + (now - engine.idle_since if engine.idle_since is not None else 0.0)
+    own = EngineTotals()
+    own.add(engine, now)
     return {
         "id": engine.engine_id[:8],
         "name": engine.offer.name,
@@ -72,21 +83,13 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
         "useful_tokens": engine.useful_tokens,
         "recomputed_tokens": engine.recomputed_tokens,
         "prefilled_again_tokens": engine.prefilled_tokens,
-        "idle_s": idle_s,
-        "up_s": now - engine.registered_at,
+        "idle_s": own.idle_s,
+        "up_s": own.up_s,
         "lease_left_s": engine.lease_until - now,
         "kv_use": engine.load.kv_use if engine.load else None,
         "price_per_hour": engine.offer.price_per_hour,
-        "cost": _cost(engine, now),
+        "cost": own.cost,
     }
-
-
-def _hours(engine: Engine, until: float) -> float:
-    return max(0.0, until - engine.registered_at) / 3600
-
-
-def _cost(engine: Engine, until: float) -> float:
-    return _hours(engine, until) * engine.offer.price_per_hour
 
 
 def metrics_text(batches: Batches) -> str:

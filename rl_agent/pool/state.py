@@ -99,6 +99,7 @@ def end_engine(
     change_engine(state, engine, EngineState.GONE, reason, now, out)
     move_all(state, engine, now, out)
     state.placement.changed(engine, now)
+    state.account.gone.add(engine, now)
     state.departed.append(state.engines.pop(engine.engine_id))
     for request in stuck:
         if request.is_open and poison.is_poison(request, state.rules, state.unrelated_deaths):

@@ -100,6 +100,8 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
         seed=config.seed,
         groups_per_step=-(-groups_of_iteration(config) // grpo.mini_batches),
         steps=None,
+        price_per_hour=grpo.price_per_hour,
+        peak_tflops=grpo.peak_tflops,
         loss=grpo.loss,
         batch=grpo.batch,
         parallel=grpo.parallel,

@@ -23,6 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from rl_agent.errors import ConfigError
+from rl_agent.monitor import flops
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import ParallelSettings
 
@@ -67,6 +68,17 @@ class Ranks:
             payload.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
         dist.broadcast(payload, 0)
         return payload.numpy().tobytes()
+
+    @property
+    def device_name(self) -> str:
+        is_cuda = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if is_cuda else self.device.type
+
+    def peak_flops_per_s(self, given_tflops: float | None) -> float | None:
+        """Of this device, as given or by its name; None where neither says it."""
+        if given_tflops is not None:
+            return given_tflops * 1e12
+        return flops.peak_flops_per_s(self.device_name) if self.device.type == "cuda" else None
 
     def sum_over_shards(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, group=self.mesh.get_group("shard"))

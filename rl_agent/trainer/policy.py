@@ -41,6 +41,12 @@ class Policy(nn.Module):
         )
 
     @property
+    def config(self) -> dict[str, Any]:
+        """The model's configuration."""
+        config: PretrainedConfig = self.model.config  # type: ignore[assignment]
+        return config.to_dict()
+
+    @property
     def layers(self) -> list[nn.Module]:
         model: Any = self.model
         return list(model.base_model.layers)

@@ -12,7 +12,7 @@ from rl_agent.grpo_config import (
     OptimizerSettings,
     ParallelSettings,
 )
-from rl_agent.sections import Positive, Seconds, Section
+from rl_agent.sections import NotNegative, Positive, Seconds, Section
 from rl_agent.weights_config import WeightsConfig
 
 
@@ -79,6 +79,10 @@ class TrainerSettings(Section):
     """Groups of one mini-batch, which is one optimizer step."""
     steps: Positive | None
     """Of a replay; None: as many as there are groups for."""
+    price_per_hour: NotNegative
+    """Dollars that this trainer's machines cost, all together."""
+    peak_tflops: Annotated[float, Field(gt=0)] | None
+    """Of one device, in bf16; None: by its name."""
     loss: LossSettings
     batch: BatchSettings
     parallel: ParallelSettings

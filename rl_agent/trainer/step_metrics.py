@@ -4,12 +4,17 @@ Token metrics are sums over all response tokens, divided at the end; nothing is 
 not depend on how the mini-batch was cut.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from rl_agent.monitor.flops import BACKWARD, FORWARD, ModelShape, training_flops
 from rl_agent.trainer.losses import MAX_LOG_RATIO
 from rl_agent.trainer.parallel import Ranks
-from rl_agent.trainer.samples import Sample
+from rl_agent.trainer.samples import Group, Sample
+from rl_agent.trainer.settings import LossSettings
 
 
 class StepMetrics:
@@ -74,6 +79,84 @@ class StepMetrics:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Speedometer:
+    """How much of its devices a trainer uses; without a shape or a peak rate it does not say."""
+
+    shape: ModelShape | None
+    passes: int
+    devices: int
+    peak_flops_per_s: float | None
+    """Of one device."""
+
+    @staticmethod
+    def passes_of(loss: LossSettings) -> int:
+        """Forward and backward, and the forward passes that a KL term demands."""
+        more = {"none": 0, "loss": FORWARD, "reward": 2 * FORWARD}
+        return FORWARD + BACKWARD + more[loss.kl_in]
+
+    def numbers(self, groups: list[Group], seconds: Mapping[str, float]) -> dict[str, float]:
+        """Of a step that trained on these groups; `seconds` by part."""
+        segments = [segment for group in groups for sample in group.samples for segment in sample.segments]
+        tokens = sum(map(len, segments))
+        step_s = max(seconds["step"], 1e-9)
+        found = {
+            "tokens_per_s": tokens / step_s,
+            "tokens_per_s_per_device": tokens / step_s / self.devices,
+            "waiting_share": seconds["waiting"] / step_s,
+        }
+        if self.shape is None:
+            return found
+        sequences = [(len(segment), int(segment.is_response.sum())) for segment in segments]
+        flops = training_flops(self.shape, sequences, passes=self.passes)
+        busy_s = max(seconds["gradient"] + seconds["update"], 1e-9)
+        rate = flops / busy_s / self.devices
+        found |= {"flops": flops, "tflops_per_s_per_device": rate / 1e12}
+        if self.peak_flops_per_s is not None:
+            found["mfu"] = rate / self.peak_flops_per_s
+        return found
+
+
+def log_line(step: int, numbers: Mapping[str, float]) -> str:
+    """One optimizer step as one line; what is not known is left out."""
+    seconds = {name: numbers[f"seconds/{name}"] for name in ("step", "waiting", "gradient", "update")}
+    parts = [
+        f"step {step}: reward {numbers['reward']:.3f}",
+        f"entropy {numbers['entropy']:.3f}",
+        f"{numbers['total_tokens']:,.0f} tokens in {seconds['step']:.1f} s (waiting {seconds['waiting']:.1f},"
+        f" gradient {seconds['gradient']:.1f}, update {seconds['update']:.1f})",
+        f"{numbers['tokens_per_s']:,.0f} tokens/s",
+    ]
+    if numbers["tokens_per_s"] != numbers["tokens_per_s_per_device"]:
+        parts[-1] += f" ({numbers['tokens_per_s_per_device']:,.0f} a device)"
+    if "mfu" in numbers:
+        parts.append(f"MFU {numbers['mfu']:.1%}")
+    ages = {key.removeprefix("staleness/"): n for key, n in numbers.items() if key.startswith("staleness/")}
+    parts.append(f"versions old: {', '.join(f'{n:.0f} x {age}' for age, n in ages.items())}")
+    if "engines" in numbers:
+        idle = f" (idle {numbers['engines_idle_share']:.0%})" if "engines_idle_share" in numbers else ""
+        parts.append(f"{numbers['engines']:.0f} engines{idle}")
+        parts.append(f"{numbers['recomputed_tokens']:,.0f} tokens recomputed")
+    if "cost" in numbers:
+        each = numbers.get("cost_per_million_tokens")
+        parts.append(f"${numbers['cost']:.4f}" + (f" (${each:.2f} a million tokens)" if each else ""))
+    return ", ".join(parts)
+
+
+_SUMS = {
+    "samples": "episodes",
+    "tokens": "total_tokens",
+    "train_s": "seconds/step",
+    "waiting_s": "seconds/waiting",
+    "flops": "flops",
+    "engines_idle_s": "engines_idle_s",
+    "recomputed_tokens": "recomputed_tokens",
+    "prefilled_again_tokens": "prefilled_again_tokens",
+    "cost": "cost",
+}
+"""Of an iteration -> of its steps; one that no step has is left out."""
+
+
 class IterationMetrics:
     """What the steps of an iteration add up to."""
 
@@ -87,10 +170,23 @@ class IterationMetrics:
     def numbers(self) -> dict[str, float]:
         """None of the means where no step was made."""
         steps = self._steps
-        sums = {"samples": "episodes", "tokens": "total_tokens", "train_s": "seconds/step"}
-        found = {name: sum(step[key] for step in steps) for name, key in sums.items()}
-        found |= {"steps": float(len(steps)), "waiting_s": sum(step["seconds/waiting"] for step in steps)}
-        if steps:
-            found |= {key: sum(step[key] for step in steps) / len(steps) for key in ("loss", "grad_norm")}
-            found["learning_rate"] = steps[-1]["learning_rate"]
+        if not steps:
+            return {"steps": 0.0}
+        found = {
+            name: sum(step.get(key, 0.0) for step in steps)
+            for name, key in _SUMS.items()
+            if any(key in step for step in steps)
+        }
+        found["steps"] = float(len(steps))
+        found |= {key: sum(step[key] for step in steps) / len(steps) for key in ("loss", "grad_norm")}
+        found["learning_rate"] = steps[-1]["learning_rate"]
+        found["waiting_share"] = found["waiting_s"] / max(found["train_s"], 1e-9)
+        busy = [
+            (step["mfu"], step["seconds/step"] - step["seconds/waiting"]) for step in steps if "mfu" in step
+        ]
+        if busy:
+            busy_s = sum(seconds for _, seconds in busy)
+            found["mfu"] = sum(mfu * seconds for mfu, seconds in busy) / max(busy_s, 1e-9)
+        if "cost" in found:
+            found["cost_per_million_tokens"] = 1e6 * found["cost"] / max(found["tokens"], 1)
         return found

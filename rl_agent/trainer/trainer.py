@@ -21,19 +21,23 @@ from pathlib import Path
 from typing import Protocol
 
 from rl_agent.monitor import metrics
+from rl_agent.monitor.flops import ModelShape
 from rl_agent.trainer.admission import AdmissionRule
 from rl_agent.trainer.checkpoint import Checkpoints, Progress
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
+from rl_agent.trainer.meter import Meter
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.step_metrics import IterationMetrics
+from rl_agent.trainer.step_metrics import IterationMetrics, Speedometer, log_line
 from rl_agent.trainer.update_step import UpdateStep
 
 _log = logging.getLogger(__name__)
+_PREFIX_OF = dict.fromkeys(("loss", "grad_norm", "learning_rate"), "update_step")
+"""Metrics that steps of every kind of trainer have."""
 
 
 class GroupSource(Protocol):
@@ -53,8 +57,10 @@ class Trainer:
         policy: Policy,
         reference: Policy | None,
         *,
+        meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`meter` counts the money; only rank 0's is read, and None counts none."""
         self.is_stopping = False
         self.version = settings.first_version
         """Of the weights that the next step starts from."""
@@ -77,6 +83,13 @@ class Trainer:
         self._saved: tuple[int, int] = (0, 0)
         """Steps and iterations in the newest checkpoint."""
         self._waiting_s = 0.0
+        self._meter = meter
+        self._speedometer = Speedometer(
+            ModelShape.of(policy.config),
+            Speedometer.passes_of(settings.loss),
+            ranks.world_size,
+            ranks.peak_flops_per_s(settings.peak_tflops),
+        )
         self._of_iteration = IterationMetrics()
 
     def stop(self) -> None:
@@ -187,14 +200,16 @@ class Trainer:
             self._optimizer.update()
         ended = self._clock()
         numbers |= {f"turned_away/{reason}": n for reason, n in intake.turned_away.items()}
-        numbers |= self._staleness(intake.step_done())
-        numbers |= {
-            "seconds/waiting": self._waiting_s,
-            "seconds/gradient": computed - started - self._waiting_s,
-            "seconds/update": ended - computed,
-            "seconds/step": ended - started,
-            "tokens_per_s": numbers["total_tokens"] / max(ended - started, 1e-9),
+        trained = intake.step_done()
+        numbers |= self._staleness(trained)
+        seconds = {
+            "waiting": self._waiting_s,
+            "gradient": computed - started - self._waiting_s,
+            "update": ended - computed,
+            "step": ended - started,
         }
+        numbers |= {f"seconds/{part}": value for part, value in seconds.items()}
+        numbers |= self._speedometer.numbers(trained, seconds)
         self._record(numbers, iteration)
         return True
 
@@ -222,22 +237,17 @@ class Trainer:
         return {f"staleness/{age}": count for age, count in sorted(counts.items())}
 
     def _record(self, numbers: dict[str, float], iteration: int | None) -> None:
+        if self._meter is not None and self._ranks.rank == 0:
+            numbers |= self._meter.read(numbers["total_tokens"])
         self._of_iteration.add(numbers)
         if self._ranks.rank != 0:
             return
         head: dict[str, float | str] = {"time": time.time(), "phase": "update", "update_step": self.steps}
         if iteration is not None:
             head["iteration"] = iteration
-        shown = ("loss", "grad_norm", "learning_rate")
-        line = head | {f"update_step/{name}": numbers[name] for name in shown}
-        metrics.append(self._settings.metrics, line | {f"trainer/{k}": v for k, v in numbers.items()})
-        self._say(
-            f"step {self.steps}: reward {numbers['reward']:.3f}, "
-            f"entropy {numbers['entropy']:.3f}, {numbers['total_tokens']:,.0f} tokens in "
-            f"{numbers['seconds/step']:.1f} s (waiting {numbers['seconds/waiting']:.1f}, "
-            f"gradient {numbers['seconds/gradient']:.1f}, update {numbers['seconds/update']:.1f}), "
-            f"{numbers['tokens_per_s']:,.0f} tokens/s"
-        )
+        line = {f"{_PREFIX_OF.get(name, 'trainer')}/{name}": value for name, value in numbers.items()}
+        metrics.append(self._settings.metrics, head | line)
+        self._say(log_line(self.steps, numbers))
 
     def _say(self, line: str) -> None:
         if self._ranks.rank == 0:

@@ -8,8 +8,11 @@ goes on from the newest checkpoint. SIGTERM makes it save and end with 143.
 """
 
 import logging
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,6 +20,7 @@ from pydantic import ValidationError
 from transformers.utils import logging as transformers_logging
 
 from rl_agent.errors import ConfigError, HarnessError
+from rl_agent.trainer.meter import Meter, PoolWatch
 from rl_agent.trainer.model_files import export, load_policy
 from rl_agent.trainer.parallel import Ranks, join_ranks
 from rl_agent.trainer.policy import Policy
@@ -57,7 +61,31 @@ def train(settings: TrainerSettings, ranks: Ranks) -> int:
     reference = None
     if settings.loss.kl_in != "none":
         reference = frozen(load_policy(settings, ranks, settings.reference))
-    trainer = Trainer(settings, ranks, policy, reference)
+    with metered(settings, ranks) as meter:
+        return run(settings, ranks, policy, Trainer(settings, ranks, policy, reference, meter=meter))
+
+
+@contextmanager
+def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
+    """What counts the money of a training that goes along with a run; rank 0 alone has it."""
+    stream = settings.stream
+    if ranks.rank != 0 or stream is None:
+        yield None
+        return
+    if ranks.peak_flops_per_s(settings.peak_tflops) is None:
+        logging.getLogger(__name__).info(
+            "no MFU: the peak rate of %s is not known (trainer.peak_tflops)", ranks.device_name
+        )
+    file = stream.progress.with_suffix(".meter.json")
+    if stream.manager is None:
+        yield Meter(price_per_hour=settings.price_per_hour, file=file)
+        return
+    with PoolWatch(stream.manager, os.environ.get(stream.manager_token_env_var, "")) as watch:
+        yield Meter(price_per_hour=settings.price_per_hour, file=file, totals=watch.totals)
+
+
+def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> int:
+    """Train to the end, or until told to stop, and export; the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
     try:
         if settings.replay is not None:

@@ -10,14 +10,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rl_agent.monitor import metrics
+from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
 from rl_agent.update import versions
 from rl_agent.weights.receive import Announcement
 from rl_agent.weights.sources import tensor_at
 from rl_agent.weights.store import FULL, Snapshot
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.trainer_stream import GROUPS, Rollout, Trainer, manager, stream_settings
+from tests.integration.trainer_stream import (
+    GROUPS,
+    PRICE_PER_HOUR,
+    Rollout,
+    Trainer,
+    manager,
+    stream_settings,
+)
 from tests.weight_transfers import new_host, source_at
 
 pytestmark = pytest.mark.timeout(400)
@@ -67,9 +74,25 @@ def test_an_iteration_becomes_a_version_that_the_pool_is_told_of_and_a_model(bas
         assert [process.wait(60) for process in trainer.processes] == [0]
     assert [record["update_step"] for record in steps(paths)] == [1, 2, 3, 4]
     assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
+    assert_metrics(paths, seconds=time.monotonic() - told.began)
     assert versions.served_folder(paths).name == "version-000002"
     assert versions.rollback(paths).name == "version-000001"
     assert not (tmp_path / "weights").exists()  # shared memory is given back
+
+
+def assert_metrics(paths: RunPaths, *, seconds: float) -> None:
+    """All of them are documented; engines and trainer are paid for at their prices, for no time twice."""
+    records = list(metrics.read(paths.metrics))
+    assert {name for record in records for name in record if catalog.find(name) is None} == set()
+    last = steps(paths)[-1]
+    assert last["trainer/engines"] == 2
+    assert last["trainer/engines_idle_share"] == pytest.approx(0.5)
+    assert last["trainer/flops"] > 0 and "trainer/mfu" not in last  # of a CPU no peak is known
+    most = seconds / 3600 * (PRICE_PER_HOUR + 7.2)
+    iterations = {r["iteration"]: r["update/cost"] for r in records if "update/cost" in r}
+    assert 0 < sum(iterations.values()) <= most
+    assert sum(iterations.values()) == pytest.approx(sum(step["trainer/cost"] for step in steps(paths)))
+    assert sum(step["trainer/recomputed_tokens"] for step in steps(paths)) == 7
 
 
 @pytest.mark.extended
@@ -97,6 +120,7 @@ def test_killed_at_any_time_it_goes_on_with_what_was_recorded(base, tmp_path):
         assert [process.wait(60) for process in trainer.processes] == [0]
     trained = sum(record["trainer/episodes"] for record in steps(paths, unique=True))
     assert trained == 2 * GROUPS * 4
+    assert sum(record["trainer/recomputed_tokens"] for record in steps(paths)) == 7  # counted once
     assert versions.served_folder(paths).name == "version-000002"
 
 

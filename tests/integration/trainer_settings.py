@@ -76,4 +76,5 @@ def trainer_settings(
     top: dict[str, Any] = {"model": model, "reference": None, "first_version": 0, "output": output}
     top |= {"metrics": output / "metrics.jsonl", "export_dtype": "float32", "seed": 3, "steps": steps}
     top |= {"groups_per_step": groups_per_step, "stream": None}
+    top |= {"price_per_hour": 0.0, "peak_tflops": None}
     return TrainerSettings.model_validate(top | merged)

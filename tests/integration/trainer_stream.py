@@ -30,6 +30,7 @@ from tests.unit.trajectories import make_header, make_step, make_trajectory
 
 GROUP_SIZE = 4
 GROUPS = 4
+PRICE_PER_HOUR = 36.0
 WEIGHTS = (
     *("host=127.0.0.1", "token_env_var=UNSET", "keep_versions=2", "piece_mib=1", "threads=1", "delta=always"),
     *("link_gbit_per_s=1", "max_connections=8", "idle_timeout_s=10", "announce_every_s=0.2"),
@@ -49,7 +50,9 @@ def stream_settings(log_path: Path, model: Path, manager: str | None, **changes:
     output = RunPaths(log_path).streaming
     settings = trainer_settings(model, output, steps=1, groups_per_step=GROUPS // 2, **replay)
     values = settings.model_dump() | {"replay": None, "stream": stream | changes, "steps": None}
-    return TrainerSettings.model_validate(values | {"metrics": RunPaths(log_path).metrics})
+    return TrainerSettings.model_validate(
+        values | {"metrics": RunPaths(log_path).metrics, "price_per_hour": PRICE_PER_HOUR}
+    )
 
 
 class Rollout:
@@ -99,6 +102,13 @@ class Manager:
         self.url = url
         self.heard: list[dict[str, Any]] = []
         self.status = 200
+        self.began = time.monotonic()
+
+    def pool(self) -> dict[str, Any]:
+        """Its /status, of two engines that are idle for half their time and cost 3.60 dollars an hour."""
+        up_s = 2 * (time.monotonic() - self.began)
+        sums = {"up_s": up_s, "idle_s": up_s / 2, "recomputed_tokens": 7, "prefilled_again_tokens": 9}
+        return {"engines": 2 * [{"state": "ready"}], "totals": sums | {"cost": up_s * 1e-3}}
 
     def newest(self) -> dict[str, Any]:
         return self.heard[-1]
@@ -118,7 +128,13 @@ def manager() -> Iterator[Manager]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if found.status == 200:
                 found.heard.append(body)
-            answer = json.dumps({"weight_version": body["weight_version"], "is_accepted": True}).encode()
+            self._answer({"weight_version": body["weight_version"], "is_accepted": True})
+
+        def do_GET(self) -> None:
+            self._answer(found.pool())
+
+        def _answer(self, content: dict[str, Any]) -> None:
+            answer = json.dumps(content).encode()
             self.send_response(found.status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()

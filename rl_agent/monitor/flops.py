@@ -1,0 +1,119 @@
+"""Floating-point operations that a model demands, and the most that a device can do in a second.
+
+Counted are those of the model, not of an implementation: 2 per weight and token in the layers, 2 per weight
+of the output matrix and response token, 2 L² × heads × head size per layer and sequence for causal attention,
+each once in a forward pass and twice more in a backward pass. Padding, recomputed activations and the second
+pass over the logits count as nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FORWARD, BACKWARD = 1, 2
+"""Passes, in units of 2 operations a weight and token."""
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A dense decoder: what its configuration says of its matrices."""
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    is_tied: bool = False
+    """The output matrix is the embedding's."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
+        """From the keys of a `config.json`; None if it lacks one, or is no dense decoder."""
+        if any(config.get(name) for name in _EXPERTS):
+            return None
+        try:
+            hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+            return cls(
+                hidden,
+                int(config["intermediate_size"]),
+                int(config["num_hidden_layers"]),
+                heads,
+                int(config.get("num_key_value_heads") or heads),
+                int(config.get("head_dim") or hidden // heads),
+                int(config["vocab_size"]),
+                bool(config.get("tie_word_embeddings", False)),
+            )
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+
+    @property
+    def layer_weights(self) -> int:
+        """Of the matrices of all layers."""
+        attention = self.hidden_size * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        return self.layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
+    @property
+    def weights(self) -> int:
+        """Of all matrices."""
+        embeddings = 1 if self.is_tied else 2
+        return self.layer_weights + embeddings * self.vocab_size * self.hidden_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token's keys and values in 16 bits."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+    def forward_flops(self, length: int, scored: int) -> float:
+        """Of one sequence, `scored` of whose tokens meet the vocabulary."""
+        dense = length * self.layer_weights + scored * self.vocab_size * self.hidden_size
+        return 2.0 * (dense + length**2 * self.layers * self.heads * self.head_dim)
+
+
+def training_flops(
+    shape: ModelShape, sequences: Iterable[tuple[int, int]], *, passes: int = FORWARD + BACKWARD
+) -> float:
+    """Of sequences given as (length, response tokens)."""
+    return passes * sum(shape.forward_flops(length, scored) for length, scored in sequences)
+
+
+_PEAK_TFLOPS = (
+    ("GB200", 2500.0),
+    ("B200", 2250.0),
+    ("GH200", 989.5),
+    ("H200 NVL", 835.5),
+    ("H200", 989.5),
+    ("H100 NVL", 835.5),
+    ("H100 PCIe", 756.0),
+    ("H100", 989.5),
+    ("H800", 989.5),
+    ("H20", 148.0),
+    ("A100", 312.0),
+    ("A800", 312.0),
+    ("L40S", 362.0),
+    ("L40", 181.0),
+    ("L4", 121.0),
+    ("A10G", 70.0),
+    ("A10", 125.0),
+    ("A40", 149.7),
+    ("RTX A6000", 154.8),
+    ("RTX 4090", 165.2),
+    ("RTX 3090", 71.0),
+    ("MI325X", 1307.4),
+    ("MI300X", 1307.4),
+    ("MI250X", 383.0),
+)
+"""Dense bf16 with fp32 accumulation, by the makers' data sheets; the first name that fits counts."""
+
+
+def peak_flops_per_s(device_name: str) -> float | None:
+    """Of a GPU by the name that its driver gives; None where it is not known."""
+    words = device_name.replace("-", " ").split()
+    for name, tflops in _PEAK_TFLOPS:
+        wanted = name.split()
+        if any(words[at : at + len(wanted)] == wanted for at in range(len(words))):
+            return tflops * 1e12
+    return None

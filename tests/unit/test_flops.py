@@ -1,0 +1,64 @@
+"""Counting what a model demands, and knowing what a device can do."""
+
+import pytest
+
+from rl_agent.monitor.flops import ModelShape, peak_flops_per_s, training_flops
+
+QWEN3_8B = {
+    "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_shape_has_the_weights_of_its_model():
+    shape = ModelShape.of(QWEN3_8B)
+    assert shape.weights == pytest.approx(8.19e9, rel=0.002)
+    assert shape.kv_bytes == 147_456
+    tied = ModelShape.of(QWEN3_8B | {"tie_word_embeddings": True})
+    assert shape.weights - tied.weights == 151_936 * 4096
+
+
+def test_a_long_sequence_costs_six_flops_a_weight_and_token_and_its_attention():
+    shape, length = ModelShape.of(QWEN3_8B), 1000
+    dense = 6 * length * (shape.layer_weights + 151_936 * 4096)
+    attention = 6 * length**2 * 36 * 32 * 128
+    assert training_flops(shape, [(length, length)]) == pytest.approx(dense + attention)
+
+
+def test_prompts_do_not_meet_the_vocabulary_and_a_reference_is_one_pass_more():
+    shape = ModelShape.of(QWEN3_8B)
+    saved = training_flops(shape, [(1000, 1000)]) - training_flops(shape, [(1000, 400)])
+    assert saved == pytest.approx(6 * 600 * 151_936 * 4096)
+    assert training_flops(shape, [(10, 5)], passes=4) == pytest.approx(
+        4 / 3 * training_flops(shape, [(10, 5)])
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [{"hidden_size": None}, {"num_experts": 128}, {"vocab_size": "many"}], ids=str
+)
+def test_what_is_no_dense_decoder_is_not_counted(change):
+    assert ModelShape.of(QWEN3_8B | change) is None
+    assert ModelShape.of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA A10G", 70.0),
+        ("AMD Instinct MI300X", 1307.4),
+    ],
+)
+def test_common_gpus_are_known_by_the_name_their_driver_gives(name, tflops):
+    assert peak_flops_per_s(name) == tflops * 1e12
+
+
+@pytest.mark.parametrize("name", ["cpu", "NVIDIA GeForce GTX 1080", "H2000", ""])
+def test_no_rate_is_invented_for_what_is_not_known(name):
+    assert peak_flops_per_s(name) is None
