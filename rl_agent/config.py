@@ -247,6 +247,11 @@ class Config(Section):
         return isinstance(self.trainer, GrpoConfig)
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether a streaming trainer and its node's engine have the same devices in turns."""
+        return isinstance(self.trainer, GrpoConfig) and self.trainer.placement != "disaggregated"
+
+    @property
     def loads_weights(self) -> bool:
         """Whether engines can be given new weights while they run."""
         return self.weights.is_inplace or self.is_pooled

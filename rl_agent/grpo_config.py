@@ -11,6 +11,7 @@ Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
 Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
 Correction = Literal["none", "truncate", "mask"]
 KlEstimator = Literal["k1", "k2", "k3"]
+Placement = Literal["disaggregated", "colocated", "hybrid"]
 
 
 class LossSettings(Section):
@@ -106,6 +107,8 @@ class GrpoConfig(Section):
     kind: Literal["grpo"]
     streamed: bool
     """Whether a group is trained on as soon as it is complete; else once the iteration's rollout is over."""
+    placement: Placement
+    """Whether this node's engine has the trainer's devices in turns with it."""
     mini_batches: Positive
     reward_threshold: float
     nproc_per_node: Positive | None

@@ -86,6 +86,8 @@ run_phase() {
   if [[ $phase == update ]]; then
     make_room_for_training
   else
+    # An engine that takes turns with the trainer is not there before it has published what it trains.
+    ((!PLAN[takes_turns])) || await_version "$phase" "$iteration"
     ensure_vllm_running "$iteration"
     ((WEIGHT_VERSION >= 0)) || return 0 # another one is served: the master orders it anew
     await_version "$phase" "$iteration"

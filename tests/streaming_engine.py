@@ -57,6 +57,7 @@ class StreamingEngine(SimulatedEngine):
         self.fault_share = fault_share
         self.random = random.Random(seed)
         self.is_stopped = False
+        self.is_asleep = False
         self.sampled = 0
         self.is_continuing_wrongly = False
         self.poison_seed: int | None = None
@@ -66,6 +67,10 @@ class StreamingEngine(SimulatedEngine):
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self.is_stopped:  # as after SIGSTOP: connections stay open, nothing is answered
             await self._resumed.wait()
+        if request.path in ("/sleep", "/wake_up"):
+            self.is_asleep = request.path == "/sleep"
+            print("slept" if self.is_asleep else "woke", flush=True)
+            return web.Response()
         return await super().handle(request)
 
     def stop(self) -> None:
@@ -77,6 +82,7 @@ class StreamingEngine(SimulatedEngine):
         self._resumed.set()
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert not self.is_asleep
         asked = json.loads(await request.read())
         if not asked.get("stream"):
             return web.json_response({"error": {"message": "streams only"}}, status=400)

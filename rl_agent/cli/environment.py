@@ -45,6 +45,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "num_gpus": str(_gpus_in_use(plan)),
         "engine_stays_up": str(int(stays_up(plan) or plan.config.is_streaming)),
         "is_streaming": str(int(plan.config.is_streaming and plan.command.rl_phase == "both")),
+        "takes_turns": str(int(plan.config.takes_turns)),
         "trainer_restarts": str(plan.config.grpo.max_restarts if plan.config.is_streaming else 0),
         "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",
         "model_link": str(plan.paths.model_link),
@@ -62,8 +63,8 @@ def _facts(plan: Plan) -> dict[str, str]:
 
 
 def _gpus_in_use(plan: Plan) -> int:
-    """GPUs whose memory the run waits for; none where engine and trainer both stay on the CPU."""
+    """GPUs whose memory the run waits for; none where all is on the CPU, or the trainer keeps some of it."""
     config = plan.config
     trains_on_cpu = isinstance(config.trainer, TrainerConfig) and config.trainer.use_cpu is True
     is_on_cpu = config.engine.device == "cpu" and trains_on_cpu
-    return 0 if is_on_cpu else plan.hardware.num_gpus
+    return 0 if is_on_cpu or config.takes_turns else plan.hardware.num_gpus

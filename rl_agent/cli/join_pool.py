@@ -36,7 +36,8 @@ def main(argv: list[str]) -> int:
 
     import aiohttp
 
-    from rl_agent.pool.worker import Worker, WorkerSettings
+    from rl_agent.pool.worker import Worker
+    from rl_agent.pool.worker_settings import WorkerSettings
 
     settings = _settings(options) if options.plan is None else _settings_of_run(read_plan(options.plan))
     assert isinstance(settings, WorkerSettings)
@@ -112,7 +113,7 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.pool.engine_process import EngineCommand, gpu_environment
     from rl_agent.pool.notices import SOURCES
     from rl_agent.pool.settings import is_loopback, load_weights
-    from rl_agent.pool.worker import WorkerSettings
+    from rl_agent.pool.worker_settings import WorkerSettings
 
     try:
         manager = URL(options.manager)
@@ -165,7 +166,7 @@ def _settings_of_run(plan: Plan) -> object:
     from rl_agent.plan.runs import logs_dir
     from rl_agent.pool import of_run
     from rl_agent.pool.settings import is_loopback
-    from rl_agent.pool.worker import WorkerSettings
+    from rl_agent.pool.worker_settings import WorkerSettings
 
     engine, manager = plan.config.engine, of_run.wait_for_manager(plan)
     url = URL(manager)
@@ -186,6 +187,7 @@ def _settings_of_run(plan: Plan) -> object:
         log=logs_dir(plan) / f"engine-{plan.attempt}.log",
         weights=of_run.weights_of(plan),
         address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
+        turns=of_run.turns_of(plan),
     )
 
 

@@ -159,14 +159,10 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
         raise ConfigError("trainer.kind=grpo does not go with --debug-mode: its engines join a pool")
     if command.num_nodes > 1:
         raise ConfigError("trainer.kind=grpo takes --num-nodes 1: other machines join its pool instead")
-    if num_gpus and config.engine.device == "gpu" and config.pool.local_engine:
-        raise ConfigError(
-            "trainer.kind=grpo trains on this node's GPUs: set pool.local_engine=false, and start engines on"
-            " others with scripts/join_pool.sh --gpus"
-        )
     check_training_gpus(config, num_gpus)
     if not config.is_pooled:
         raise ConfigError("trainer.kind=grpo gives its weights to the engines of a pool: add pool=elastic")
+    check_placement(config, num_gpus)
     policy, group_size = config.policy_config, config.rollout.group_size
     if (policy.top_p, policy.top_k, policy.min_p) != (1.0, -1, 0.0):
         raise ConfigError(
@@ -186,6 +182,21 @@ def check_training_gpus(config: Config, num_gpus: int) -> None:
         raise ConfigError(
             f"trainer.kind=grpo with engine.device=gpu needs visible GPUs to train on: {processes} wanted,"
             f" {num_gpus} there; a CPU trains small models with engine=cpu trainer=grpo_cpu"
+        )
+
+
+def check_placement(config: Config, num_gpus: int) -> None:
+    """Trainer and engine share this node's GPUs in turns or not at all."""
+    placement, has_engine = config.grpo.placement, config.pool.local_engine
+    if config.takes_turns and not has_engine:
+        raise ConfigError(
+            f"trainer.placement={placement}: this node's engine generates in turns with the trainer, but"
+            " pool.local_engine=false starts none"
+        )
+    if num_gpus and config.engine.device == "gpu" and has_engine and not config.takes_turns:
+        raise ConfigError(
+            "trainer.kind=grpo trains on this node's GPUs: set pool.local_engine=false, and start engines on"
+            " others with scripts/join_pool.sh --gpus; or let them take turns, trainer.placement=hybrid"
         )
 
 

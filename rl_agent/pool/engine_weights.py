@@ -10,8 +10,8 @@ before. An engine that holds no whole version any more is given up: `run` return
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 from rl_agent.errors import WeightsError
@@ -40,6 +40,14 @@ class EngineWeights:
         self._problem = ""
         self._failures = 0
         self._is_pausing = False
+        self._bringing = asyncio.Lock()
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """What is loaded stays so meanwhile, however much is offered; a load that is under way ends first."""
+        self._host.stop()
+        async with self._bringing:
+            yield
 
     @property
     def holds_loaded(self) -> bool:
@@ -87,7 +95,8 @@ class EngineWeights:
                 if offer is None or not self._needs(offer):
                     continue
                 try:
-                    await self._bring(offer)
+                    async with self._bringing:
+                        await self._bring(offer)
                 except TornEngine as error:
                     return str(error)
                 except WeightsError as error:

@@ -21,7 +21,9 @@ from rl_agent.files import write_whole
 from rl_agent.plan.runs import is_master
 from rl_agent.pool.ask import ask
 from rl_agent.pool.engine_process import EngineCommand
+from rl_agent.pool.engine_turns import EngineTurns
 from rl_agent.pool.settings import tokens_of
+from rl_agent.pool.turns import TurnFiles
 from rl_agent.weights.settings import store_folder
 from rl_agent.weights_config import WeightsConfig
 
@@ -75,6 +77,16 @@ def token(plan: Plan, environ: Mapping[str, str]) -> str | None:
     return next(iter(tokens_of(plan.config.pool, environ)), None)
 
 
+def turn_file(plan: Plan) -> Path:
+    """Says whether the trainer or this node's engine has the devices that they share."""
+    return _file(plan, "turn.json")
+
+
+def turns_of(plan: Plan) -> EngineTurns | None:
+    """Of this node's engine with the trainer; None where it has devices of its own."""
+    return EngineTurns(TurnFiles(turn_file(plan))) if plan.config.takes_turns else None
+
+
 def worker_name(plan: Plan) -> str:
     return f"{plan.run_id}/{plan.node}"
 
@@ -122,6 +134,10 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
 
 def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
     engines = status["engines"]
+    if plan.config.takes_turns:
+        said = TurnFiles(turn_file(plan)).read_engine()
+        if said is not None and said.has_served and not said.is_awake:
+            return Probe(Answer.WANTED, f"{url}: the engine of {plan.node} sleeps while the trainer trains")
     if plan.config.pool.local_engine:
         engines = [engine for engine in engines if engine["name"] == worker_name(plan)]
     if not engines:

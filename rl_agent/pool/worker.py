@@ -4,6 +4,9 @@
          ▲                         │ engine died: say so, start again            ▲ TERM, INT, a notice
          └─────────────────────────┴ pool wants another model: start on it ──────┘
 
+An engine that shares its devices with a trainer (`turns`) drains and leaves at the end of each of its turns,
+sleeps, and registers again at the next.
+
 The worker only ever connects outward. Where the manager cannot reach this machine, the worker holds the
 connection over which requests come (`tunnel`), and the engine listens on loopback alone.
 """
@@ -12,25 +15,25 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
-from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.engine.server import last_lines
+from rl_agent.errors import ConfigError, RetryLater, WeightsError
 from rl_agent.pool.adapters import StreamError
-from rl_agent.pool.engine_process import EngineCommand, EngineProcess, describe_exit
+from rl_agent.pool.engine_process import EngineProcess, describe_exit
+from rl_agent.pool.engine_turns import EngineTurns, sleep_until_turn
 from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
 from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
+from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.pool.worker_tunnel import WorkerTunnel
 from rl_agent.weights.vllm_load import VllmServer
-from rl_agent.weights_config import WeightsConfig
 
 log = logging.getLogger(__name__)
 
@@ -38,31 +41,7 @@ CALL_TIMEOUT_S = 3.0
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
 LINES_S = 30.0
-LOG_LINES = 15
 TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it is no vLLM on loopback"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    manager: str
-    token: str | None
-    name: str
-    command: EngineCommand
-    model: str | None
-    """None: what the pool wants."""
-    is_direct: bool
-    """The manager connects to the engine; else the worker holds the connection."""
-    capacity: int | None
-    price_per_hour: float
-    manager_timeout_s: float
-    """How long a manager that was never there is waited for."""
-    start_timeout_s: float
-    drain_s: float
-    notice: NoticeSource | None
-    log: Path
-    weights: WeightsConfig
-    address: str
-    """Where other hosts of the pool reach this one, for the weights that it gives on."""
 
 
 class EngineDied(Exception):
@@ -118,6 +97,10 @@ class Worker:
     async def _serve_model(self, model: str, leaving: asyncio.Event) -> None:
         """One life of the engine."""
         settings = self._settings
+        if settings.turns is not None:
+            await settings.turns.begin(leaving)
+            if leaving.is_set():
+                return
         engine = await EngineProcess.start(settings.command, model, settings.log)
         log.info(
             "engine %s starts on %s (process %d, log %s)", settings.name, model, engine.pid, settings.log
@@ -127,7 +110,7 @@ class Worker:
             await self._wait_started(engine, link, leaving)
             if not leaving.is_set():
                 async with self._following_weights(engine):
-                    await self._stay(engine, link, leaving)
+                    await self._stay_in_turns(engine, link, leaving)
                 await self._say_left("left in order", is_crash=False)
         except EngineDied as error:
             self._failures += 1
@@ -140,6 +123,8 @@ class Worker:
             await self._say_left(str(error), is_crash=False)
         finally:
             await engine.end()
+            if settings.turns is not None:
+                settings.turns.rest()
 
     @asynccontextmanager
     async def _following_weights(self, engine: EngineProcess) -> AsyncIterator[None]:
@@ -148,9 +133,7 @@ class Worker:
             yield
             return
         assert self._jobs is not None
-        timeout_s = self._settings.weights.load_timeout_s
-        server = VllmServer(self._session, self._engine_url(engine), timeout_s=timeout_s)
-        self._weights = EngineWeights(self._host, server, self._say_weights)
+        self._weights = EngineWeights(self._host, self._server(engine), self._say_weights)
         self._follow_weights = self._jobs.create_task(self._weights.run(), name="weights")
         try:
             yield
@@ -161,6 +144,10 @@ class Worker:
     async def _say_weights(self) -> None:
         body = {"weights": self._weights.report()} if self._weights is not None else {}
         await self._call("POST", f"engines/{self._engine_id}/beat", body)
+
+    def _server(self, engine: EngineProcess) -> VllmServer:
+        timeout_s = self._settings.weights.load_timeout_s
+        return VllmServer(self._session, self._engine_url(engine), timeout_s=timeout_s)
 
     def _link(self, engine: EngineProcess) -> EngineLink:
         key = self._settings.command.api_key
@@ -180,7 +167,7 @@ class Worker:
         except (TimeoutError, EngineDied) as error:
             words = str(error) or f"not ready within {self._settings.start_timeout_s:g} s"
             if self._engine_id is None:
-                lines = _last_lines(self._settings.log)
+                lines = last_lines(self._settings.log)
                 raise ConfigError(f"the engine does not start: {words}\n{lines}") from error
             raise EngineDied(words) from error
 
@@ -189,6 +176,34 @@ class Worker:
             raise EngineDied(f"its process ended with {describe_exit(engine.exit_status)}")
         if self._weights is not None and self._follow_weights.done():
             raise EngineDied(f"it holds no whole version of the weights: {self._follow_weights.result()}")
+
+    async def _stay_in_turns(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
+        """In the pool during the engine's turns, asleep during the trainer's; raises like `_stay`."""
+        assert self._jobs is not None
+        turns = self._settings.turns
+        if turns is None:
+            await self._stay(engine, link, leaving)
+            return
+        while not leaving.is_set():
+            turns.served()
+            async with turns.until_over(leaving, self._jobs) as over:
+                await self._stay(engine, link, over)
+            if not leaving.is_set():
+                await self._say_left("it is the trainer's turn", is_crash=False)
+                await self._sleep(engine, link, turns, leaving)
+
+    async def _sleep(
+        self, engine: EngineProcess, link: EngineLink, turns: EngineTurns, leaving: asyncio.Event
+    ) -> None:
+        """Until the next turn; meanwhile it keeps the weights that it has. Raises EngineDied."""
+        assert self._weights is not None
+        async with self._weights.kept():
+            try:
+                await sleep_until_turn(
+                    turns, self._server(engine), link, lambda: self._check_alive(engine), leaving
+                )
+            except WeightsError as error:
+                raise EngineDied(f"it cannot sleep during the trainer's turn: {error}") from error
 
     async def _stay(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Registered and beating until told to leave. Raises EngineDied, ModelChanged."""
@@ -363,10 +378,3 @@ def _words(payload: Any) -> str:
         return str(payload["error"]["message"])
     except (KeyError, TypeError):
         return str(payload)[:200]
-
-
-def _last_lines(path: Path) -> str:
-    try:
-        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
-    except OSError:
-        return "(no log)"

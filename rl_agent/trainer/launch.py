@@ -22,7 +22,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.pool import of_run
 from rl_agent.pool.settings import is_loopback
 from rl_agent.tasks.load import load_tasks
-from rl_agent.trainer.settings import StreamSettings, TrainerSettings
+from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
 from rl_agent.trainer.states import STATE, newest_served
 from rl_agent.update import versions
 from rl_agent.update.weights import local_folder
@@ -128,8 +128,20 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             store=store,
             progress=progress_file(plan),
             keep_versions=grpo.keep_versions,
+            sharing=_sharing(plan),
             weights=config.weights.model_copy(update={"host": config.weights.host or _own_address(config)}),
         ),
+    )
+
+
+def _sharing(plan: Plan) -> SharingSettings | None:
+    if not plan.config.takes_turns:
+        return None
+    return SharingSettings(
+        placement=plan.config.grpo.placement,
+        turn=of_run.turn_file(plan),
+        engine=of_run.worker_name(plan),
+        timeout_s=plan.config.engine.start_timeout_s,
     )
 
 

@@ -139,3 +139,9 @@ def whole(tensor: Tensor) -> Tensor:
 def gradients(module: nn.Module) -> Iterable[Tensor]:
     """This rank's parts of the gradients."""
     return [local(p.grad) for p in module.parameters() if p.grad is not None]
+
+
+def release_memory() -> None:
+    """Give the device what is kept for the next tensors, so that another process may have it."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -11,6 +11,7 @@ from rl_agent.grpo_config import (
     LossSettings,
     OptimizerSettings,
     ParallelSettings,
+    Placement,
 )
 from rl_agent.sections import NotNegative, Positive, Seconds, Section
 from rl_agent.weights_config import WeightsConfig
@@ -22,6 +23,18 @@ class ReplaySettings(Section):
     log_path: Path
     iterations: tuple[Positive, ...]
     group_size: Positive
+
+
+class SharingSettings(Section):
+    """An engine of the pool that has the trainer's devices in turns with it."""
+
+    placement: Placement
+    turn: Path
+    """File that says whose turn it is."""
+    engine: str
+    """Its name in the pool."""
+    timeout_s: Seconds
+    """It must give the devices back within this."""
 
 
 class StreamSettings(Section):
@@ -60,6 +73,8 @@ class StreamSettings(Section):
     """File that says how far the trainer is."""
     keep_versions: Positive
     """Models kept under `checkpoints/`."""
+    sharing: SharingSettings | None
+    """None: the trainer has its devices to itself."""
     weights: WeightsConfig
 
 

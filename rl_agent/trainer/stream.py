@@ -18,6 +18,8 @@ import torch
 from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
+from rl_agent.pool.ask import ask
+from rl_agent.pool.turns import TrainerTurns, TurnFiles
 from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.live import LiveIteration
 from rl_agent.trainer.model_files import export
@@ -25,6 +27,7 @@ from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.promote import Made, promote
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
+from rl_agent.trainer.sharing import SharedDevices, read_status
 from rl_agent.trainer.states import StreamProgress
 from rl_agent.trainer.trainer import Trainer
 
@@ -40,6 +43,19 @@ class Stream:
         self._ranks = ranks
         self._policy = policy
         self._trainer = trainer
+        self._devices = self._shared_devices() if ranks.rank == 0 else None
+
+    def _shared_devices(self) -> SharedDevices | None:
+        sharing, manager = self._run.sharing, self._run.manager
+        if sharing is None or manager is None:
+            return None
+        key = os.environ.get(self._run.manager_token_env_var)
+        max_staleness = self._settings.batch.max_staleness
+        return SharedDevices(
+            sharing.placement,
+            TrainerTurns(TurnFiles(sharing.turn), timeout_s=sharing.timeout_s),
+            lambda: read_status(ask(manager, "/status", key), sharing.engine, max_staleness=max_staleness),
+        )
 
     def run(self) -> None:
         run, trainer = self._run, self._trainer
@@ -55,7 +71,7 @@ class Stream:
 
     def _train_iteration(self) -> bool:
         run, iteration = self._run, self._trainer.iteration + 1
-        source = LiveIteration(
+        live = LiveIteration(
             self._paths,
             iteration,
             run_id=run.run_id,
@@ -63,6 +79,7 @@ class Stream:
             streamed=run.streamed,
             silence_timeout_s=run.silence_timeout_s,
         )
+        source = live if self._devices is None else self._devices.source(live)
         return self._trainer.train_iteration(
             iteration, source, expected_steps=run.mini_batches, next_version=run.next_version
         )
@@ -77,6 +94,8 @@ class Stream:
             numbers = trainer.iteration_numbers()
             if self._is_model_due():
                 self._put_at_model_link(numbers)
+            if self._devices is not None:
+                numbers |= self._devices.numbers()
             numbers |= {"publish_s": published_s, "model_s": time.monotonic() - began - published_s}
             self._record(numbers)
             feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_stopping)

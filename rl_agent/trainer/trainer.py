@@ -28,7 +28,7 @@ from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.meter import Meter
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
-from rl_agent.trainer.parallel import Ranks
+from rl_agent.trainer.parallel import Ranks, release_memory
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
@@ -73,6 +73,7 @@ class Trainer:
         self._policy = policy
         self._reference = reference
         self._clock = clock
+        self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
         batch = settings.batch
         rule = AdmissionRule(batch.max_staleness, batch.allow_mixed_versions)
         self._intake = Intake(rule, drop_uninformative=settings.loss.drop_uninformative)
@@ -222,6 +223,8 @@ class Trainer:
             group = self._intake.next_group(self.version)
             if group is not None:
                 return group
+            if self._lends_devices:
+                release_memory()
             asked = self._clock()
             arrived = source.take(self._settings.groups_per_step) if self._ranks.rank == 0 else None
             content = self._ranks.bytes_of_first(None if arrived is None else encode(arrived))

@@ -89,6 +89,14 @@ class VllmServer:
             fingerprints=tuple(str(result["fingerprint"]) for result in results),
         )
 
+    async def sleep(self) -> None:
+        """Give the device's memory back, as far as the platform has that; the weights wait in host memory."""
+        await self._post("/sleep", {"level": "1"})
+
+    async def wake(self) -> None:
+        """Go on with the weights that it had."""
+        await self._post("/wake_up")
+
     async def fingerprints(self) -> tuple[str, ...]:
         return tuple(map(str, await self._call(READ_FINGERPRINT)))
 

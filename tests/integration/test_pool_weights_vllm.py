@@ -13,7 +13,8 @@ import pytest
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.records import EngineState
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker import Worker, WorkerSettings
+from rl_agent.pool.worker import Worker
+from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import Checkpoint, StateDict
 from tests.integration.test_weights_vllm import complete_all, fingerprints, server, train_step

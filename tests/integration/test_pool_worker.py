@@ -19,7 +19,8 @@ from rl_agent.pool import frames
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.notices import NoticeSource
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker import Worker, WorkerSettings
+from rl_agent.pool.worker import Worker
+from rl_agent.pool.worker_settings import WorkerSettings
 from tests.pool_setup import expected, manager
 
 ENGINE = Path(__file__).parents[1] / "streaming_engine.py"

@@ -45,6 +45,7 @@ def stream_settings(log_path: Path, model: Path, manager: str | None, **changes:
         "manager_token_env_var": "UNSET",
         "silence_timeout_s": 120.0, "known_timeout_s": 60.0, "store": log_path / "weights",
         "progress": log_path / "progress.json", "keep_versions": 2, "weights": load_weights(WEIGHTS),
+        "sharing": None,
     }  # fmt: skip
     replay: dict[str, Any] = {"replay": {"log_path": log_path, "iterations": [1], "group_size": 1}}
     output = RunPaths(log_path).streaming

@@ -33,10 +33,23 @@ def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
         ((GROUPS_OF_8, POOL, "policy_config.top_p=0.9"), {}, "the whole distribution"),
         ((POOL, "rollout.group_size=1"), {}, "compares siblings"),
         ((GROUPS_OF_8,), {}, "add pool=elastic"),
+        ((POOL, "trainer.placement=hybrid", "pool.local_engine=false"), {}, "local_engine=false starts none"),
     ],
-    ids=["update alone", "external engine", "several nodes", "cut distribution", "no siblings", "no pool"],
-)
+    ids=[
+        "update alone", "external engine", "several nodes", "cut distribution", "no siblings", "no pool",
+        "no engine to take turns with",
+    ],
+)  # fmt: skip
 def test_a_combination_that_cannot_work_is_refused(words, changes, message):
     config = compose("trainer=grpo", *words).config
     with pytest.raises(ConfigError, match=message):
         check_trainer(config, Command.model_validate(BOTH | changes))
+
+
+@pytest.mark.parametrize("placement", ["colocated", "hybrid"])
+def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
+    config = compose("trainer=grpo", GROUPS_OF_8, POOL, num_gpus=2).config
+    with pytest.raises(ConfigError, match="or let them take turns"):
+        check_trainer(config, Command.model_validate(BOTH), num_gpus=2)
+    config = compose("trainer=grpo", GROUPS_OF_8, POOL, f"trainer.placement={placement}", num_gpus=2).config
+    check_trainer(config, Command.model_validate(BOTH), num_gpus=2)
