@@ -4,8 +4,8 @@
                                                         └── POST /weights ─► manager ─► engines are told
 
 The trainer waits for the manager to know a version, never for an engine to have it. The manager is told again
-from time to time, so that one that was restarted knows it, too. After a crash the store is found as it was:
-a version is published once, and what was published goes on being served.
+from time to time, so that one that was restarted knows it, too. After a crash the store is found as it was,
+and what was published goes on being served. A number never stands for two contents.
 """
 
 import logging
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,6 +39,13 @@ _RETRY_S = 0.5
 _SERVING = {"bfloat16": "BF16", "float32": "F32"}
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    weight_version: int
+    digest: str | None
+    """None: of a model's folder."""
+
+
 class WeightFeed:
     """A context manager; every rank has one and calls it alike, rank 0 does the work."""
 
@@ -58,17 +66,24 @@ class WeightFeed:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def publish(self, weight_version: int, policy: Policy) -> None:
-        """Let the pool serve these weights, unless it has been told to serve this version or a newer one."""
+    def publish(self, weight_version: int, policy: Policy) -> int:
+        """Let the pool serve these weights; returns their number, which may be a later one than asked for.
+
+        A number never stands for two contents: after a restart, what was published before is served on if it
+        is the same, and otherwise the weights get the next number. While a trainer that was set back catches
+        up with what it has published, nothing is.
+        """
         outlet = self._outlet
-        if not self._ranks.any_of_world(outlet is not None and outlet.newest < weight_version):
-            return
+        if not self._ranks.any_of_world(outlet is not None and outlet.newest <= weight_version):
+            return weight_version
         source = StateDict.of(dict(policy.model.named_parameters()))
         if outlet is None:
             for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
                 pass
         else:
-            outlet.publish(weight_version, source)
+            weight_version = outlet.publish(weight_version, source)
+        said = self._ranks.bytes_of_first(str(weight_version).encode())
+        return weight_version if said is None else int(said)
 
     def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
         """Until the manager knows the newest version. Raises DeadlineError."""
@@ -123,21 +138,41 @@ class _Outlet:
     def newest(self) -> int:
         return -1 if self._store.newest is None else self._store.newest.weight_version
 
-    def publish(self, weight_version: int, source: StateDict) -> None:
+    def publish(self, weight_version: int, source: StateDict) -> int:
         began = time.monotonic()
-        snapshot = self._publisher.publish(weight_version, source)
+        newest = self._store.newest
+        told = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
+        number, unless = choose_number(weight_version, told, self.announcer.ask_pool())
+        snapshot = self._publisher.publish(number, source, unless=unless)
+        if snapshot is newest:
+            return snapshot.weight_version
+        if number != weight_version:
+            _log.warning("version %d was used for other weights: these are %d", weight_version, number)
         delta = snapshot.manifest.delta
         _log.info(
             "version %d published in %.2f s: %.1f MB%s",
-            weight_version,
+            number,
             time.monotonic() - began,
             snapshot.manifest.full.size_bytes / 1e6,
             f", {delta.blob.size_bytes / 1e6:.1f} MB as a difference" if delta else "",
         )
         self.announcer.announce(snapshot)
+        return number
 
     def discard(self) -> None:
         remove(self._store.root)
+
+
+def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> tuple[int, str | None]:
+    """The number for weights that are to be version `wanted`, and the digest with which they need none.
+
+    `newest`: what this trainer has published last; `pool`: what the pool serves, None if it does not say.
+    """
+    used = max((content.weight_version for content in (newest, pool) if content is not None), default=0)
+    if newest is None or newest.weight_version != wanted:
+        return max(wanted, used + 1), None
+    is_pool_behind = pool is None or pool.weight_version < newest.weight_version
+    return used + 1, newest.digest if is_pool_behind or pool == newest else None
 
 
 class Announcer:
@@ -178,6 +213,14 @@ class Announcer:
             }
             self._changed.notify_all()
 
+    def ask_pool(self) -> Content | None:
+        """What the pool serves; None if the manager does not answer."""
+        try:
+            status = ask(self._manager, "/status", self._token)
+            return Content(int(status["weight_version"]), status["weights_digest"])
+        except (ConfigError, RetryLater, KeyError, ValueError):
+            return None  # the announcement will say what is wrong
+
     def wait(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
         """Until the manager knows what was announced last. Raises DeadlineError with its answer."""
         deadline = time.monotonic() + timeout_s
@@ -209,7 +252,9 @@ class Announcer:
     def _tell(self, wanted: dict[str, Any]) -> bool:
         problem = ""
         try:
-            ask(self._manager, "/weights", self._token, wanted)
+            answer = ask(self._manager, "/weights", self._token, wanted)
+            if not answer.get("is_accepted"):
+                problem = f"it serves other weights as version {answer.get('weight_version')}"
         except (ConfigError, RetryLater) as error:
             problem = str(error)
         if problem and problem != self._problem:

@@ -89,7 +89,7 @@ class Stream:
         trainer, run = self._trainer, self._run
         if trainer.version > run.engines_version:
             began = time.monotonic()
-            feed.publish(trainer.version, self._policy)
+            trainer.version = feed.publish(trainer.version, self._policy)
             published_s = time.monotonic() - began
             numbers = trainer.iteration_numbers()
             if self._is_model_due():

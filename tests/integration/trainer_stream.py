@@ -109,7 +109,9 @@ class Manager:
         """Its /status, of two engines that are idle for half their time and cost 3.60 dollars an hour."""
         up_s = 2 * (time.monotonic() - self.began)
         sums = {"up_s": up_s, "idle_s": up_s / 2, "recomputed_tokens": 7, "prefilled_again_tokens": 9}
-        return {"engines": 2 * [{"state": "ready"}], "totals": sums | {"cost": up_s * 1e-3}}
+        told = self.heard[-1] if self.heard else {"weight_version": 0, "digest": None}
+        serves = {"weight_version": told["weight_version"], "weights_digest": told["digest"]}
+        return serves | {"engines": 2 * [{"state": "ready"}], "totals": sums | {"cost": up_s * 1e-3}}
 
     def newest(self) -> dict[str, Any]:
         return self.heard[-1]

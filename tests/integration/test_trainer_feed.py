@@ -1,0 +1,95 @@
+"""What a trainer that was started again gives to a real manager."""
+
+import asyncio
+
+import pytest
+import torch
+
+from rl_agent.errors import DeadlineError
+from rl_agent.files import remove
+from rl_agent.trainer.feed import WeightFeed
+from rl_agent.trainer.parallel import join_ranks
+from tests.integration.trainer_stream import stream_settings
+from tests.pool_setup import manager
+
+
+class Policy:
+    """The part of a policy that is published."""
+
+    def __init__(self, value):
+        self.model = torch.nn.Linear(64, 64, bias=False)
+        torch.nn.init.constant_(self.model.weight, value)
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    address = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in (address | {"MASTER_PORT": "0"}).items():
+        monkeypatch.setenv(name, value)
+    with join_ranks(1, timeout_s=30) as found:
+        yield found
+
+
+async def give(settings, ranks, *weights):
+    """One life of a trainer that publishes each of `weights` as its next version, from 1 on; the numbers."""
+
+    def life():
+        numbers = []
+        with WeightFeed(settings, ranks, dtype="float32") as feed:
+            for value in weights:
+                number = numbers[-1] + 1 if numbers else 1
+                numbers.append(feed.publish(number, Policy(value)))
+                feed.wait_until_known(10, lambda: False)
+        return numbers
+
+    return await asyncio.to_thread(life)
+
+
+def served(pool):
+    return pool.state.weights.weight_version, pool.state.weights.digest
+
+
+async def test_the_same_weights_go_on_being_served_under_their_number(tmp_path, ranks):
+    async with manager() as pool:
+        settings = stream_settings(tmp_path, tmp_path, pool.url).stream
+        assert await give(settings, ranks, 0.5) == [1]
+        before, address = served(pool), pool.state.weights.sources
+        assert await give(settings, ranks, 0.5) == [1]
+        assert served(pool) == before
+        assert pool.state.weights.sources != address
+        assert [path.name for path in settings.store.glob("*-*")] == ["version-000001"]
+
+
+async def test_other_weights_get_a_number_that_was_not_used(tmp_path, ranks):
+    async with manager() as pool:
+        settings = stream_settings(tmp_path, tmp_path, pool.url).stream
+        assert await give(settings, ranks, 0.5) == [1]
+        before = served(pool)
+        assert await give(settings, ranks, 0.25, 0.125) == [2, 3]
+        assert served(pool)[0] == 3
+        assert served(pool)[1] != before[1]
+
+
+async def test_a_store_that_was_lost_is_no_reason_to_use_a_number_again(tmp_path, ranks):
+    async with manager() as pool:
+        settings = stream_settings(tmp_path, tmp_path, pool.url).stream
+        assert await give(settings, ranks, 0.5, 0.25, 0.125) == [1, 2, 3]
+        remove(settings.store)
+        assert await give(settings, ranks, 0.5, 0.75) == [4, 5]
+        assert served(pool)[0] == 5
+
+
+async def test_a_version_that_the_manager_does_not_take_is_not_taken_for_known(tmp_path, ranks):
+    async with manager() as pool:
+        settings = stream_settings(tmp_path, tmp_path, pool.url).stream
+        assert await give(settings, ranks, 0.5, 0.25) == [1, 2]
+        remove(settings.store)
+
+        def life():
+            with WeightFeed(settings, ranks, dtype="float32") as feed:
+                feed._outlet.announcer.ask_pool = lambda: None  # it did not answer then
+                feed.publish(1, Policy(0.5))
+                feed.wait_until_known(1, lambda: False)
+
+        with pytest.raises(DeadlineError, match="serves other weights as version 2"):
+            await asyncio.to_thread(life)
