@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# GRPO on OpenR1-Math with Qwen3-1.7B on one machine with four GPUs, 64 prompts a step: two GPUs train; in another
-# terminal, scripts/examples/openr1_worker.sh mini --gpus 2,3 generates on the others.
+# GRPO on OpenR1-Math with Qwen3-1.7B on one machine with four GPUs, 64 prompts a step: two GPUs train, and
+# generate while that saves waiting; in another terminal, scripts/examples/openr1_worker.sh mini --gpus 2,3 adds an
+# engine on the others.
 #
 # Usage: bash scripts/examples/openr1_1.7b_mini.sh --data-path DIR --log-path DIR [flags] [key=value…]
 #   --data-path DIR   task files, made by scripts/examples/prepare_openr1.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # GRPO on OpenR1-Math with Qwen3-1.7B, 128 prompts a step: finished groups stream into the training. All GPUs of
-# this machine train; start engines on others with scripts/examples/openr1_worker.sh 1.7b, at any time.
+# this machine train, and generate while that saves waiting; start engines on other machines, at any time, with
+# scripts/examples/openr1_worker.sh 1.7b.
 #
 # Usage: bash scripts/examples/openr1_1.7b_streamed.sh --data-path DIR --log-path DIR pool.host=0.0.0.0 \
 #            pool.token_file=FILE [flags] [key=value…]

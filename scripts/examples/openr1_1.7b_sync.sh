@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# The baseline of openr1_1.7b_streamed.sh: the same objective on 256 prompts a step, training begins when a rollout
-# is over, and the next rollout when the new weights are there. Engines join as there.
+# The baseline of openr1_1.7b_streamed.sh: the same objective on 256 prompts a step, on the GPUs of this machine alone; all of
+# them generate an iteration's episodes, then train on them, in turns.
 #
-# Usage: bash scripts/examples/openr1_1.7b_sync.sh --data-path DIR --log-path DIR pool.host=0.0.0.0 \
-#            pool.token_file=FILE [flags] [key=value…]
+# Usage: bash scripts/examples/openr1_1.7b_sync.sh --data-path DIR --log-path DIR [flags] [key=value…]
 #   --data-path DIR   task files, made by scripts/examples/prepare_openr1.sh
 #   --log-path DIR    folder of this experiment
 #   --dry-run         check everything and print the plan
