@@ -176,6 +176,7 @@ class PoolConfig(Section):
     token_env_var: str
     tls_certificate: Path | None
     tls_key: Path | None
+    tls_ca: Path | None
     allowed_sender_ips: tuple[str, ...]
     allowed_engine_networks: tuple[str, ...]
     journal: Path | None

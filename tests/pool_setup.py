@@ -12,6 +12,7 @@ from rl_agent.pool.batches import Batches
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.records import EngineState
 from rl_agent.pool.settings import load_settings
+from rl_agent.tls import trusting
 from tests.pool_world import EOS, truth
 
 QUICK = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2", "stall_timeout_s=1.0", "port=0")
@@ -74,5 +75,9 @@ def expected(length: int, number: int) -> list[int]:
 @asynccontextmanager
 async def manager(*words: str) -> AsyncIterator[Client]:
     config = load_settings([*QUICK, *words], {})
-    async with running_manager(config) as (url, batches), aiohttp.ClientSession() as session:
+    connector = aiohttp.TCPConnector(ssl=trusting(config.tls_certificate))
+    async with (
+        running_manager(config) as (url, batches),
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
         yield Client(url, session, batches)

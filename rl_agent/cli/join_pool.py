@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from yarl import URL
@@ -36,11 +37,15 @@ def main(argv: list[str]) -> int:
 
     import aiohttp
 
+    from rl_agent.pool import of_run
     from rl_agent.pool.worker import Worker
     from rl_agent.pool.worker_settings import WorkerSettings
+    from rl_agent.tls import trusting
 
-    settings = _settings(options) if options.plan is None else _settings_of_run(read_plan(options.plan))
+    plan = None if options.plan is None else read_plan(options.plan)
+    settings = _settings(options) if plan is None else _settings_of_run(plan)
     assert isinstance(settings, WorkerSettings)
+    trusted = trusting(options.tls_ca if plan is None else of_run.tls_ca(plan))
     form = "%(asctime)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
 
@@ -48,7 +53,7 @@ def main(argv: list[str]) -> int:
         leaving = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, leaving.set)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0, ssl=trusted)
         async with aiohttp.ClientSession(connector=connector) as session:
             await Worker(settings, session).run(leaving)
 
@@ -69,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
     parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
+    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
     parser.add_argument("--model", help="folder or hub name; default: what the pool serves")
     parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all that are visible")
@@ -136,7 +142,7 @@ def _settings(options: argparse.Namespace) -> object:
     name = options.name or _name(options.gpus)
     return WorkerSettings(
         manager=str(manager.origin()),
-        token=read_token(options.token_file),
+        read_token=partial(read_token, options.token_file),
         name=name,
         command=EngineCommand(
             kind=options.engine,
@@ -173,7 +179,7 @@ def _settings_of_run(plan: Plan) -> object:
     is_local = is_loopback(url.host or "")
     return WorkerSettings(
         manager=manager,
-        token=of_run.token(plan, os.environ),
+        read_token=partial(of_run.token, plan, os.environ),
         name=of_run.worker_name(plan),
         command=of_run.engine_of(plan, os.environ),
         model=None,

@@ -39,6 +39,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--log", type=Path, help="ready: the manager's log, shown if it dies")
     parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
+    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
     parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
     parser.add_argument("--watch", type=float, metavar="S", help="show it again every S seconds")
     options = parser.parse_args(argv)
@@ -50,14 +51,14 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"{options.action}: of which run? give its --plan")
     if not options.manager.startswith(("http://", "https://")):
         raise UsageError(f"--manager {options.manager}: expected http://HOST:PORT")
-    return _status(options.manager, read_token(options.token_file), options)
+    return _status(options.manager, read_token(options.token_file), options.tls_ca, options)
 
 
-def _status(manager: str, token: str | None, options: argparse.Namespace) -> int:
+def _status(manager: str, token: str | None, tls_ca: Path | None, options: argparse.Namespace) -> int:
     from rl_agent.pool.ask import ask
 
     while True:
-        status = ask(manager, "/status", token)
+        status = ask(manager, "/status", token, tls_ca=tls_ca)
         _show(status, as_json=options.json, is_watching=options.watch is not None)
         if options.watch is None:
             return 0
@@ -72,7 +73,8 @@ def _of_run(options: argparse.Namespace) -> int:
     if options.action == "want":
         of_run.want_newest(plan, os.environ)
     elif options.action == "status":
-        return _status(of_run.manager_url(plan), of_run.token(plan, os.environ), options)
+        token = of_run.token(plan, os.environ)
+        return _status(of_run.manager_url(plan), token, of_run.tls_ca(plan), options)
     else:
         found = wait_ready(
             lambda: of_run.probe_manager(plan, os.environ),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from yarl import URL
 from rl_agent.engine import wire
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
+from rl_agent.tls import trusting
 from rl_agent.types import Generation
 
 CONTROL_TIMEOUT_S = 10.0
@@ -43,6 +45,8 @@ class ClientSettings:
     request_timeout_s: float
     retries: int
     api_key: str | None = None
+    tls_ca: Path | None = None
+    """Certificates that are trusted besides the system's."""
 
 
 def pause_before(attempt: int, jitter: float) -> float:
@@ -83,7 +87,9 @@ class EngineClient:
         if self._settings.api_key:
             headers["Authorization"] = f"Bearer {self._settings.api_key}"
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trusting(self._settings.tls_ca)
+            ),
             timeout=aiohttp.ClientTimeout(
                 total=self._settings.request_timeout_s, sock_connect=CONNECT_TIMEOUT_S
             ),

@@ -1,17 +1,27 @@
 """Small questions to a manager, from whoever does not keep a connection to it."""
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.tls import trusting
 
 TIMEOUT_S = 5.0
 
 
-def ask(url: str, path: str, key: str | None, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def ask(
+    url: str,
+    path: str,
+    key: str | None,
+    body: Mapping[str, Any] | None = None,
+    *,
+    tls_ca: Path | None = None,
+) -> dict[str, Any]:
     """A small question to a manager. Raises ConfigError if it refuses, RetryLater if it does not answer."""
     request = urllib.request.Request(url.rstrip("/") + path)  # noqa: S310 - http or https, by construction
     if key:
@@ -19,7 +29,10 @@ def ask(url: str, path: str, key: str | None, body: Mapping[str, Any] | None = N
     if body is not None:
         request.add_header("Content-Type", "application/json")
         request.data = json.dumps(body).encode()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if url.startswith("https:"):
+        handlers.append(urllib.request.HTTPSHandler(context=trusting(tls_ca)))
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
             found: dict[str, Any] = json.load(answer)
@@ -27,5 +40,10 @@ def ask(url: str, path: str, key: str | None, body: Mapping[str, Any] | None = N
     except urllib.error.HTTPError as error:
         words = "the token is missing or wrong" if error.code == 401 else error.reason
         raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            why = error.reason.verify_message
+            raise ConfigError(f"{url} shows a certificate that is not trusted ({why})") from error
+        raise RetryLater(f"{url} does not answer: {error}") from error
     except (OSError, ValueError) as error:
         raise RetryLater(f"{url} does not answer: {error}") from error

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -18,6 +17,7 @@ from rl_agent.pool.batches import Batches
 from rl_agent.pool.guard import guard
 from rl_agent.pool.openai_api import OpenAiApi
 from rl_agent.pool.openapi import openapi_of
+from rl_agent.tls import serving
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 2.0
@@ -82,13 +82,7 @@ def application(config: PoolConfig, batches: Batches, session: aiohttp.ClientSes
 
 
 async def _listen(runner: web.AppRunner, config: PoolConfig) -> str:
-    context = None
-    if config.tls_certificate is not None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(config.tls_certificate, config.tls_key)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"tls_certificate={config.tls_certificate}: {error}") from error
+    context = None if config.tls_certificate is None else serving(config.tls_certificate, config.tls_key)
     site = web.TCPSite(runner, config.host, config.port, backlog=1024, ssl_context=context)
     try:
         await site.start()

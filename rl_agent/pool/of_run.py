@@ -77,6 +77,17 @@ def token(plan: Plan, environ: Mapping[str, str]) -> str | None:
     return next(iter(tokens_of(plan.config.pool, environ)), None)
 
 
+def tls_ca(plan: Plan) -> Path | None:
+    """What the run's nodes trust besides the system's authorities."""
+    return plan.config.pool.tls_ca or plan.config.pool.tls_certificate
+
+
+def ask_manager(plan: Plan, environ: Mapping[str, str], path: str, body: Any = None) -> tuple[str, Any]:
+    """The manager's address and its answer. Raises RetryLater, ConfigError."""
+    url = manager_url(plan)
+    return url, ask(url, path, token(plan, environ), body, tls_ca=tls_ca(plan))
+
+
 def turn_file(plan: Plan) -> Path:
     """Says whether the trainer or this node's engine has the devices that they share."""
     return _file(plan, "turn.json")
@@ -119,8 +130,7 @@ def weights_of(plan: Plan) -> WeightsConfig:
 def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
     """What the manager says of this node's engine; where it starts none, of whichever is ready first."""
     try:
-        url = manager_url(plan)
-        status = ask(url, "/status", token(plan, environ))
+        url, status = ask_manager(plan, environ, "/status")
     except RetryLater as error:
         return Probe(Answer.NOTHING, str(error))
     wanted = resolve_model(plan.config)
@@ -153,8 +163,7 @@ def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
 
 def probe_manager(plan: Plan, environ: Mapping[str, str]) -> Probe:
     try:
-        url = manager_url(plan)
-        ask(url, "/status", token(plan, environ))
+        url, _ = ask_manager(plan, environ, "/status")
     except RetryLater as error:
         return Probe(Answer.NOTHING, str(error))
     return Probe(Answer.WANTED, f"the pool's manager listens at {url}")
@@ -165,10 +174,11 @@ def want_newest(plan: Plan, environ: Mapping[str, str]) -> None:
 
     Raises RetryLater if the manager does not answer.
     """
-    url, key, wanted = manager_url(plan), token(plan, environ), resolve_model(plan.config)
-    status = ask(url, "/status", key)
+    wanted = resolve_model(plan.config)
+    _, status = ask_manager(plan, environ, "/status")
     is_ahead = status["weights_digest"] is not None and status["weight_version"] >= wanted.weight_version
     if is_ahead or (status["model"], status["weight_version"]) == (wanted.path, wanted.weight_version):
         return
-    body = {"model": wanted.path, "weight_version": wanted.weight_version, "is_rollback": True}
-    ask(url, "/model", key, body)
+    is_rollback = wanted.weight_version < status["weight_version"]
+    body = {"model": wanted.path, "weight_version": wanted.weight_version, "is_rollback": is_rollback}
+    ask_manager(plan, environ, "/model", body)

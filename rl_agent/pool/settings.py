@@ -12,6 +12,7 @@ from rl_agent.config import PoolConfig, Section
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.pool.records import PoolRules
+from rl_agent.tls import serving, trusting
 from rl_agent.weights_config import WeightsConfig
 
 S = TypeVar("S", bound=Section)
@@ -58,9 +59,12 @@ def check_settings(config: PoolConfig, environ: Mapping[str, str]) -> None:
         raise ConfigError("tls_certificate and tls_key go together: set both or neither")
     if config.heartbeat_s * 2 > config.lease_s:
         raise ConfigError(f"heartbeat_s={config.heartbeat_s:g}: at most half of lease_s={config.lease_s:g}")
-    for path in (config.token_file, config.tls_certificate, config.tls_key):
+    for path in (config.token_file, config.tls_certificate, config.tls_key, config.tls_ca):
         if path is not None and not path.is_file():
             raise ConfigError(f"{path} is not a file")
+    if config.tls_certificate is not None:
+        serving(config.tls_certificate, config.tls_key)
+    trusting(config.tls_ca)
     if not is_loopback(config.host) and not tokens_of(config, environ):
         raise ConfigError(
             f"host={config.host}: only loopback may be served without a token; write one to a file and set"

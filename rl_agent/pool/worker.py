@@ -15,14 +15,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from time import monotonic
 from typing import Any
 
 import aiohttp
-from yarl import URL
 
 from rl_agent.engine.server import last_lines
-from rl_agent.errors import ConfigError, RetryLater, WeightsError
+from rl_agent.errors import ConfigError, WeightsError
 from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.engine_process import EngineProcess, describe_exit
 from rl_agent.pool.engine_turns import EngineTurns, sleep_until_turn
@@ -31,16 +29,15 @@ from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
 from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
+from rl_agent.pool.worker_calls import ManagerCalls, words_of
 from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.pool.worker_tunnel import WorkerTunnel
 from rl_agent.weights.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)
 
-CALL_TIMEOUT_S = 3.0
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
-LINES_S = 30.0
 TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it is no vLLM on loopback"
 
 
@@ -56,14 +53,10 @@ class Worker:
     def __init__(self, settings: WorkerSettings, session: aiohttp.ClientSession) -> None:
         self._settings = settings
         self._session = session
-        self._manager = URL(settings.manager)
-        self._headers = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
+        self._manager = ManagerCalls(session, settings.manager, settings.read_token)
         self._engine_id: str | None = None
         self._failures = 0
         self._has_warned = False
-        self._silent_since: float | None = None
-        """Since when the manager has not answered."""
-        self._next_line = 0.0
         self._model = settings.model
         self._jobs: asyncio.TaskGroup | None = None
         self._weights: EngineWeights | None = None
@@ -143,7 +136,7 @@ class Worker:
 
     async def _say_weights(self) -> None:
         body = {"weights": self._weights.report()} if self._weights is not None else {}
-        await self._call("POST", f"engines/{self._engine_id}/beat", body)
+        await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
 
     def _server(self, engine: EngineProcess) -> VllmServer:
         timeout_s = self._settings.weights.load_timeout_s
@@ -224,8 +217,7 @@ class Worker:
 
     def _start_tunnel(self, engine: EngineProcess, engine_id: str) -> "asyncio.Task[None]":
         assert self._jobs is not None
-        url = self._manager / "engines" / engine_id / "tunnel"
-        carrier = WorkerTunnel(self._session, url, self._settings.token, self._engine_url(engine))
+        carrier = WorkerTunnel(self._session, self._manager, engine_id, self._engine_url(engine))
         return self._jobs.create_task(carrier.run(), name="tunnel")
 
     def _engine_url(self, engine: EngineProcess) -> str:
@@ -260,7 +252,7 @@ class Worker:
             return True
         report = {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use} if load else None
         body = {"load": report, "weights": self._weights_report()}
-        status, payload = await self._call("POST", f"engines/{self._engine_id}/beat", body)
+        status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
         if status == 200:
             answer = BeatAnswer.model_validate(payload)
             if answer.state == "ready":
@@ -300,11 +292,11 @@ class Worker:
         }
         if settings.is_direct:
             body |= {"url": self._engine_url(engine), "api_key": settings.command.api_key}
-        status, payload = await self._call("POST", "engines", body)
-        if status == 0:
-            self._check_patience()
-        if status in (401, 403, 422):
-            raise ConfigError(f"the manager at {settings.manager} refuses: {_words(payload)}")
+        status, payload = await self._manager.call("POST", "engines", body)
+        if status == 0 and self._engine_id is None:
+            self._manager.check_patience(settings.manager_timeout_s)
+        if status in (403, 422) or (status == 401 and self._engine_id is None):
+            raise ConfigError(f"the manager at {settings.manager} refuses: {words_of(payload)}")
         if status != 201:
             return None
         answer = RegisterAnswer.model_validate(payload)
@@ -314,55 +306,27 @@ class Worker:
 
     async def _wanted_model(self, leaving: asyncio.Event) -> str | None:
         """What the pool wants served. Raises ConfigError if it does not say, RetryLater if none came."""
-        status, payload = await self._call("GET", "status")
-        if status == 0:
-            self._check_patience()
+        status, payload = await self._manager.call("GET", "status")
+        if status == 0 and self._engine_id is None:
+            self._manager.check_patience(self._settings.manager_timeout_s)
+        if status == 0 or (status != 200 and self._engine_id is not None):
             await _pause(1.0, leaving)
             return None
         if status != 200:
-            raise ConfigError(f"the manager at {self._settings.manager} refuses: {_words(payload)}")
+            raise ConfigError(f"the manager at {self._settings.manager} refuses: {words_of(payload)}")
         if not payload["model"]:
             raise ConfigError("the pool has no model yet: give one, --model FOLDER_OR_HUB_NAME")
         return str(payload["model"])
 
-    def _check_patience(self) -> None:
-        """One that was there before is waited for as long as it takes."""
-        silent_s = monotonic() - (self._silent_since or monotonic())
-        if self._engine_id is None and silent_s >= self._settings.manager_timeout_s:
-            raise RetryLater(f"the manager at {self._settings.manager} has not answered for {silent_s:.0f} s")
-
     async def _drain(self) -> None:
         """The pool takes its requests back while the engine still runs."""
         body = {"deadline_s": self._settings.drain_s, "reason": "the worker was told to leave"}
-        await self._call("POST", f"engines/{self._engine_id}/drain", body)
+        await self._manager.call("POST", f"engines/{self._engine_id}/drain", body)
 
     async def _say_left(self, reason: str, *, is_crash: bool) -> None:
         if self._engine_id is not None:
             body = {"reason": reason[:500], "is_crash": is_crash}
-            await self._call("POST", f"engines/{self._engine_id}/leave", body)
-
-    async def _call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON; (0, words) if the manager does not answer."""
-        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
-        try:
-            async with self._session.request(
-                method, self._manager / path, json=body, headers=self._headers, timeout=timeout
-            ) as answer:
-                payload = await answer.json(content_type=None)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            self._note_silence(path, str(error) or type(error).__name__)
-            return 0, str(error)
-        self._silent_since = None
-        return answer.status, payload
-
-    def _note_silence(self, path: str, words: str) -> None:
-        """Said at once, and again from time to time."""
-        now = monotonic()
-        if self._silent_since is None:
-            self._silent_since = self._next_line = now
-        if now >= self._next_line:
-            self._next_line = now + LINES_S
-            log.info("waiting for the manager, which does not answer /%s: %s", path, words)
+            await self._manager.call("POST", f"engines/{self._engine_id}/leave", body)
 
 
 async def _pause(seconds: float, leaving: asyncio.Event) -> None:
@@ -371,10 +335,3 @@ async def _pause(seconds: float, leaving: asyncio.Event) -> None:
             await leaving.wait()
     except TimeoutError:
         return
-
-
-def _words(payload: Any) -> str:
-    try:
-        return str(payload["error"]["message"])
-    except (KeyError, TypeError):
-        return str(payload)[:200]

@@ -1,5 +1,6 @@
 """What the worker of a rollout machine is told."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from rl_agent.weights_config import WeightsConfig
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     manager: str
-    token: str | None
+    read_token: Callable[[], str | None]
+    """Asked again when the manager refuses what it gave: tokens rotate."""
     name: str
     command: EngineCommand
     model: str | None

@@ -9,6 +9,7 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.pool import frames
+from rl_agent.pool.worker_calls import ManagerCalls
 
 log = logging.getLogger(__name__)
 RECONNECT_S = 0.5
@@ -18,10 +19,12 @@ PING_S = 2.0
 class WorkerTunnel:
     """`run` keeps one connection to the manager open until cancelled."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: URL, token: str | None, engine_url: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, manager: ManagerCalls, engine_id: str, engine_url: str
+    ) -> None:
         self._session = session
-        self._url = url
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._manager = manager
+        self._url = manager.url / "engines" / engine_id / "tunnel"
         self._engine = URL(engine_url)
 
     async def run(self) -> None:
@@ -30,7 +33,7 @@ class WorkerTunnel:
             try:
                 async with self._session.ws_connect(
                     self._url,
-                    headers=self._headers,
+                    headers=self._manager.headers,
                     heartbeat=PING_S,
                     max_msg_size=frames.MAX_FRAME_BYTES,
                 ) as socket:

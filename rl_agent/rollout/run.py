@@ -152,13 +152,14 @@ def _engine_client(plan: Plan) -> EngineClient:
     """To the node's engine, or to the pool, which is used like one."""
     config = plan.config
     if config.is_pooled:
-        url, key = of_run.manager_url(plan), of_run.token(plan, os.environ)
+        url, key, tls_ca = of_run.manager_url(plan), of_run.token(plan, os.environ), of_run.tls_ca(plan)
     else:
-        url, key = config.engine.base_url, os.environ.get(config.engine.api_key_env_var)
+        url, key, tls_ca = config.engine.base_url, os.environ.get(config.engine.api_key_env_var), None
     settings = ClientSettings(
         request_timeout_s=config.rollout.request_timeout_s,
         retries=config.rollout.request_retries,
         api_key=key,
+        tls_ca=tls_ca,
     )
     return EngineClient(url, settings, identify=lambda served: identify(served, config))
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -115,6 +116,7 @@ class _Outlet:
         self.announcer = Announcer(
             settings.manager,
             os.environ.get(settings.manager_token_env_var, ""),
+            settings.manager_tls_ca,
             transfer_token=token,
             source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
             every_s=weights.announce_every_s,
@@ -178,9 +180,19 @@ def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> 
 class Announcer:
     """Tells the manager what the newest version is, in a thread: until it knows, and then now and again."""
 
-    def __init__(self, manager: str, token: str, *, transfer_token: str, source: str, every_s: float) -> None:
+    def __init__(
+        self,
+        manager: str,
+        token: str,
+        tls_ca: Path | None,
+        *,
+        transfer_token: str,
+        source: str,
+        every_s: float,
+    ) -> None:
         self._manager = manager
         self._token = token
+        self._tls_ca = tls_ca
         self._transfer_token = transfer_token
         self._source = source
         self._every_s = every_s
@@ -252,7 +264,7 @@ class Announcer:
     def _tell(self, wanted: dict[str, Any]) -> bool:
         problem = ""
         try:
-            answer = ask(self._manager, "/weights", self._token, wanted)
+            answer = ask(self._manager, "/weights", self._token, wanted, tls_ca=self._tls_ca)
             if not answer.get("is_accepted"):
                 problem = f"it serves other weights as version {answer.get('weight_version')}"
         except (ConfigError, RetryLater) as error:

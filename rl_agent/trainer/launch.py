@@ -123,6 +123,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             next_version=versions.next_version(paths),
             manager=manager,
             manager_token_env_var=config.pool.token_env_var,
+            manager_tls_ca=of_run.tls_ca(plan),
             silence_timeout_s=config.cluster.phase_timeout_s,
             known_timeout_s=config.cluster.start_timeout_s,
             store=store,

@@ -63,6 +63,8 @@ class StreamSettings(Section):
     manager: str | None
     """URL of the pool that gets the weights; None: nobody does."""
     manager_token_env_var: str
+    manager_tls_ca: Path | None
+    """Certificates of the manager that the system does not know."""
     silence_timeout_s: Seconds
     """Without an episode for this long the trainer gives up."""
     known_timeout_s: Seconds

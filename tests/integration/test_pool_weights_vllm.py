@@ -39,7 +39,7 @@ def worker_settings(pool_url, folder, name):
     (folder / name).mkdir()
     return WorkerSettings(
         manager=pool_url,
-        token=None,
+        read_token=lambda: None,
         name=name,
         command=EngineCommand("vllm", "127.0.0.1", None, FLAGS, os.environ | ON_CPU, loads_weights=True),
         model=None,

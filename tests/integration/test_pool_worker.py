@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -13,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from rl_agent.cli.pool import read_token
 from rl_agent.cluster.address import free_port
 from rl_agent.errors import ConfigError, deliberate
 from rl_agent.pool import frames
@@ -36,7 +38,7 @@ def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
     command = SimulatedCommand("vllm", "127.0.0.1", None, more.pop("extra", ()), os.environ, loads)
     values = {
         "manager": pool_url,
-        "token": None,
+        "read_token": lambda: None,
         "name": "spot-1",
         "command": command,
         "model": "model-a",
@@ -167,6 +169,29 @@ async def test_an_engine_that_does_not_start_is_said_with_the_end_of_its_log(tmp
             await one.run(asyncio.Event())
         error = deliberate(caught.value)
         assert isinstance(error, ConfigError) and "--no-such-flag" in str(error)
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_a_worker_takes_up_a_token_that_was_rotated_and_comes_back(tmp_path, is_direct):
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    theirs = tmp_path / "theirs"
+    theirs.write_text("old\n")
+    reading = partial(read_token, theirs)
+    async with manager(f"token_file={token}") as pool:
+        async with worker(pool.url, tmp_path, is_direct=is_direct, read_token=reading):
+            await pool.ready(1)
+            token.write_text("new\n")
+            # Refused for longer than its lease: it is gone, but neither its engine nor it has ended.
+            await pool.until(lambda: not pool.state.engines)
+            theirs.write_text("new\n")
+            await pool.ready(1)
+            assert len(engine_pids(tmp_path)) == 1
+            pool.session.headers["Authorization"] = "Bearer new"
+            await pool.submit("run", [30] * 4)
+            samples = await pool.samples("run", at_least=4)
+        assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert pool.state.departed[-1].reason == "left in order"
 
 
 @pytest.mark.parametrize("model", [None, "model-a"])

@@ -10,6 +10,7 @@ import pytest
 
 from rl_agent.cluster.address import free_port
 from rl_agent.pool.ask import ask
+from tests.certificate import make_certificate
 from tests.shell.conftest import ROOT, wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
@@ -36,6 +37,27 @@ def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
     wanted = [r["asked"]["weight_version"] for r in records(harness) if r["kind"] == "model"]
     assert wanted[-1] == 1, "the pool was never told of the model that was published"
     assert harness.processes() == {}
+
+
+def test_a_certificate_of_ones_own_is_all_that_tls_takes(harness, pool):
+    certificate, key = make_certificate(harness.home)
+    own = (f"pool.tls_certificate={certificate}", f"pool.tls_key={key}")
+
+    done = harness.run(*ROLLOUT, *pool, *own, FAKE_ROLLOUT="manager_dies")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["join-pool", "rollout", "rollout"]
+    url = (harness.log / "runs" / "latest" / "pool-1.url").read_text()
+    assert url.startswith("https://127.0.0.1:")
+
+
+def test_a_certificate_that_cannot_be_used_is_said_before_anything_starts(harness, pool):
+    certificate, _ = make_certificate(harness.home)
+    done = harness.run(*ROLLOUT, *pool, f"pool.tls_certificate={certificate}", f"pool.tls_key={certificate}")
+
+    assert done.returncode == 78
+    assert f"tls_certificate={certificate}" in done.stderr
+    assert harness.verbs == []
 
 
 def test_a_manager_that_is_killed_comes_back_and_the_engine_stays(harness, pool):

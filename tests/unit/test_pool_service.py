@@ -3,7 +3,6 @@
 import asyncio
 import json
 
-import aiohttp
 import pytest
 
 from rl_agent.engine.client import ClientSettings, EngineClient
@@ -286,18 +285,3 @@ async def test_status_and_metrics_tell_the_same_numbers():
         assert 'rl_pool_requests_total{state="completed"} 4.0' in text
         assert "rl_pool_tokens_total 40.0" in text
         assert status["cost"]["on_demand"] == pytest.approx(4 * status["cost"]["spent"], rel=0.05)
-
-
-async def test_tls_is_spoken_where_a_certificate_is_given(tmp_path):
-    process = await asyncio.create_subprocess_exec(
-        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"),
-        *("-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert await process.wait() == 0
-    words = (f"tls_certificate={tmp_path / 'cert.pem'}", f"tls_key={tmp_path / 'key.pem'}")
-    async with manager(*words) as pool:
-        assert pool.url.startswith("https://")
-        assert (await pool.call("GET", "/health", ssl=False))[0] == 200
-        with pytest.raises(aiohttp.ClientConnectorCertificateError):
-            await pool.call("GET", "/health")

@@ -1,0 +1,27 @@
+"""TLS between the parts of a pool: with which certificate a service answers, and whom a client trusts."""
+
+import ssl
+from pathlib import Path
+
+from rl_agent.errors import ConfigError
+
+
+def serving(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """Raises ConfigError if the two cannot be used together."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ConfigError(f"tls_certificate={certificate}: {error}") from error
+    return context
+
+
+def trusting(authority: Path | None) -> ssl.SSLContext:
+    """The authorities that the system trusts, and the certificates in a PEM file. Raises ConfigError."""
+    context = ssl.create_default_context()
+    if authority is not None:
+        try:
+            context.load_verify_locations(authority)
+        except OSError as error:
+            raise ConfigError(f"tls_ca={authority}: {error}; expected a PEM file of certificates") from error
+    return context
