@@ -4,10 +4,12 @@ RL_AGENT_POOL_CHAOS=1000 runs so many seeds instead of a few, from RL_AGENT_POOL
 fails draws the same faults again. `benchmarks/pool_chaos.py` runs a thousand and counts what happened.
 """
 
+import asyncio
 import os
 
 import pytest
 
+from tests import pool_chaos
 from tests.pool_chaos import Chaos
 
 pytestmark = [
@@ -27,3 +29,14 @@ async def test_each_request_ends_once_and_whole_whatever_happens(seed, tmp_path)
     chaos = Chaos(seed, str(tmp_path / "journal.jsonl"))
     await chaos.run()
     chaos.check()
+
+
+async def test_a_run_in_which_nothing_moves_any_more_is_found_out(tmp_path, monkeypatch):
+    async def leave_it_without_engines(chaos, pool):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(pool_chaos, "PATIENCE", 10)
+    monkeypatch.setattr(Chaos, "trouble", leave_it_without_engines)
+    hang = pytest.RaisesExc(AssertionError, match="nothing moves")
+    with pytest.RaisesGroup(hang, flatten_subgroups=True):
+        await Chaos(0, str(tmp_path / "journal.jsonl")).run()
