@@ -228,7 +228,7 @@ class Announcer:
     def ask_pool(self) -> Content | None:
         """What the pool serves; None if the manager does not answer."""
         try:
-            status = ask(self._manager, "/status", self._token)
+            status = ask(self._manager, "/status", self._token, tls_ca=self._tls_ca)
             return Content(int(status["weight_version"]), status["weights_digest"])
         except (ConfigError, RetryLater, KeyError, ValueError):
             return None  # the announcement will say what is wrong

@@ -121,9 +121,10 @@ class Meter:
 class PoolWatch:
     """Asks a manager in a thread of its own, so that a step waits for an answer no longer than a moment."""
 
-    def __init__(self, manager: str, token: str) -> None:
+    def __init__(self, manager: str, token: str, tls_ca: Path | None) -> None:
         self._manager = manager
         self._token = token
+        self._tls_ca = tls_ca
         self._newest: PoolTotals | None = None
         self._changed = threading.Condition()
         self._is_asked = False
@@ -159,7 +160,8 @@ class PoolWatch:
                     return
             found = None
             try:
-                found, problem = PoolTotals.of(ask(self._manager, "/status", self._token)), ""
+                status = ask(self._manager, "/status", self._token, tls_ca=self._tls_ca)
+                found, problem = PoolTotals.of(status), ""
             except (ConfigError, RetryLater, KeyError) as error:
                 if not problem:
                     _log.warning("the pool does not say what its engines do: %s", error)

@@ -49,12 +49,14 @@ class Stream:
         sharing, manager = self._run.sharing, self._run.manager
         if sharing is None or manager is None:
             return None
-        key = os.environ.get(self._run.manager_token_env_var)
+        key, tls_ca = os.environ.get(self._run.manager_token_env_var), self._run.manager_tls_ca
         max_staleness = self._settings.batch.max_staleness
         return SharedDevices(
             sharing.placement,
             TrainerTurns(TurnFiles(sharing.turn), timeout_s=sharing.timeout_s),
-            lambda: read_status(ask(manager, "/status", key), sharing.engine, max_staleness=max_staleness),
+            lambda: read_status(
+                ask(manager, "/status", key, tls_ca=tls_ca), sharing.engine, max_staleness=max_staleness
+            ),
         )
 
     def run(self) -> None:

@@ -80,7 +80,8 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
     if stream.manager is None:
         yield Meter(price_per_hour=settings.price_per_hour, file=file)
         return
-    with PoolWatch(stream.manager, os.environ.get(stream.manager_token_env_var, "")) as watch:
+    token = os.environ.get(stream.manager_token_env_var, "")
+    with PoolWatch(stream.manager, token, stream.manager_tls_ca) as watch:
         yield Meter(price_per_hour=settings.price_per_hour, file=file, totals=watch.totals)
 
 
