@@ -33,7 +33,7 @@ COMMON = [
     "uvloop",
     "wandb",
 ]
-TRAINING = ["deepspeed==0.19.8", "llamafactory==0.9.5", "transformers==5.6.0"]
+TRAINING = ["deepspeed==0.19.8", "llamafactory==0.9.5", "peft==0.18.1", "transformers==5.6.0"]
 
 setup(
     name="rl-agent",

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rl_agent.sections import NotNegative, Positive, Seconds, Section, Share
@@ -46,6 +46,24 @@ class LossSettings(Section):
         if self.temperature != 1 and uses_engine_logprobs:
             raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
         return self
+
+
+class LoraSettings(Section):
+    """Adapters that are trained in place of the weights."""
+
+    rank: Positive | None
+    """None: all weights are trained."""
+    alpha: Positive
+    """An adapter counts alpha / rank."""
+    targets: Literal["all-linear"] | tuple[str, ...]
+    """Names of the layers that get one; all-linear: all but the output layer."""
+
+    @field_validator("targets")
+    @classmethod
+    def _are_inside(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not targets or {"lm_head", "embed_tokens"} & set(targets):
+            raise _refusal("targets", "all-linear, or names of linear layers: q_proj, down_proj, ...")
+        return targets
 
 
 class BatchSettings(Section):
@@ -119,6 +137,7 @@ class GrpoConfig(Section):
     price_per_hour: NotNegative
     peak_tflops: Annotated[float, Field(gt=0)] | None
     loss: LossSettings
+    lora: LoraSettings
     batch: BatchSettings
     parallel: ParallelSettings
     optimizer: OptimizerSettings

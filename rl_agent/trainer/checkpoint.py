@@ -22,7 +22,9 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
+from rl_agent.errors import ConfigError
 from rl_agent.files import remove, sync, sync_tree
+from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.optimizer import AdamW
 from rl_agent.trainer.parallel import Ranks, local
@@ -50,11 +52,21 @@ class Progress:
 def read_progress(folder: Path) -> Progress:
     """What a checkpoint says beside its tensors."""
     state = json.loads((folder / STATE).read_bytes())
+    state.pop("lora", None)
     buffered = tuple(decode((folder / "groups.bin").read_bytes()))
     return Progress(**state | {"consumed": frozenset(state["consumed"]), "buffered": buffered})
 
 
-def _write_progress(folder: Path, progress: Progress) -> None:
+def check_kind(folder: Path, lora: LoraSettings) -> None:
+    """Raises ConfigError if a checkpoint is of other trained weights: of all, or of another adapter."""
+    saved = json.loads((folder / STATE).read_bytes()).get("lora", {"rank": None})
+    if saved["rank"] is None is lora.rank:
+        return
+    if saved != lora.model_dump(mode="json"):
+        raise ConfigError(f"{folder}: was made with trainer.lora={saved}; go on with that, or begin anew")
+
+
+def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> None:
     (folder / "groups.bin").write_bytes(encode(progress.buffered))
     state = {
         "steps": progress.steps,
@@ -62,6 +74,7 @@ def _write_progress(folder: Path, progress: Progress) -> None:
         "iteration": progress.iteration,
         "served": progress.served,
         "consumed": sorted(progress.consumed),
+        "lora": lora.model_dump(mode="json"),
     }
     (folder / STATE).write_text(json.dumps(state))
 
@@ -70,13 +83,20 @@ class Checkpoints:
     """The checkpoints of one trainer; every rank has one and calls it alike."""
 
     def __init__(
-        self, folder: Path, policy: Policy, optimizer: AdamW, ranks: Ranks, settings: CheckpointSettings
+        self,
+        folder: Path,
+        policy: Policy,
+        optimizer: AdamW,
+        ranks: Ranks,
+        settings: CheckpointSettings,
+        lora: LoraSettings,
     ) -> None:
         self._folder = folder
         self._policy = policy
         self._optimizer = optimizer
         self._ranks = ranks
         self._settings = settings
+        self._lora = lora
         # Of its own: the writer's collectives must not mix with those of the next step.
         self._group = dist.new_group(backend="gloo")
         # Snapshots live in host memory, whatever device the weights are on.
@@ -107,13 +127,15 @@ class Checkpoints:
     def load(self, start: Path | None = None) -> Progress | None:
         """Restore the newest checkpoint into policy, optimizer and random numbers.
 
-        Where there is none, that of the folder `start`; None if there is neither.
+        Where there is none, that of the folder `start`; None if there is neither. Raises ConfigError if it is
+        of other weights.
         """
         newest = max(self._steps(), default=-1) if self._ranks.rank == 0 else -1
         step = int(self._ranks.bytes_of_first(str(newest).encode()) or -1)
         folder = self.folder(step) if step >= 0 else start
         if folder is None:
             return None
+        check_kind(folder, self._lora)
         tensors = self._tensors(copy=True)
         dcp.load(
             tensors,
@@ -169,7 +191,7 @@ class Checkpoints:
         dcp.save(tensors, storage_writer=writer, process_group=self._group)
         dist.barrier(self._group)
         if self._ranks.rank == 0:
-            _write_progress(growing, progress)
+            _write_progress(growing, progress, self._lora)
             sync_tree(growing)
             remove(final)
             growing.rename(final)

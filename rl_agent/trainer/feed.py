@@ -24,6 +24,7 @@ from rl_agent.cluster.address import LOOPBACK
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
 from rl_agent.pool.ask import ask
+from rl_agent.trainer.lora import served_weights
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import StreamSettings
@@ -77,7 +78,7 @@ class WeightFeed:
         outlet = self._outlet
         if not self._ranks.any_of_world(outlet is not None and outlet.newest <= weight_version):
             return weight_version
-        source = StateDict.of(dict(policy.model.named_parameters()))
+        source = StateDict.of(served_weights(policy.model))
         if outlet is None:
             for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
                 pass

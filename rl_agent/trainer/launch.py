@@ -5,6 +5,9 @@ What it begins from is decided here, from what lies on the disk:
     its newest checkpoint builds on the served model     that checkpoint
     a model was served since (a rollback, a crash)       the checkpoint in that model's folder
     neither                                              the served model, with a fresh optimizer
+
+With an adapter (`trainer.lora`) the weights below it are always those of the base model; what is served has
+the adapter merged into it, and only a checkpoint tells the two apart.
 """
 
 import hashlib
@@ -23,7 +26,7 @@ from rl_agent.pool import of_run
 from rl_agent.pool.settings import is_loopback
 from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
-from rl_agent.trainer.states import STATE, newest_served
+from rl_agent.trainer.states import STATE, newest_served, saved_steps
 from rl_agent.update import versions
 from rl_agent.update.weights import local_folder
 from rl_agent.weights.settings import base_folder
@@ -87,11 +90,16 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
     served_name = served.name if served is not None else ""
     output = paths.streaming
     start = _start(paths, served, output)
+    if grpo.lora.rank and served is not None and start is None and not saved_steps(output / "checkpoints"):
+        raise ConfigError(
+            f"trainer.lora: {served} was made without an adapter; for one on top of it take it as"
+            " model_config.base_model, with another --log-path"
+        )
     store = _store(plan)
     if earlier is None or start is not None:
         remove(store)  # of an earlier start, or of a training that was set back
     return TrainerSettings(
-        model=_folder_of(model.path),
+        model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
         first_version=model.weight_version,
         output=output,
@@ -103,6 +111,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
         price_per_hour=grpo.price_per_hour,
         peak_tflops=grpo.peak_tflops,
         loss=grpo.loss,
+        lora=grpo.lora,
         batch=grpo.batch,
         parallel=grpo.parallel,
         optimizer=grpo.optimizer,

@@ -12,37 +12,53 @@ from transformers import PreTrainedModel
 
 from rl_agent.errors import ConfigError
 from rl_agent.files import remove, sync, sync_tree
+from rl_agent.grpo_config import LoraSettings
+from rl_agent.trainer import lora
 from rl_agent.trainer.parallel import Ranks, shard, whole
-from rl_agent.trainer.policy import Policy, build_model, read_config
+from rl_agent.trainer.policy import Policy, Scorer, build_model, read_config
 from rl_agent.trainer.settings import TrainerSettings
 
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and generation settings; the model's own configuration is written anew."""
 
 
-def load_policy(settings: TrainerSettings, ranks: Ranks, folder: Path | None = None) -> Policy:
-    """The model of `folder`, else `settings.model`, shared between the ranks; each reads its own part.
+def load_policy(settings: TrainerSettings, ranks: Ranks) -> Policy:
+    """The model that is trained, with its adapter if it is to have one. Raises like `load_model`."""
+    return load_model(settings, ranks, settings.model, settings.lora)
+
+
+def load_reference(settings: TrainerSettings, ranks: Ranks, policy: Policy) -> Scorer:
+    """The policy of a KL term. Raises like `load_model`."""
+    if settings.lora.rank is not None:
+        return lora.WithoutAdapter(policy)
+    full = settings.lora.model_copy(update={"rank": None})
+    model = load_model(settings, ranks, settings.reference or settings.model, full)
+    return model.requires_grad_(False).eval()
+
+
+def load_model(settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: LoraSettings) -> Policy:
+    """The model of a folder, shared between the ranks; each reads its own part.
 
     Raises ConfigError where the folder holds no safetensors, or not all weights of the model.
     """
-    folder = folder or settings.model
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"{folder}: holds no safetensors")
     with torch.device("meta"):
         model = build_model(
             read_config(folder), activation_checkpointing=settings.parallel.activation_checkpointing
         )
+        lora.add_adapter(model, adapter)
     policy = Policy(
         model, temperature=settings.loss.temperature, chunk_tokens=settings.batch.logits_chunk_tokens
     )
     shard(policy, ranks, settings.parallel)
     policy.to_empty(device=ranks.device)
     _fill_buffers(model, ranks.device)
-    weights = {name: parameter.data for name, parameter in model.named_parameters()}
     try:
-        dcp.load(weights, storage_reader=HuggingFaceStorageReader(str(folder)))
+        dcp.load(lora.base_weights(model), storage_reader=HuggingFaceStorageReader(str(folder)))
     except dcp.CheckpointException as error:
         raise ConfigError(f"{folder}: does not hold all weights of its model ({error})") from error
+    lora.initialize(model, settings.seed)
     return policy
 
 
@@ -58,9 +74,9 @@ def _fill_buffers(model: nn.Module, device: torch.device) -> None:
 
 
 def named_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Whole weights under the model's own names, one at a time; every rank of a row has to iterate."""
-    for name, parameter in policy.model.named_parameters():
-        yield name, whole(parameter.detach())
+    """Whole weights as they are served, one at a time; every rank of a row has to iterate."""
+    for name, weight in lora.served_weights(policy.model).items():
+        yield name, whole(weight.detach())
 
 
 def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -131,9 +131,15 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
+class Gathered(Protocol):
+    """What is whole only once all ranks of a row ask for it."""
+
+    def full_tensor(self) -> Tensor: ...
+
+
+def whole(tensor: Tensor | Gathered) -> Tensor:
     """All of a tensor; every rank of a row has to ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor) else tensor.full_tensor()
 
 
 def gradients(module: nn.Module) -> Iterable[Tensor]:

@@ -1,5 +1,6 @@
 """The policy: a causal language model that answers with log-probabilities instead of logits."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,10 @@ class Policy(nn.Module):
     def layers(self) -> list[nn.Module]:
         model: Any = self.model
         return list(model.base_model.layers)
+
+
+Scorer = Callable[[PackedBatch], tuple[Tensor, Tensor]]
+"""Who answers as `Policy.forward` does."""
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -8,6 +8,7 @@ from pydantic import Field
 from rl_agent.grpo_config import (
     BatchSettings,
     CheckpointSettings,
+    LoraSettings,
     LossSettings,
     OptimizerSettings,
     ParallelSettings,
@@ -101,6 +102,7 @@ class TrainerSettings(Section):
     peak_tflops: Annotated[float, Field(gt=0)] | None
     """Of one device, in bf16; None: by its name."""
     loss: LossSettings
+    lora: LoraSettings
     batch: BatchSettings
     parallel: ParallelSettings
     optimizer: OptimizerSettings

@@ -29,7 +29,7 @@ from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.meter import Meter
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
 from rl_agent.trainer.parallel import Ranks, release_memory
-from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step_metrics import IterationMetrics, Speedometer, log_line
@@ -55,7 +55,7 @@ class Trainer:
         settings: TrainerSettings,
         ranks: Ranks,
         policy: Policy,
-        reference: Policy | None,
+        reference: Scorer | None,
         *,
         meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -79,7 +79,12 @@ class Trainer:
         self._intake = Intake(rule, drop_uninformative=settings.loss.drop_uninformative)
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._checkpoints = Checkpoints(
-            settings.output / "checkpoints", policy, self._optimizer, ranks, settings.checkpoint
+            settings.output / "checkpoints",
+            policy,
+            self._optimizer,
+            ranks,
+            settings.checkpoint,
+            settings.lora,
         )
         self._saved: tuple[int, int] = (0, 0)
         """Steps and iterations in the newest checkpoint."""

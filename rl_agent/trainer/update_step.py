@@ -26,7 +26,7 @@ from rl_agent.trainer.losses import (
 from rl_agent.trainer.optimizer import scale_gradients
 from rl_agent.trainer.packing import plan_micro_batches
 from rl_agent.trainer.parallel import Ranks
-from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group, Sample
 from rl_agent.trainer.settings import BatchSettings, LossSettings
 from rl_agent.trainer.step_metrics import StepMetrics
@@ -38,7 +38,7 @@ class UpdateStep:
     def __init__(
         self,
         policy: Policy,
-        reference: Policy | None,
+        reference: Scorer | None,
         ranks: Ranks,
         loss: LossSettings,
         batch: BatchSettings,
@@ -121,6 +121,8 @@ class UpdateStep:
     def _unnormalized_loss(self, batch: PackedBatch) -> Tensor:
         """Σ_t u_t (w_t L_t + β KL_t − η H_t) of one micro-batch."""
         settings = self._loss
+        # First, so that its activations are gone when the policy's are kept.
+        reference = self._reference_logprobs(batch) if settings.kl_in == "loss" else None
         logprobs, entropies = self._policy(batch)
         proximal = batch.behaviour if settings.proximal == "behaviour" else logprobs.detach()
         surrogate = clipped_surrogate(logprobs, proximal, batch.advantages, self._clip)
@@ -132,8 +134,8 @@ class UpdateStep:
             high=settings.correction_high,
         )
         token_loss = importance * surrogate.loss
-        if settings.kl_in == "loss":
-            kl = kl_estimate(logprobs, self._reference_logprobs(batch), settings.kl_estimator)
+        if reference is not None:
+            kl = kl_estimate(logprobs, reference, settings.kl_estimator)
             token_loss = token_loss + settings.kl_coefficient * kl
             self._metrics.add_tokens("kl", kl)
         if settings.entropy_coefficient:

@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.trainer.meter import Meter, PoolWatch
-from rl_agent.trainer.model_files import export, load_policy
+from rl_agent.trainer.model_files import export, load_policy, load_reference
 from rl_agent.trainer.parallel import Ranks, join_ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.replay import Replay
@@ -58,9 +58,7 @@ def train(settings: TrainerSettings, ranks: Ranks) -> int:
     """Load, train, export; the exit code."""
     seed_everything(settings.seed, ranks)
     policy = load_policy(settings, ranks)
-    reference = None
-    if settings.loss.kl_in != "none":
-        reference = frozen(load_policy(settings, ranks, settings.reference))
+    reference = None if settings.loss.kl_in == "none" else load_reference(settings, ranks, policy)
     with metered(settings, ranks) as meter:
         return run(settings, ranks, policy, Trainer(settings, ranks, policy, reference, meter=meter))
 
@@ -108,11 +106,6 @@ def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Traine
 def seed_everything(seed: int, ranks: Ranks) -> None:
     """Equal seeds would make the ranks draw equal numbers."""
     torch.manual_seed(seed + ranks.rank)
-
-
-def frozen(policy: Policy) -> Policy:
-    """A policy that is only asked."""
-    return policy.requires_grad_(False).eval()
 
 
 if __name__ == "__main__":

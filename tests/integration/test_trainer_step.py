@@ -1,21 +1,15 @@
 """The streamed gradient of a mini-batch: against whole batches, plain references, and two ranks."""
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 
-from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.losses import Clip, clipped_surrogate
 from rl_agent.trainer.parallel import Ranks
-from tests.integration.trainer_ranks import compute, single_rank
+from tests.integration.trainer_ranks import compute, distance, of_two_ranks, single_rank
 from tests.integration.trainer_samples import random_groups, tiny_policy
 
 VARIANTS = {
@@ -33,12 +27,6 @@ VARIANTS = {
 def alone() -> Iterator[Ranks]:
     with single_rank() as ranks:
         yield ranks
-
-
-def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """Largest relative difference of a weight's gradient."""
-    assert found.keys() == expected.keys()
-    return max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -140,32 +128,12 @@ def test_metrics_are_of_the_whole_mini_batch(alone):
     assert metrics["response_length_max"] == max(s.response_tokens for s in samples)
 
 
-@pytest.fixture(scope="module")
-def of_two_ranks(tmp_path_factory):
-    """(gradients, metrics) of two gloo ranks, for each grid and way to arrive."""
-    folder = tmp_path_factory.mktemp("ranks")
-
-    def run(shard_size: int, arrival: str) -> tuple[dict, dict]:
-        output = folder / f"{shard_size}-{arrival}.safetensors"
-        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        argv += [str(PROJECT_ROOT / "tests/integration/trainer_ranks.py")]
-        argv += [str(output), str(shard_size), arrival]
-        environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
-        assert done.returncode == 0, done.stderr[-4000:]
-        with safe_open(output, "pt") as file:
-            metrics = json.loads(file.metadata()["metrics"])
-            return {name: file.get_tensor(name) for name in file.keys()}, metrics  # noqa: SIM118
-
-    return run
-
-
 @pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-def test_two_ranks_make_the_gradient_of_one(alone, of_two_ranks, shard_size):
+def test_two_ranks_make_the_gradient_of_one(alone, tmp_path, shard_size):
     expected, expected_metrics = compute(alone, "whole", kl_in="reward", normalization="sequence_mean")
     expected_metrics.pop("micro_batches")
     for arrival in ("whole", "streamed"):
-        found, metrics = of_two_ranks(shard_size, arrival)
+        found, metrics = of_two_ranks(tmp_path / arrival, shard_size, arrival)
         assert distance(found, expected) < 1e-6
         metrics.pop("micro_batches")
         assert metrics == pytest.approx(expected_metrics, rel=1e-6, abs=1e-9)

@@ -1,24 +1,31 @@
 """One rank of a trainer that computes a mini-batch's gradient; torchrun starts it.
 
-    trainer_ranks.py OUTPUT SHARD_SIZE ARRIVAL
+    trainer_ranks.py OUTPUT SHARD_SIZE ARRIVAL [adapter]
 
 Rank 0 writes gradients and metrics into OUTPUT, a safetensors file. ARRIVAL is `whole` or `streamed`.
 """
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import save_file
 
-from rl_agent.trainer.parallel import Ranks, grid, join_ranks, shard, whole
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.trainer.lora import WithoutAdapter, add_adapter, initialize
+from rl_agent.trainer.parallel import Ranks, grid, join_ranks, local, shard, whole
+from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
 from tests.integration.trainer_samples import random_groups, tiny_policy
-from tests.integration.trainer_settings import PARALLEL, batch_settings, loss_settings
+from tests.integration.trainer_settings import PARALLEL, batch_settings, lora_settings, loss_settings
 
 ORDER = [3, 0, 5, 1, 4, 2]
 
@@ -33,12 +40,30 @@ def single_rank() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def compute(ranks: Ranks, arrival: str, *, parallel: dict | None = None, **loss) -> tuple[dict, dict]:
+def adapted_policy(ranks: Ranks) -> Policy:
+    """`tiny_policy` with an adapter that says something, the same on any number of ranks."""
+    policy = tiny_policy(seed=0)
+    add_adapter(policy.model, lora_settings(rank=4))
+    shard(policy, ranks, ParallelSettings.model_validate(PARALLEL))
+    initialize(policy.model, seed=1)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            local(parameter.data).fill_(0.02)
+    return policy
+
+
+def compute(
+    ranks: Ranks, arrival: str, *, parallel: dict | None = None, adapter: bool = False, **loss
+) -> tuple[dict, dict]:
     """(gradients by name, metrics) of the same six groups, at once or one by one in another order."""
     settings = loss_settings(**loss)
-    policies = [tiny_policy(seed=seed) for seed in ((0,) if settings.kl_in == "none" else (0, 9))]
-    for policy in policies:
-        shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
+    if adapter:
+        policy = adapted_policy(ranks)
+        policies: list = [policy] + [WithoutAdapter(policy)] * (settings.kl_in != "none")
+    else:
+        policies = [tiny_policy(seed=seed) for seed in ((0,) if settings.kl_in == "none" else (0, 9))]
+        for policy in policies:
+            shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
     budget = 10_000 if arrival == "whole" else 150
     step = UpdateStep(
         policies[0], (*policies[1:], None)[0], ranks, settings, batch_settings(token_budget=budget)
@@ -50,15 +75,36 @@ def compute(ranks: Ranks, arrival: str, *, parallel: dict | None = None, **loss)
         for index in ORDER:
             step.add([groups[index]])
     metrics = step.finish()
-    gradients = {name: whole(p.grad).clone() for name, p in policies[0].named_parameters()}
+    gradients = {name: whole(p.grad).clone() for name, p in policies[0].named_parameters() if p.requires_grad}
     return gradients, metrics
 
 
+def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Largest relative difference of a weight's gradient."""
+    assert found.keys() == expected.keys()
+    return max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
+
+
+def of_two_ranks(output: Path, shard_size: int, arrival: str, *more: str) -> tuple[dict, dict]:
+    """(gradients, metrics) of two gloo ranks, for a grid and a way to arrive; rank 0 writes `output`."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    argv += [str(PROJECT_ROOT / "tests/integration/trainer_ranks.py")]
+    argv += [str(output), str(shard_size), arrival, *more]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-4000:]
+    with safe_open(output, "pt") as file:
+        metrics = json.loads(file.metadata()["metrics"])
+        return {name: file.get_tensor(name) for name in file.keys()}, metrics  # noqa: SIM118
+
+
 def main() -> None:
-    output, shard_size, arrival = sys.argv[1:]
+    output, shard_size, arrival, *more = sys.argv[1:]
     torch.set_num_threads(1)
     with join_ranks(int(shard_size), timeout_s=60) as ranks:
-        gradients, metrics = compute(ranks, arrival, kl_in="reward", normalization="sequence_mean")
+        gradients, metrics = compute(
+            ranks, arrival, kl_in="reward", normalization="sequence_mean", adapter=bool(more)
+        )
         if ranks.rank == 0:
             save_file(gradients, output, {"metrics": json.dumps(metrics)})
 

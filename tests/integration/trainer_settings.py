@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rl_agent.trainer.settings import BatchSettings, LossSettings, TrainerSettings
+from rl_agent.trainer.settings import BatchSettings, LoraSettings, LossSettings, TrainerSettings
 
 LOSS: dict[str, Any] = {
     "advantage": "grpo",
@@ -23,6 +23,7 @@ LOSS: dict[str, Any] = {
     "entropy_coefficient": 0.0,
     "temperature": 1.0,
 }
+LORA: dict[str, Any] = {"rank": None, "alpha": 8, "targets": "all-linear"}
 BATCH: dict[str, Any] = {
     "token_budget": 150,
     "logits_chunk_tokens": 32,
@@ -56,6 +57,10 @@ def loss_settings(**changes: Any) -> LossSettings:
     return LossSettings.model_validate(LOSS | changes)
 
 
+def lora_settings(**changes: Any) -> LoraSettings:
+    return LoraSettings.model_validate(LORA | changes)
+
+
 def batch_settings(**changes: Any) -> BatchSettings:
     return BatchSettings.model_validate(BATCH | changes)
 
@@ -68,6 +73,7 @@ def trainer_settings(
         "loss": LOSS,
         "batch": BATCH,
         "parallel": PARALLEL,
+        "lora": LORA,
         "optimizer": OPTIMIZER,
         "checkpoint": {"every_steps": 1, "every": 1, "keep": 2, "in_background": True},
         "replay": {"log_path": output, "iterations": [1], "group_size": 4},

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_agent.config import Plan
+from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.trainer.launch import settings_file, trainer_command, trainer_environment, write_settings
 from rl_agent.trainer.settings import TrainerSettings
@@ -112,6 +113,26 @@ def test_the_pool_s_token_reaches_the_trainer_whichever_way_it_was_given(plan, t
     pool = plan.config.pool.model_copy(update={"token_file": tmp_path / "token"})
     given = plan.model_copy(update={"config": plan.config.model_copy(update={"pool": pool})})
     assert trainer_environment(given, {})[pool.token_env_var] == "secret"
+
+
+def with_adapter(plan: Plan) -> Plan:
+    grpo = plan.config.grpo
+    grpo = grpo.model_copy(update={"lora": grpo.lora.model_copy(update={"rank": 4})})
+    return plan.model_copy(update={"config": plan.config.model_copy(update={"trainer": grpo})})
+
+
+def test_an_adapter_goes_on_top_of_the_base_model_whatever_is_served(plan):
+    adapted = with_adapter(plan)
+    folder = model(plan, 1, previous=None)
+    settings = settings_of(adapted)
+    assert settings.model == Path(plan.config.model.base_model)
+    assert (settings.stream.start, settings.first_version) == (folder / versions.TRAINER, 1)
+
+
+def test_no_adapter_goes_on_top_of_a_model_that_was_made_without(plan):
+    model(plan, 1, previous=None, with_checkpoint=False)
+    with pytest.raises(ConfigError, match="was made without an adapter"):
+        settings_of(with_adapter(plan))
 
 
 def write_whole_in(store: Path) -> None:
