@@ -9,7 +9,7 @@ from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import is_running, wait_ready
-from rl_agent.engine.server import Answer, Probe, probe
+from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, probe
 from rl_agent.errors import ConfigError
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
@@ -17,6 +17,9 @@ EXAMPLE = """examples:
   python -m rl_agent.cli engine --plan runs/r1/plan.json check
   python -m rl_agent.cli engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
 """
+
+CHECK_TIMEOUT_S = 15.0
+"""Longer than while it starts: a server on a busy machine that is taken for hung costs a start."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,17 +43,17 @@ def main(argv: list[str]) -> int:
     return _ready(plan, options.pid, options.log)
 
 
-def _probe(plan: Plan) -> Probe:
+def _probe(plan: Plan, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
     """Of the run's engine: at its address, or as the manager of its pool sees it."""
     if plan.config.is_pooled:
         from rl_agent.pool import of_run
 
         return of_run.probe(plan, os.environ)
-    return probe(plan.config, os.environ)
+    return probe(plan.config, os.environ, timeout_s)
 
 
 def _check(plan: Plan, weight_version: int | None) -> int:
-    found = _probe(plan)
+    found = _probe(plan, CHECK_TIMEOUT_S)
     if found.answer is Answer.STRANGER:
         raise ConfigError(found.detail)
     answer, detail, seen = found.answer, found.detail, published_version(plan.paths)
