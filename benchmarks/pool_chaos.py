@@ -59,8 +59,7 @@ def played(options: argparse.Namespace) -> Iterator[Result]:
     seeds = set(range(options.first, options.first + options.seeds))
     known = [result for result in earlier(options.out) if result[0] in seeds]
     yield from known
-    context = get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=50) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         jobs = [pool.submit(play, seed) for seed in sorted(seeds - {seed for seed, _, _ in known})]
         for job in as_completed(jobs):
             if options.out is not None:
