@@ -41,6 +41,8 @@ class Chaos:
         self.fault_share = self.random.choice([0.0, 0.01, 0.04])
         self.seen: list[dict] = []
         self.cursor = 0
+        self.still = 0
+        """Turns since something came nearer to its end."""
         self.happened: Counter[str] = Counter()
         """Faults and outcomes, by name."""
 
@@ -82,14 +84,14 @@ class Chaos:
 
     async def watch(self, pool: Client) -> None:
         """Fails once nothing comes any nearer to its end, however many tokens are sampled and thrown away."""
-        best, turns = -1, 0
-        while turns < PATIENCE:
+        best, self.still = -1, 0
+        while self.still < PATIENCE:
             await asyncio.sleep(TICK_S)
             run = pool.batches.runs.get("run")
             kept = sum(len(request.token_ids) for request in pool.state.requests.values())
             ended = run.next_cursor - 1 if run else 0
             come = kept + (LONGEST + 1) * (ended + len(self.seen))
-            turns = 0 if come > best else turns + 1
+            self.still = 0 if come > best else self.still + 1
             best = max(best, come)
         engines = [f"{e.state.value} {len(e.running)} {e.reason}" for e in pool.state.engines.values()]
         waiting = [(r.request_id, r.state.value, len(r.token_ids)) for r in pool.state.requests.values()]
@@ -113,8 +115,9 @@ class Chaos:
                 await self.join(pool)
                 continue
             await self.cause(pool, action, self.random.choice(alive))
-            # Where the machine is too slow for all this, it gets less, or it would never end.
-            slower = 1 + sum(self.happened.values()) / 200
+            # Where the machine is too slow for all this, it gets less, or it would never end: on a busy
+            # one no engine lives to give a token.
+            slower = (1 + sum(self.happened.values()) / 200) * (1 + self.still / 20)
             await asyncio.sleep(slower * self.random.uniform(0.0, 0.15))
 
     async def cause(self, pool: Client, action: str, victim: Served) -> None:

@@ -30,7 +30,7 @@ from rl_agent.pool.openapi import described
 from rl_agent.pool.records import Order, Request
 from rl_agent.pool.results import spans_of
 from rl_agent.pool.service import Pool, Watch
-from rl_agent.pool.text import text_of
+from rl_agent.pool.text import said_tokens, text_of
 from rl_agent.pool.wire import ChatCall, CompletionCall
 
 _OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version")
@@ -198,12 +198,14 @@ class OpenAiApi:
         answer: dict[str, Any] = {}
         for index, one in enumerate(ended):
             raise_failure(one)
-            choice = {"index": 0, "token_ids": list(one.token_ids), "finish_reason": one.finish_reason}
+            said = said_tokens(one)  # where an engine looks for tool calls, it shows the special tokens too
+            choice = {"index": 0, "token_ids": said or [0], "finish_reason": one.finish_reason}
             generated = {"choices": [choice], "model": self._pool.state.model}
             chat = _alone(body)
             ask = {"generate_response": generated, "prompt_tokens": len(prompt), "chat_request": chat}
             answer = await self._ask_engine("/v1/chat/completions/derender", ask, asked)
             parsed = answer["choices"][0] | {"index": index, "token_ids": list(one.token_ids)}
+            _cut(parsed["message"], one, is_empty=not said)
             parsed["logprobs"] = _chat_logprobs(one) if asked.wants_logprobs else None
             parsed["weight_versions"] = [span.model_dump() for span in spans_of(one)]
             choices.append(parsed)
@@ -309,6 +311,16 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
 
 def _alone(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in _OF_THE_CALL}
+
+
+def _cut(message: dict[str, Any], request: Request, *, is_empty: bool) -> None:
+    """Take from a parsed message what nobody is to see: a stop string, or what stands for no token at all."""
+    content = message.get("content") or ""
+    if is_empty:
+        message["content"] = ""
+    elif isinstance(stop := request.stop_reason, str) and (at := content.find(stop)) >= 0:
+        is_kept = request.order.params.get("include_stop_str_in_output")
+        message["content"] = content[: at + len(stop) if is_kept else at]
 
 
 def _chat_logprobs(request: Request) -> dict[str, Any]:

@@ -22,11 +22,17 @@ async def text_of(request: Request, pool: Pool) -> str:
         return sent
     if stop_strings(request.order.params) and isinstance(request.stop_reason, str):
         return sent  # cut at the stop string by the machine
-    tokens = list(request.token_ids)
-    if request.finish_reason == "stop" and not request.order.params.get("include_stop_str_in_output"):
-        tokens.pop()
-    decoded = await _decode(tokens, pool)
+    decoded = await _decode(said_tokens(request), pool)
     return sent if decoded is None else decoded
+
+
+def said_tokens(request: Request) -> list[int]:
+    """The response without the token that ended it."""
+    tokens = list(request.token_ids)
+    is_ended_by_token = request.finish_reason == "stop" and not isinstance(request.stop_reason, str)
+    if is_ended_by_token and not request.order.params.get("include_stop_str_in_output"):
+        tokens.pop()
+    return tokens
 
 
 async def _decode(token_ids: list[int], pool: Pool) -> str | None:
