@@ -37,6 +37,8 @@ from rl_agent.cli.__main__ import verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
 from rl_agent.plan.keys import kinds_of, sections_of  # noqa: E402
+from rl_agent.simulation.config import DEFAULTS as SIMULATION  # noqa: E402
+from rl_agent.simulation.config import WhatIfConfig  # noqa: E402
 
 GROUPS = (
     ("model_config", "model", "qwen3-instruct"),
@@ -128,6 +130,11 @@ def configuration() -> str:
         for option in options:
             if option != default and (option.startswith(default) or not is_choice):
                 parts += [f"`{option}` differs in:", table_of_option(key, folder, option, default)]
+    parts += [
+        "## what-if",
+        "Not of a run: the `KEY=VALUE` words of `python -m rl_agent.cli what-if`.",
+        table("", WhatIfConfig, entries(SIMULATION)),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

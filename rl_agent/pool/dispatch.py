@@ -122,7 +122,7 @@ def _expected(state: PoolState, request: Request) -> float:
     made, estimate = len(request.token_ids), request.order.expected_tokens
     if estimate is not None and made < estimate:
         return float(min(estimate, request.order.max_tokens) - made)
-    lengths = state.lengths.setdefault(request.order.run, LengthEstimate())
+    lengths = state.lengths.get(request.order.run) or LengthEstimate()
     return lengths.remaining(made, request.order.max_tokens)
 
 

@@ -33,6 +33,7 @@ LAYERS = {
     "rollout": 4,
     "trainer": 4,
     "update": 4,
+    "simulation": 4,
     "plan": 4,
     "cli": 5,
 }

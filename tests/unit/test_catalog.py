@@ -20,6 +20,7 @@ from tests.unit.trajectories import make_trajectory
 
 SMALL_WRITERS = (
     "rollout/rank_rollout.py",
+    "trainer/sharing.py",
     "trainer/stream.py",
     "update/record.py",
     "update/swap.py",

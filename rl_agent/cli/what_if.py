@@ -1,0 +1,171 @@
+"""`what-if`: what a set of machines would do and cost, before any of it is rented."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_agent.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rl_agent.pool.spot import Change
+    from rl_agent.simulation.config import WhatIfConfig
+    from rl_agent.simulation.scenario import Outcome
+
+SUMMARY = "simulate a pool of rented machines and a streaming trainer: throughput, cost, lost work"
+EXAMPLE = """examples:
+  python -m rl_agent.cli what-if
+  python -m rl_agent.cli what-if --trace trace.csv model=8b engine_price=4.10 trainer_price=60
+  python -m rl_agent.cli what-if --setups static,elastic model=Qwen3-4B/config.json engine_gpus=1
+  python -m rl_agent.cli what-if --json machines=4 up_hours=1 hours=6 seed=3
+
+The pool's own decisions in virtual time: nothing is started and nothing is rented. A trace is CSV, as
+emulate-spot reads it: `time_s,change,how`, for example `600,+1` or `1200,-1,notice`. Without one it is drawn.
+The keys, their defaults and meanings: configs/simulation/what_if.yaml, docs/reference/configuration.md.
+"""
+QUIET_S = 2.0
+SAY_EVERY_S = 5.0
+OnProgress = Callable[[float], None]
+
+
+def main(argv: list[str]) -> int:
+    from rl_agent.simulation.config import read_config, scenario_of, trace_of
+    from rl_agent.simulation.scenario import SETUPS, simulate
+    from rl_agent.simulation.work import trace_text
+
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_agent.cli what-if",
+        description=SUMMARY,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
+    parser.add_argument("--trace", type=Path, metavar="CSV", help="when machines come and go; default: drawn")
+    parser.add_argument("--write-trace", type=Path, metavar="CSV", help="keep the trace that was played")
+    parser.add_argument(
+        "--setups", default=",".join(SETUPS), metavar="NAME,…", help="which to play (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    options = parser.parse_intermixed_args(argv)
+
+    setups = options.setups.split(",")
+    for setup in setups:
+        if setup not in SETUPS:
+            raise UsageError(f"--setups {setup}: there are {', '.join(SETUPS)}")
+    config = read_config(options.words)
+    trace = trace_of(config) if options.trace is None else _read(options.trace)
+    scenario = scenario_of(config, trace, str(options.trace or "drawn trace"))
+    if options.write_trace is not None:
+        options.write_trace.write_text(trace_text(trace), encoding="utf-8")
+    found: list[Outcome] = []
+    for setup in setups:
+        with _progress(setup) as on_progress:
+            outcome = simulate(scenario, setup, on_progress)
+        if outcome is None:
+            hours = scenario.until_s / 3600
+            raise UsageError(f"{setup}: not one iteration ends in {hours:g} h; simulate more hours=")
+        found.append(outcome)
+    if options.json:
+        print(
+            json.dumps({"config": config.model_dump(mode="json"), "setups": [asdict(one) for one in found]})
+        )
+    else:
+        _show(config, scenario.until_s, found)
+    return 0
+
+
+def _read(trace: Path) -> "list[Change]":
+    from rl_agent.pool.spot import read_trace
+
+    try:
+        lines = trace.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"--trace {trace} cannot be read: {why}") from error
+    return read_trace(lines, str(trace))
+
+
+@contextmanager
+def _progress(setup: str) -> Iterator[OnProgress]:
+    """Says how far it is, once it takes longer than a moment."""
+    began = time.monotonic()
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(setup, total=1.0, visible=False)
+            yield lambda share: bar.update(task, completed=share, visible=time.monotonic() - began > QUIET_S)
+        return
+    said_at = began - SAY_EVERY_S + QUIET_S
+
+    def say(share: float) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= SAY_EVERY_S:
+            said_at = time.monotonic()
+            print(f"{setup}: {share:.0%}", file=sys.stderr, flush=True)
+
+    yield say
+
+
+def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> None:
+    from rich.console import Console
+
+    is_terminal = sys.stdout.isatty()
+    console = Console(width=None if is_terminal else 150)
+    console.print(
+        f"{config.model}, {config.trainer_gpus} GPUs train at ${config.trainer_price:g}/h; machines of"
+        f" {config.engine_gpus} at ${config.engine_price:g}/h, on demand ${config.on_demand_price:g}/h;"
+        f" {until_s / 3600:g} h, seed {config.seed}. Simulated.",
+        highlight=False,
+    )
+    console.print(_table(found))
+
+
+def _table(found: "list[Outcome]") -> "Table":
+    from rich.table import Table
+
+    columns = (
+        "machines",
+        "steps",
+        "tokens/s",
+        "",
+        "$/step",
+        "$/M tokens",
+        "tokens/$",
+        "lost tokens",
+        "read again",
+    )
+    table = Table("setup", box=None, header_style="bold")
+    for column in (*columns, "trainer waits", "engines idle", "deaths"):
+        table.add_column(column, justify="right")
+    first = found[0]
+    for one in found:
+        table.add_row(
+            one.setup.replace("_", " "),
+            f"{one.engines:.1f}",
+            str(one.iterations),
+            f"{one.tokens_per_s:,.0f}",
+            f"{one.tokens_per_s / first.tokens_per_s:.2f}x",
+            f"{one.cost_per_step:.2f}",
+            f"{one.cost_per_million_tokens:.3f}",
+            _change(first.cost_per_million_tokens, one.cost_per_million_tokens),
+            f"{one.lost_tokens:,.0f} ({one.lost_share:.2%})",
+            f"{one.prefilled_again_tokens:,}",
+            f"{one.waiting_share:.0%}",
+            f"{one.engines_idle_share:.0%}",
+            str(one.engine_deaths),
+        )
+    return table
+
+
+def _change(before: float, now: float) -> str:
+    """How much more a dollar buys; a dash where nothing costs anything."""
+    return f"{before / now - 1:+.0%}" if before and now else "-"

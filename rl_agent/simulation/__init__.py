@@ -1,0 +1,1 @@
+"""The pool and a streaming trainer in virtual time: what a set of machines would do and cost."""

@@ -1,0 +1,156 @@
+"""What a person can say of a simulation (configs/simulation/what_if.yaml), and the scenario it makes."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from rl_agent.errors import ConfigError
+from rl_agent.monitor.flops import ModelShape
+from rl_agent.paths import CONFIG_DIR
+from rl_agent.pool.settings import load_settings, read_settings, rules_of
+from rl_agent.pool.spot import Change
+from rl_agent.sections import NotNegative, Positive, Seconds, Section
+from rl_agent.simulation.scenario import Scenario, rules_for_simulation
+from rl_agent.simulation.speeds import (
+    OTHER_TRAINER_TFLOPS,
+    SHAPES,
+    TRAINER_TFLOPS,
+    Device,
+    engine_speed,
+    trainer_speed,
+)
+from rl_agent.simulation.work import Work, check_trace, drawn_trace, mean_machines
+
+DEFAULTS = CONFIG_DIR / "simulation" / "what_if.yaml"
+DRAWN_HOURS = 12.0
+
+Above0 = Annotated[float, Field(gt=0)]
+
+
+class WhatIfConfig(Section):
+    """Every key of the file."""
+
+    model: str
+    seed: int
+    hours: Above0 | None
+    trainer_gpus: Positive
+    trainer_price: NotNegative
+    engine_gpus: Positive
+    engine_price: NotNegative
+    on_demand_price: NotNegative
+    on_demand_engines: Positive | None
+    machines: Positive
+    up_hours: Above0
+    down_hours: Above0
+    prompts: Positive
+    group_size: Positive
+    prompt_tokens: Positive
+    mean_tokens: Above0
+    longest: Positive
+    sigma: Above0
+    mini_batches: Positive
+    max_staleness: Annotated[int, Field(ge=0)]
+    kl_reference: bool
+    gpu_tflops: Above0
+    gpu_bandwidth_tb_per_s: Above0
+    gpu_memory_gb: Above0
+    trainer_tflops: Above0 | None
+    max_running: Positive
+    engine_start_s: NotNegative
+    link_gbit_per_s: Above0
+    switch_s: NotNegative
+    chunk: Positive
+    resolution_s: Seconds
+
+
+def read_config(words: Sequence[str]) -> WhatIfConfig:
+    """The defaults under `key=value` words. Raises ConfigError."""
+    return read_settings(DEFAULTS, WhatIfConfig, words)
+
+
+def trace_of(config: WhatIfConfig) -> list[Change]:
+    """Where none is given."""
+    return drawn_trace(
+        hours=config.hours or DRAWN_HOURS,
+        most=config.machines,
+        up_s=config.up_hours * 3600,
+        down_s=config.down_hours * 3600,
+        seed=config.seed,
+    )
+
+
+def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Scenario:
+    """`name` is the trace's. Raises ConfigError for what does not fit, UsageError for a bad trace."""
+    check_trace(trace, name)
+    until_s = config.hours * 3600 if config.hours else max(trace[-1].at_s, 3600.0)
+    shape = shape_of(config.model)
+    if config.mean_tokens >= config.longest:
+        raise ConfigError(f"mean_tokens={config.mean_tokens:g}: must be below longest={config.longest}")
+    engine = engine_speed(
+        shape,
+        Device(config.gpu_tflops, config.gpu_bandwidth_tb_per_s, config.gpu_memory_gb),
+        gpus=config.engine_gpus,
+        start_s=config.engine_start_s,
+        link_gbit_per_s=config.link_gbit_per_s,
+        max_running=config.max_running,
+        mean_context=config.prompt_tokens + config.mean_tokens,
+    )
+    if engine.capacity < 1:
+        raise ConfigError(f"model={config.model}: does not fit on engine_gpus={config.engine_gpus}")
+    measured = TRAINER_TFLOPS.get(config.model, OTHER_TRAINER_TFLOPS)
+    trainer = trainer_speed(
+        shape,
+        gpus=config.trainer_gpus,
+        tflops_per_gpu=config.trainer_tflops or measured,
+        switch_s=config.switch_s,
+        has_reference=config.kl_reference,
+    )
+    mean = mean_machines(trace, until_s)
+    rules = rules_of(load_settings((), {}))
+    return Scenario(
+        work=_work(config),
+        trainer=trainer,
+        engine=engine,
+        trace=tuple(trace),
+        until_s=until_s,
+        max_staleness=config.max_staleness,
+        trainer_price=config.trainer_price,
+        engine_price=config.engine_price,
+        on_demand_price=config.on_demand_price,
+        on_demand_engines=config.on_demand_engines or max(1, round(mean)),
+        shared_engines=max(1, config.trainer_gpus // config.engine_gpus),
+        rules=rules_for_simulation(rules, config.resolution_s),
+        chunk=config.chunk,
+    )
+
+
+def shape_of(model: str) -> ModelShape:
+    """Of a known model, or of a `config.json`. Raises ConfigError."""
+    if model in SHAPES:
+        return SHAPES[model]
+    path = Path(model)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        shape = ModelShape.of(json.loads(path.read_bytes()))
+    except (OSError, ValueError, AttributeError) as error:
+        known = ", ".join(SHAPES)
+        raise ConfigError(f"model={model}: is none of {known}, nor a config.json that can be read") from error
+    if shape is None:
+        raise ConfigError(f"model={model}: its configuration is not that of a dense decoder")
+    return shape
+
+
+def _work(config: WhatIfConfig) -> Work:
+    return Work(
+        config.prompts,
+        config.group_size,
+        config.prompt_tokens,
+        config.mean_tokens,
+        config.longest,
+        config.sigma,
+        config.mini_batches,
+        config.seed,
+    )

@@ -1,0 +1,164 @@
+"""An engine in virtual time, and what the machine is told of it.
+
+All requests of an engine get their tokens at one rate, so a single count, the tokens that each of them got
+since the engine began, says how far all are: a request ends when that count reaches what it was at its start
+plus its length. Between two changes of what runs nothing has to be computed.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rl_agent.pool import events
+from rl_agent.pool.records import Request, WeightsReport
+from rl_agent.simulation.speeds import EngineSpeed
+
+Key = tuple[str, int]
+"""A request and its attempt."""
+
+
+class Clock(Protocol):
+    """What an engine needs of the world."""
+
+    chunk: int
+    now: float
+
+    def at(self, when: float, what: Callable[[], None]) -> None: ...
+    def tell(self, event: events.Event) -> None: ...
+
+
+@dataclass(slots=True)
+class Attempt:
+    request: Request
+    began: float
+    """The engine's count then."""
+    length: int
+    """Chunks that are still to come when it begins."""
+    context: float
+    """Chunks of its context then."""
+    sent: int = 0
+
+
+@dataclass(slots=True)
+class VirtualEngine:
+    """Counts in chunks: tokens that travel together."""
+
+    world: Clock
+    name: str
+    engine_id: str
+    speed: EngineSpeed
+    weight_version: int
+    length_of: Callable[[Request], int]
+    """Chunks of a whole response."""
+    is_alive: bool = True
+    attempts: dict[Key, Attempt] = field(default_factory=dict)
+    sampled: float = 0.0
+    """By attempts that are over."""
+    count: float = 0.0
+    _at: float = 0.0
+    _stall_s: float = 0.0
+    """Seconds of reading prompts or loading weights that come first."""
+    _context: float = 0.0
+    """Sum over attempts of the context at their start, less the count then."""
+    _ends: list[tuple[float, Key]] = field(default_factory=list)
+    _plan: int = 0
+    """Which of the planned ends still holds."""
+
+    def begin(self, request: Request, attempt: int) -> None:
+        self._advance()
+        made = len(request.token_ids)
+        context = len(request.order.prompt_token_ids) + made
+        length = max(1, self.length_of(request) - made)
+        key = (request.request_id, attempt)
+        self.attempts[key] = Attempt(request, self.count, length, context)
+        self._context += context - self.count
+        heapq.heappush(self._ends, (self.count + length, key))
+        self._stall_s += context * self.world.chunk * self.speed.prefill_s
+        self._replan()
+
+    def abort(self, key: Key) -> None:
+        if key in self.attempts:
+            self._advance()
+            self._drop(key)
+            self._replan()
+
+    def stall(self, seconds: float) -> None:
+        """Give no token for so long."""
+        self._advance()
+        self._stall_s += seconds
+        self._replan()
+
+    def send(self) -> None:
+        """Tell the machine of all whole chunks."""
+        self._advance()
+        for key, attempt in list(self.attempts.items()):
+            if key in self.attempts:
+                self._send_of(key, attempt, min(attempt.length, int(self.count - attempt.began + 1e-9)))
+
+    def report(self, weight_version: int, digest: str) -> None:
+        """It has loaded that version."""
+        self.weight_version = weight_version
+        self.world.tell(events.Beat(self.engine_id, weights=WeightsReport(weight_version, digest)))
+
+    def end(self) -> None:
+        """It gives nothing any more."""
+        self._advance()
+        for key in list(self.attempts):
+            self._drop(key)
+        self.is_alive = False
+        self._plan += 1
+
+    def _advance(self) -> None:
+        now, since = self.world.now, self._at
+        self._at = now
+        stalled = min(self._stall_s, now - since)
+        self._stall_s -= stalled
+        if self.attempts:
+            self.count += (now - since - stalled) / self._chunk_s()
+
+    def _chunk_s(self) -> float:
+        """In which every attempt gets a chunk."""
+        requests, chunk = len(self.attempts), self.world.chunk
+        context = (self._context + requests * self.count) * chunk
+        return self.speed.decoding_s(requests, context) * chunk
+
+    def _replan(self) -> None:
+        self._plan += 1
+        while self._ends and self._ends[0][1] not in self.attempts:
+            heapq.heappop(self._ends)
+        if self._ends:
+            left = max(0.0, self._ends[0][0] - self.count)
+            plan = self._plan
+            self.world.at(
+                self.world.now + self._stall_s + left * self._chunk_s(), lambda: self._finish_first(plan)
+            )
+
+    def _finish_first(self, plan: int) -> None:
+        if plan != self._plan or not self.is_alive:
+            return
+        self._advance()
+        end, key = heapq.heappop(self._ends)
+        if end > self.count:  # contexts grew meanwhile, so it takes a little longer
+            if end - self.count > 1e-3:
+                heapq.heappush(self._ends, (end, key))
+                self._replan()
+                return
+            self.count = end
+        attempt = self.attempts[key]
+        self._send_of(key, attempt, attempt.length)
+        if key in self.attempts:
+            self._drop(key)
+            self.world.tell(events.Finished(*key, "stop"))
+        self._replan()
+
+    def _send_of(self, key: Key, attempt: Attempt, made: int) -> None:
+        new = made - attempt.sent
+        if new > 0:
+            attempt.sent = made
+            self.world.tell(events.Progress(*key, (0,) * new, (0.0,) * new))
+
+    def _drop(self, key: Key) -> None:
+        attempt = self.attempts.pop(key)
+        self._context -= attempt.context - attempt.began
+        self.sampled += min(attempt.length, self.count - attempt.began)

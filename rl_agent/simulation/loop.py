@@ -1,0 +1,175 @@
+"""A streaming trainer in virtual time: iterations are submitted, groups trained on, versions published.
+
+    version v ─► iterations that may begin are submitted ─► groups end, in any order
+                                                                 │
+    v + 1 ◄── publish ◄── update ◄── one group after the other ◄─┘
+
+Iteration k begins when version k − 1 − `max_staleness` is published, and asks for nothing older; it is
+trained on after iteration k − 1. Where engines share the trainer's devices, it trains only while their window
+is closed.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rl_agent.pool.records import Order, Request
+from rl_agent.simulation.speeds import TrainerSpeed
+from rl_agent.simulation.work import Work
+from rl_agent.simulation.world import World
+
+FOREVER_S = 1e9
+RECOMPUTE = {"presence_penalty": 0.1}
+"""A parameter that a request cannot be continued with: what it had is thrown away when its engine goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Sums up to the end of an iteration."""
+
+    iterations: int
+    at_s: float
+    trained_tokens: int
+    waiting_s: float
+    """The trainer's."""
+    machine_hours: float
+    sampled_tokens: float
+    kept_tokens: int
+    prefilled_again_tokens: int
+    moves: int
+    engine_deaths: int
+    engines_idle_share: float
+
+
+@dataclass(slots=True)
+class Loop:
+    """`begin` starts it; `mark` is what was reached by the last iteration that ended."""
+
+    work: Work
+    speed: TrainerSpeed
+    max_staleness: int
+    can_continue: bool
+    """Requests go on from their tokens when their engine is gone."""
+    open_window: Callable[[], bool] = lambda: False
+    """Asked before a group is trained on: whether the trainer's devices generate now."""
+    on_iteration: Callable[[], None] = lambda: None
+    world: World = field(init=False)
+    version: int = 0
+    submitted: int = 0
+    """Iterations that have begun."""
+    trained_groups: int = 0
+    """Of the iteration that is trained on."""
+    trained_tokens: int = 0
+    waiting_s: float = 0.0
+    mark: Marked | None = None
+    ready: dict[int, deque[list[Request]]] = field(default_factory=dict)
+    """Whole groups of each iteration, in the order in which they ended."""
+    _siblings: dict[tuple[int, int], list[Request]] = field(default_factory=dict)
+    _waits_since: float | None = 0.0
+
+    def begin(self, world: World) -> None:
+        self.world = world
+        self._submit()
+
+    @property
+    def iteration(self) -> int:
+        """The one that is trained on, from 1."""
+        return self.version + 1
+
+    @property
+    def is_waiting(self) -> bool:
+        """The trainer has nothing to do."""
+        return self._waits_since is not None
+
+    @property
+    def groups_ready(self) -> int:
+        return len(self.ready.get(self.iteration, ()))
+
+    @property
+    def groups_to_come(self) -> int:
+        """Of the iteration that is trained on."""
+        return self.work.prompts - self.trained_groups - self.groups_ready
+
+    def ended(self, request: Request) -> None:
+        """The pool is through with a request."""
+        iteration, group, _ = map(int, request.request_id.split("/"))
+        siblings = self._siblings.setdefault((iteration, group), [])
+        siblings.append(request)
+        if len(siblings) == self.work.group_size:
+            self.ready.setdefault(iteration, deque()).append(self._siblings.pop((iteration, group)))
+            self.train()
+
+    def train(self) -> None:
+        """Take the next group, if the trainer has nothing to do and may."""
+        if self._waits_since is None or not self.groups_ready or self.open_window():
+            return
+        self.waiting_s += self.world.now - self._waits_since
+        self._waits_since = None
+        siblings = self.ready[self.iteration].popleft()
+        made = [len(request.token_ids) * self.world.chunk for request in siblings]
+        prompt = self.work.prompt_tokens
+        seconds = self.speed.seconds_for([(prompt + length, length) for length in made])
+        self.trained_groups += 1
+        if self.trained_groups % self.work.groups_per_step == 0 or self.trained_groups == self.work.prompts:
+            seconds += self.speed.update_s
+        tokens = sum(made) + prompt * len(siblings)
+        self.world.at(self.world.now + seconds, lambda: self._trained(siblings, tokens))
+
+    def _trained(self, siblings: list[Request], tokens: int) -> None:
+        self.trained_tokens += tokens
+        self.world.forget(tuple(request.request_id for request in siblings))
+        if self.trained_groups == self.work.prompts:
+            self.world.at(self.world.now + self.speed.publish_s, self._published)
+        else:
+            self._waits_since = self.world.now
+            self.train()
+
+    def _published(self) -> None:
+        del self.ready[self.iteration]
+        self.version += 1
+        self.trained_groups = 0
+        self._waits_since = self.world.now
+        self._mark()
+        self.world.publish(self.version)
+        self._submit()
+        self.on_iteration()
+        self.train()
+
+    def _submit(self) -> None:
+        """Every iteration that may begin now."""
+        while self.submitted <= self.version + self.max_staleness:
+            self.submitted += 1
+            oldest = max(0, self.submitted - 1 - self.max_staleness)
+            for index, tokens in enumerate(self.work.lengths(self.submitted)):
+                length = max(1, round(tokens / self.world.chunk))
+                group, sibling = divmod(index, self.work.group_size)
+                self.world.submit(self._order(group, sibling, length, oldest), length)
+
+    def _order(self, group: int, sibling: int, length: int, oldest: int) -> Order:
+        chunk = self.world.chunk
+        return Order(
+            f"{self.submitted}/{group}/{sibling}",
+            "run",
+            (0,) * max(1, self.work.prompt_tokens // chunk),
+            max(length, self.work.longest // chunk) + 1,
+            {} if self.can_continue else RECOMPUTE,
+            FOREVER_S,
+            group=f"{self.submitted}/{group}",
+            min_weight_version=oldest,
+        )
+
+    def _mark(self) -> None:
+        world = self.world
+        self.mark = Marked(
+            self.version,
+            world.now,
+            self.trained_tokens,
+            self.waiting_s,
+            world.machine_hours(),
+            world.sampled_tokens(),
+            world.kept_tokens(),
+            world.prefilled_again_tokens(),
+            world.state.account.moves,
+            world.state.account.engine_deaths,
+            world.idle_share(),
+        )

@@ -1,0 +1,98 @@
+"""What an iteration has to do, and when machines can be had: drawn from a seed, the same for every setup."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from rl_agent.errors import UsageError
+from rl_agent.pool.spot import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Lengths are log-normal, cut at `longest`, with `mean_tokens` as their mean after the cut."""
+
+    prompts: int
+    group_size: int
+    prompt_tokens: int
+    mean_tokens: float
+    longest: int
+    sigma: float
+    mini_batches: int
+    seed: int
+
+    @property
+    def groups_per_step(self) -> int:
+        return -(-self.prompts // self.mini_batches)
+
+    def lengths(self, iteration: int) -> list[int]:
+        """Tokens of every response of an iteration."""
+        random_ = random.Random(f"{self.seed}:{iteration}")
+        mu = _mu(self.mean_tokens, self.longest, self.sigma)
+        count = self.prompts * self.group_size
+        return [
+            max(1, min(self.longest, round(random_.lognormvariate(mu, self.sigma)))) for _ in range(count)
+        ]
+
+
+def _mu(mean: float, longest: int, sigma: float) -> float:
+    """Of the log-normal distribution whose mean, cut at `longest`, is `mean`; by bisection."""
+    low, high = math.log(mean) - 10 * sigma - 1, math.log(longest) + 10 * sigma + 1
+    normal = NormalDist()
+    for _ in range(60):
+        mu = (low + high) / 2
+        cut = (math.log(longest) - mu) / sigma
+        below = math.exp(mu + sigma**2 / 2) * normal.cdf(cut - sigma)
+        if below + longest * (1 - normal.cdf(cut)) < mean:
+            low = mu
+        else:
+            high = mu
+    return (low + high) / 2
+
+
+def drawn_trace(*, hours: float, most: int, up_s: float, down_s: float, seed: int) -> list[Change]:
+    """`most` places, each of which has a machine for `up_s` on average, then none for `down_s`.
+
+    One loss in two comes with a notice. The trace begins with the machines that are there then.
+    """
+    random_ = random.Random(f"trace:{seed}")
+    changes: list[Change] = []
+    for _ in range(most):
+        is_up = random_.random() < up_s / (up_s + down_s)
+        at_s = 0.0
+        if is_up:
+            changes.append(Change(0.0, is_join=True))
+        while True:
+            at_s += random_.expovariate(1 / (up_s if is_up else down_s))
+            if at_s >= hours * 3600:
+                break
+            is_up = not is_up
+            changes.append(Change(at_s, is_join=is_up, with_notice=not is_up and random_.random() < 0.5))
+    return sorted(changes, key=lambda change: change.at_s)
+
+
+def check_trace(changes: Sequence[Change], name: str) -> None:
+    """Raises UsageError for a trace that is empty, or takes a machine where there is none."""
+    if not changes:
+        raise UsageError(f"{name}: the trace has no line with a change")
+    machines = 0
+    for change in changes:
+        machines += 1 if change.is_join else -1
+        if machines < 0:
+            raise UsageError(f"{name}: at {change.at_s:g} s a machine goes where there is none")
+
+
+def mean_machines(changes: Sequence[Change], until_s: float) -> float:
+    """How many there are on average until then."""
+    machine_s = sum((1 if c.is_join else -1) * max(0.0, until_s - c.at_s) for c in changes)
+    return machine_s / until_s
+
+
+def trace_text(changes: Sequence[Change]) -> str:
+    """As `emulate-spot` and `what-if` read it."""
+    rows = [
+        f"{c.at_s:.1f},{'+1' if c.is_join else '-1'},{'notice' if c.with_notice else 'kill'}" for c in changes
+    ]
+    return "\n".join(["time_s,change,how", *rows]) + "\n"

@@ -1,0 +1,236 @@
+"""The pool's machine in virtual time: machines come and go, engines fetch weights, the clock jumps.
+
+    availability ─► join, leave ─► VirtualEngine ─┐
+                                                  ├─► machine.step ─► Generate, Abort, Probe, Ended
+    trainer ─► submit, publish ───────────────────┘
+
+The machine is the very one that runs in a manager. What is left out is the network: what an engine sends is
+there at once, and only a machine that vanishes is found out late, when its lease is over.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from rl_agent.pool import events
+from rl_agent.pool.machine import step
+from rl_agent.pool.records import NO_WEIGHTS, EngineOffer, Order, PoolRules, Request, Weights, WeightsReport
+from rl_agent.pool.report import totals_of
+from rl_agent.pool.state import PoolState
+from rl_agent.simulation.engine import VirtualEngine
+from rl_agent.simulation.speeds import EngineSpeed
+
+MODEL = "model"
+BEAT_SHARE = 0.8
+"""Of a lease: between two signs of life of an engine that has nothing to say."""
+JUST_BEFORE_S = 1e-3
+"""The machine hears of tokens before it learns speeds from them and moves requests."""
+LEAVE_S = 1.0
+"""Between the notice and the end of a machine, which its requests have left by then."""
+
+
+@dataclass(slots=True)
+class World:
+    """`at` plans something, `run` lets time pass. What requests gave is counted in chunks of tokens."""
+
+    rules: PoolRules
+    chunk: int
+    on_ended: Callable[[Request], None]
+    now: float = 0.0
+    state: PoolState = field(init=False)
+    engines: dict[str, VirtualEngine] = field(default_factory=dict)
+    """Those that run, oldest first."""
+    machines: deque[str] = field(default_factory=deque)
+    """Names of rented machines that are there, oldest first."""
+    sampled: float = 0.0
+    """By engines that are gone."""
+    machine_s: float = 0.0
+    """Of rented machines that are gone."""
+    _joined: dict[str, float] = field(default_factory=dict)
+    _lengths: dict[str, int] = field(default_factory=dict)
+    _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _numbers: "count[int]" = field(default_factory=count)
+    _wake: float | None = None
+    _measured_at: float = -1.0
+
+    def __post_init__(self) -> None:
+        self.state = PoolState(self.rules)
+        self.tell(events.ModelWanted(MODEL, 0))
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (when, next(self._numbers), what))
+
+    def run(self, until: float) -> None:
+        while self._agenda and self._agenda[0][0] <= until:
+            self.now, _, what = heapq.heappop(self._agenda)
+            what()
+        self.now = until
+
+    # What happens from outside
+
+    def submit(self, order: Order, length: int) -> None:
+        self._lengths[order.request_id] = length
+        self.tell(events.Submitted(order))
+
+    def forget(self, request_ids: tuple[str, ...]) -> None:
+        for request_id in request_ids:
+            del self._lengths[request_id]
+        self.tell(events.Forgotten(request_ids))
+
+    def publish(self, weight_version: int) -> None:
+        """Engines fetch it while they go on; those that share the trainer's devices have it already."""
+        self.tell(events.WeightsWanted(Weights(weight_version, _digest(weight_version), (), "")))
+        for engine in list(self.engines.values()):
+            self._fetch(engine)
+
+    def rent(self, name: str, speed: EngineSpeed) -> None:
+        """A machine that is paid from now on, and whose engine answers when it has started."""
+        self.machines.append(name)
+        self._joined[name] = self.now
+        self.at(self.now + speed.start_s, lambda: self._started(name, speed))
+
+    def lose(self, *, with_notice: bool) -> None:
+        """The oldest machine goes: told before, or from one moment to the next."""
+        name = self.machines.popleft()
+        self.machine_s += self.now - self._joined.pop(name)
+        engine = self.engine_named(name)
+        if engine is None:
+            return
+        engine.send()
+        if with_notice:
+            self.drain(engine)
+        else:
+            self.tell(events.Beat(engine.engine_id))  # its last one was not long ago
+            self._gone(engine)
+
+    def join(self, name: str, speed: EngineSpeed, *, weight_version: int) -> VirtualEngine:
+        """An engine that serves this version from now on."""
+        engine_id = f"{name}#{next(self._numbers)}"
+        engine = VirtualEngine(self, name, engine_id, speed, weight_version, self._length_of)
+        self.engines[engine_id] = engine
+        report = WeightsReport(weight_version, _digest(weight_version)) if weight_version else NO_WEIGHTS
+        self.tell(events.Registered(EngineOffer(engine_id, name, speed.capacity), report))
+        self._beat(engine)
+        self._fetch(engine)
+        return engine
+
+    def drain(self, engine: VirtualEngine) -> None:
+        """Its requests go on elsewhere."""
+        engine.send()
+        self.tell(events.DrainAsked(engine.engine_id, self.now + LEAVE_S, "it is told to leave"))
+        self._gone(engine)
+
+    # What was made of it
+
+    def machine_hours(self) -> float:
+        """Of rented machines, up to now."""
+        return (self.machine_s + sum(self.now - since for since in self._joined.values())) / 3600
+
+    def sampled_tokens(self) -> float:
+        """By all engines, whatever became of it."""
+        running = sum(
+            engine.sampled + sum(min(a.length, engine.count - a.began) for a in engine.attempts.values())
+            for engine in self.engines.values()
+        )
+        return (self.sampled + running) * self.chunk
+
+    def kept_tokens(self) -> int:
+        """That the pool has of requests, whether they have ended or not."""
+        totals = totals_of(self.state, self.now)
+        return totals.useful_tokens * self.chunk
+
+    def prefilled_again_tokens(self) -> int:
+        return totals_of(self.state, self.now).prefilled_again_tokens * self.chunk
+
+    def idle_share(self) -> float:
+        """Of the time in which engines were registered: ready and without a request."""
+        totals = totals_of(self.state, self.now)
+        return totals.idle_s / totals.up_s if totals.up_s else 0.0
+
+    def engine_named(self, name: str) -> VirtualEngine | None:
+        return next((engine for engine in self.engines.values() if engine.name == name), None)
+
+    # The machine and its engines
+
+    def tell(self, event: events.Event) -> None:
+        for command in step(self.state, event, self.now):
+            self._carry_out(command)
+        wake = self.state.wake_at()
+        if wake is not None and (self._wake is None or wake < self._wake):
+            self._wake = wake
+            self.at(max(wake, self.now), lambda: self._tick(wake))
+        if self.state.is_measuring and self._measured_at != self.state.measured_at:
+            self._measured_at = self.state.measured_at
+            self.at(self._measured_at + self.rules.rebalance_interval_s - JUST_BEFORE_S, self._send_all)
+
+    def _tick(self, due: float) -> None:
+        if self._wake == due:
+            self._wake = None
+            self.tell(events.Tick())
+
+    def _carry_out(self, command: events.Command) -> None:
+        if isinstance(command, events.Generate):
+            engine = self.engines.get(command.engine_id)
+            if engine is not None:
+                engine.begin(self.state.requests[command.request_id], command.attempt)
+        elif isinstance(command, events.Abort):
+            engine = self.engines.get(command.engine_id)
+            if engine is not None:
+                engine.abort((command.request_id, command.attempt))
+        elif isinstance(command, events.Probe):
+            self.at(self.now, lambda: self._answer(command.engine_id))
+        elif isinstance(command, events.Ended):
+            request = self.state.requests[command.request_id]
+            self.at(self.now, lambda: self.on_ended(request))
+
+    def _answer(self, engine_id: str) -> None:
+        if engine_id in self.engines:
+            self.tell(events.Probed(engine_id, MODEL, 0))
+        else:
+            self.tell(events.ProbeFailed(engine_id, "does not answer"))
+
+    def _started(self, name: str, speed: EngineSpeed) -> None:
+        if name in self._joined:
+            self.join(name, speed, weight_version=0)
+
+    def _fetch(self, engine: VirtualEngine) -> None:
+        wanted = self.state.weights
+        if wanted is None or engine.weight_version >= wanted.weight_version or not engine.is_alive:
+            return
+        self.at(self.now + engine.speed.fetch_s, lambda: self._load(engine, wanted.weight_version))
+
+    def _load(self, engine: VirtualEngine, weight_version: int) -> None:
+        if not engine.is_alive or engine.weight_version >= weight_version:
+            return
+        engine.send()
+        engine.stall(engine.speed.pause_s)
+        self.at(self.now + engine.speed.pause_s, lambda: self._loaded(engine, weight_version))
+
+    def _loaded(self, engine: VirtualEngine, weight_version: int) -> None:
+        if engine.is_alive and engine.weight_version < weight_version:
+            engine.send()
+            engine.report(weight_version, _digest(weight_version))
+            self._fetch(engine)
+
+    def _gone(self, engine: VirtualEngine) -> None:
+        engine.end()
+        self.sampled += engine.sampled
+        del self.engines[engine.engine_id]
+
+    def _beat(self, engine: VirtualEngine) -> None:
+        if engine.is_alive:
+            self.tell(events.Beat(engine.engine_id))
+            self.at(self.now + BEAT_SHARE * self.rules.lease_s, lambda: self._beat(engine))
+
+    def _send_all(self) -> None:
+        for engine in list(self.engines.values()):
+            engine.send()
+
+    def _length_of(self, request: Request) -> int:
+        return self._lengths[request.request_id]
+
+
+def _digest(weight_version: int) -> str:
+    return f"version-{weight_version}"
