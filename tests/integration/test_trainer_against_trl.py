@@ -16,6 +16,7 @@ from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer_ranks import single_rank
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, loss_settings
+from tests.integration.trl_import import import_trl
 
 pytestmark = pytest.mark.extended
 
@@ -130,27 +131,21 @@ def trls(folder, groups: list[Group], ours_: dict, changes: dict) -> tuple[float
 
 
 def make_trl_trainer(folder, model, changes: dict):
+    trl = import_trl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from datasets import Dataset
         from transformers import AutoTokenizer
-        from trl import import_utils
-
-        # It asks an older transformers, whose answer was a bool, and an older vLLM: leave all extras out.
-        for name in vars(import_utils):
-            if name.startswith("_") and name.endswith("_available"):
-                setattr(import_utils, name, False)
-        from trl import GRPOConfig, GRPOTrainer
 
         model.warnings_issued = {}  # it expects what that transformers gave every model
         settings = {"output_dir": str(folder / "trl"), "per_device_train_batch_size": 4, "num_generations": 4}
         settings |= {"use_cpu": True, "bf16": False, "report_to": "none", "epsilon": 0.2}
         settings |= {"gradient_checkpointing": False, "disable_dropout": True} | changes
         settings["beta"] = 0.0  # anything else makes it load a reference model from the hub
-        trainer = GRPOTrainer(
+        trainer = trl.GRPOTrainer(
             model,
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            args=GRPOConfig(**settings),
+            args=trl.GRPOConfig(**settings),
             train_dataset=Dataset.from_list([{"prompt": "1"}] * 4),
             processing_class=AutoTokenizer.from_pretrained(folder / "model", padding_side="left"),
         )
