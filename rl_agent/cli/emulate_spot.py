@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 SUMMARY = "start and take away pool workers by a trace of spot machines, or by a fixed schedule"
 EXAMPLE = """examples:
   bash scripts/emulate_spot.sh --trace trace.csv --time-scale 0.1 -- --manager http://10.0.0.1:5000 --gpus 0
+  bash scripts/emulate_spot.sh --gpus-each 2 -- --manager http://10.0.0.1:5000 --token-file pool.token
   python -m rl_agent.cli emulate-spot --time-scale 0.01 --until-s 14400 -- --model model.pt
 
 A trace is CSV, `time_s,change[,how]`: `600,+1` or `1200,-1,notice`; without `how` a machine is killed.
 Without a trace: one more every 1800 s up to four, then the oldest is taken and one comes again.
-What follows `--` are the arguments of every worker (join-pool).
+What follows `--` are the arguments of every worker (join-pool). With --gpus-each each has GPUs of its own.
 """
 STOP_TIMEOUT_S = 40.0
 
@@ -40,10 +41,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--trace", type=Path, help="CSV file; default: the fixed schedule")
     parser.add_argument("--time-scale", type=float, default=1.0, help="0.1: ten times as fast")
     parser.add_argument("--until-s", type=float, help="stop at this time of the trace; default: its end")
+    parser.add_argument(
+        "--gpus-each", type=int, metavar="N", help="N GPUs for each worker, the first that no other has"
+    )
     parser.add_argument("worker", nargs="*", metavar="-- ARGUMENTS", help="of every worker")
     options = parser.parse_args(argv)
     if not options.time_scale > 0:
         raise UsageError(f"--time-scale {options.time_scale}: expected a number above 0")
+    if options.gpus_each is not None and options.gpus_each < 1:
+        raise UsageError(f"--gpus-each {options.gpus_each}: at least 1")
 
     from rl_agent.pool.spot import read_trace, step_schedule
 
@@ -56,7 +62,7 @@ def main(argv: list[str]) -> int:
     else:
         changes = step_schedule()
     until_s = options.until_s if options.until_s is not None else float("inf")
-    machines = Machines(options.worker)
+    machines = Machines(options.worker, options.gpus_each)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         _replay(itertools.takewhile(lambda c: c.at_s <= until_s, changes), machines, options.time_scale)
@@ -83,8 +89,11 @@ def _interrupt(number: int, frame: object) -> None:
 class Machines:
     """The workers that run, oldest first; each leads a process group of its own."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], gpus_each: int | None = None) -> None:
         self._arguments = arguments
+        self._gpus_each = gpus_each
+        self._place_of: dict[int, int] = {}
+        """Process of a worker to the number of its share of the GPUs."""
         self._running: deque[subprocess.Popen[bytes]] = deque()
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._started = time.monotonic()
@@ -96,9 +105,20 @@ class Machines:
 
     def join(self) -> None:
         command = [sys.executable, "-m", "rl_agent.cli", "join-pool", *self._arguments]
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        alive = [worker.pid for worker in (*self._running, *self._leaving) if worker.poll() is None]
+        place = free_place({self._place_of[pid] for pid in alive})
+        worker = subprocess.Popen(
+            [*command, *self._gpus(place)], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._place_of[worker.pid] = place
         self._running.append(worker)
         self._say(f"+1: worker {worker.pid}; {len(self._running)} run")
+
+    def _gpus(self, place: int) -> list[str]:
+        if self._gpus_each is None:
+            return []
+        first = place * self._gpus_each
+        return ["--gpus", ",".join(map(str, range(first, first + self._gpus_each)))]
 
     def take_oldest(self, *, with_notice: bool) -> None:
         if not self._running:
@@ -124,6 +144,11 @@ class Machines:
 
     def _say(self, words: str) -> None:
         print(f"[{time.monotonic() - self._started:7.0f} s] {words}", file=sys.stderr, flush=True)
+
+
+def free_place(taken: set[int]) -> int:
+    """The first number that is not taken."""
+    return next(number for number in itertools.count() if number not in taken)
 
 
 def _signal(worker: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
