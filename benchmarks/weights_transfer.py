@@ -11,8 +11,9 @@ Sender and receiver are processes of their own; the versions lie in /dev/shm, tw
     transfer       the same, into the memory of a collected version, as with all but the first few
     mooncake       the same as `transfer`, the bytes by Mooncake's engine over TCP, where it can be imported
 
-Claim: at least 80 % of iperf3, or of plain sockets where there is no iperf3. `processor`: time of the
-receiving process, user and system, which other work on the machine changes less than the rates.
+Claim: at least 80 % of iperf3, or of plain sockets where there is no iperf3. `processor`: time of both
+processes, user and system, which other work on the machine changes less than the rates; all cores divided by
+it are what the machine could do if nothing ever waited.
 """
 
 import argparse
@@ -30,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -127,17 +129,31 @@ def serve_plain(path: Path, piece_bytes: int, pipe: Connection) -> None:
     pipe.recv()
 
 
+@dataclass(frozen=True)
+class Peer:
+    """A process that sends."""
+
+    address: tuple[str, int]
+    pid: int
+
+
 @contextmanager
-def process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[str, int]]:
+def process(target: Callable[..., None], *arguments: object) -> Iterator[Peer]:
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
     child = context.Process(target=target, args=(*arguments, far), daemon=True)
     child.start()
     try:
-        yield near.recv()
+        yield Peer(near.recv(), child.pid or 0)
     finally:
         near.send(None)
         child.join(30)
+
+
+def processor_s(peer: Peer) -> float:
+    """Of this process and the other so far, user and system."""
+    fields = Path(f"/proc/{peer.pid}/stat").read_text().rpartition(")")[2].split()
+    return time.process_time() + sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def transfer(
@@ -201,14 +217,16 @@ def copy(path: Path, target: Path) -> float:
     return took_s
 
 
-def iperf3(streams: int) -> float | None:
-    """Bytes a second that arrived, or None if the program is not installed."""
+def iperf3(streams: int) -> tuple[float, float] | None:
+    """Bytes a second that arrived, and processor seconds a byte; None if the program is not installed."""
     if shutil.which("iperf3") is None:
         return None
     for _ in range(3):  # on a busy machine it now and then breaks a test off
         result = run_iperf3(streams)
         if "sum_received" in result.get("end", {}):
-            return result["end"]["sum_received"]["bits_per_second"] / 8
+            received, used = result["end"]["sum_received"], result["end"]["cpu_utilization_percent"]
+            rate = received["bits_per_second"] / 8
+            return rate, (used["host_total"] + used["remote_total"]) / 100 / rate
     raise SystemExit(f"iperf3: {result.get('error', result)}")
 
 
@@ -250,7 +268,7 @@ def main() -> None:
         rates: dict[str, list[float]] = {
             name: [] for name in ("memcpy", "iperf3", "plain sockets", "first", "transfer", "mooncake")
         }
-        processor: dict[str, list[float]] = {name: [] for name in list(rates)[2:]}
+        processor: dict[str, list[float]] = {name: [] for name in list(rates)[1:]}
         with (
             process(serve, sender_root, args.streams) as real,
             process(serve_plain, file, piece_bytes) as plain,
@@ -259,17 +277,20 @@ def main() -> None:
                 rates["memcpy"].append(size_bytes / copy(file, Path(folder, "copy")))
                 limit = iperf3(args.streams)
                 if limit is not None:
-                    rates["iperf3"].append(limit)
-                began_s = time.process_time()
-                took_s = transfer_plain(plain, size_bytes, piece_bytes, args.streams)
+                    rates["iperf3"].append(limit[0])
+                    processor["iperf3"].append(limit[1] * size_bytes)
+                began_s = processor_s(plain)
+                took_s = transfer_plain(plain.address, size_bytes, piece_bytes, args.streams)
                 rates["plain sockets"].append(size_bytes / took_s)
-                processor["plain sockets"].append(time.process_time() - began_s)
+                processor["plain sockets"].append(processor_s(plain) - began_s)
                 for name in ("first", "transfer", "mooncake")[: 3 if transfer_engine() else 2]:
-                    began_s = time.process_time()
+                    began_s = processor_s(real)
                     is_mooncake = name == "mooncake"
-                    took_s = transfer(receiver_root, real, announced, args.streams, by_engine=is_mooncake)
+                    took_s = transfer(
+                        receiver_root, real.address, announced, args.streams, by_engine=is_mooncake
+                    )
                     rates[name].append(size_bytes / took_s)
-                    processor[name].append(time.process_time() - began_s)
+                    processor[name].append(processor_s(real) - began_s)
                 shutil.rmtree(receiver_root)
     medians = {name: statistics.median(some) for name, some in rates.items() if some}
     spent_s = {name: statistics.median(some) for name, some in processor.items() if some}

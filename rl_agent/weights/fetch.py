@@ -81,6 +81,8 @@ class BlobWanted:
     blob: Blob
     write: Callable[[int, memoryview], None]
     """Takes verified bytes and where they start; called by several threads."""
+    place: Callable[[int, int], memoryview | None]
+    """Where bytes from start to end may be received right away, before they are verified; None: nowhere."""
 
 
 def fetch_blob(
@@ -238,15 +240,20 @@ class _Worker:
     def _read(self, connection: Connection, index: int) -> None:
         wanted = self._wanted
         start, end = wanted.blob.range_of(index)
-        if self._buffer is None:  # read and verified here, while the processor's cache has it
-            self._buffer = memoryview(bytearray(wanted.blob.piece_bytes))
-        target = self._buffer[: end - start]
+        place = wanted.place(start, end)
+        target = self._own_buffer()[: end - start] if place is None else place
         connection.read_piece(
             wanted.weight_version, wanted.name, index, start, target, self._piece_deadline()
         )
         if digest(target) != wanted.blob.digests[index]:
             self._report.wrong_pieces += 1
             raise WeightsError(f"piece {index} does not match its digest")
-        wanted.write(start, target)
+        if place is None:
+            wanted.write(start, target)
         self._report.pieces += 1
         self._report.size_bytes += end - start
+
+    def _own_buffer(self) -> memoryview:
+        if self._buffer is None:  # read and verified here, while the processor's cache has it
+            self._buffer = memoryview(bytearray(self._wanted.blob.piece_bytes))
+        return self._buffer

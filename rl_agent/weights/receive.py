@@ -174,7 +174,7 @@ class Receiver:
                 transfer.report.resumed_bytes += end - start
                 pieces.add(index)
         with self._shelf.partial(manifest, name, file.path, pieces):
-            transfer.fetch(BlobWanted(manifest.weight_version, name, blob, file.write), pieces)
+            transfer.fetch(BlobWanted(manifest.weight_version, name, blob, file.write, file.place), pieces)
 
 
 class _WrongResult(Exception):

@@ -27,7 +27,7 @@ from rl_agent.weights.channel import Channel, accept, shut
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import dump_manifest
 from rl_agent.weights.pieces import text_to_bits
-from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import Place
 from rl_agent.weights.throttle import Throttle
 
@@ -182,7 +182,7 @@ class WeightServer:
                 if index not in offer.pieces:
                     raise WeightsError(f"has no verified piece {index} of version {weight_version}")
                 start, end = offer.blob.range_of(index)
-                return {"size_bytes": end - start}, partial(self._send, offer.descriptor, start, end)
+                return {"size_bytes": end - start}, partial(self._send, offer, start, end)
             case {"op": "place", "version": int(weight_version), "blob": str(blob)}:
                 return asdict(self._place(weight_version, blob)), None
         raise WeightsError("cannot understand the request")
@@ -193,13 +193,17 @@ class WeightServer:
                 raise WeightsError(f"gives version {weight_version} over this connection alone")
             return self._memory.place(weight_version, blob, offer.descriptor, self._shelf.versions())
 
-    def _send(self, descriptor: int, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
+    def _send(self, offer: Offer, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
+        view = offer.view if channel.is_on_this_host else None
         slice_bytes = _THROTTLED_BYTES if self._throttle.is_on else end - start
         while start < end:
             size_bytes = min(slice_bytes, end - start)
             if self._stopping.wait(self._throttle.take(size_bytes)):
                 raise WeightsError("the sender is stopping")
-            channel.send_file(descriptor, start, size_bytes, deadline)
+            if view is None:
+                channel.send_file(offer.descriptor, start, size_bytes, deadline)
+            else:
+                channel.send_memory(view[start : start + size_bytes], deadline)
             start += size_bytes
             with self._lock:
                 self._sent_bytes += size_bytes

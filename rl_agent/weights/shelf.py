@@ -22,6 +22,8 @@ class Offer:
     blob: Blob
     pieces: PieceSet
     descriptor: int
+    view: memoryview | None
+    """Of a version that is complete; None where there is no mapping."""
 
 
 class Shelf:
@@ -70,25 +72,26 @@ class Shelf:
     @contextmanager
     def open(self, weight_version: int, name: BlobName) -> Iterator[Offer]:
         """Raises WeightsError if the blob is not here."""
-        path, blob, pieces = self._find(weight_version, name)
+        path, blob, pieces, view = self._find(weight_version, name)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise WeightsError(f"has no {name} blob of version {weight_version} any more") from error
         try:
-            yield Offer(blob, pieces, descriptor)
+            yield Offer(blob, pieces, descriptor, view)
         finally:
             os.close(descriptor)
 
-    def _find(self, weight_version: int, name: BlobName) -> tuple[Path, Blob, PieceSet]:
+    def _find(self, weight_version: int, name: BlobName) -> tuple[Path, Blob, PieceSet, memoryview | None]:
         if weight_version in self._store.versions:
             with self._store.hold(weight_version) as snapshot:
                 blob = blob_of(snapshot.manifest, name)
-                return snapshot.path(name), blob, self._complete_set(weight_version, name, blob)
+                view = snapshot.view(name) if blob.size_bytes else None
+                return snapshot.path(name), blob, self._complete_set(weight_version, name, blob), view
         with self._lock:
             if (weight_version, name) in self._partial:
                 manifest, path, pieces = self._partial[weight_version, name]
-                return path, blob_of(manifest, name), pieces
+                return path, blob_of(manifest, name), pieces, None
         raise WeightsError(f"has no {name} blob of version {weight_version}")
 
     def _complete_set(self, weight_version: int, name: BlobName, blob: Blob) -> PieceSet:

@@ -9,6 +9,7 @@ collected when nobody in the writing process holds them; a reader elsewhere that
 bytes, as files do. A draft survives its writer: what it holds counts only as far as it matches the digests.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -31,6 +32,7 @@ SPARE = "spare.bin"
 FULL = "full"
 DELTA = "delta"
 
+_MADV_POPULATE_READ = 22  # of Linux 5.14 on, without a name in Python; reading maps sixteen pages at once
 _VERSION = re.compile(r"^version-(\d{6,})$")
 
 
@@ -47,12 +49,21 @@ def map_file(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
+def is_memory(path: Path) -> bool:
+    """Whether a file lies in memory, where one that has its pages can always be written to."""
+    device = path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with Path("/proc/self/mountinfo").open(encoding="utf-8") as mounts:
+        return any(words[2] == number and "tmpfs" in words for words in map(str.split, mounts))
+
+
 class Snapshot:
     """A published version."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._views: dict[str, memoryview] = {}
 
     @property
     def weight_version(self) -> int:
@@ -63,6 +74,13 @@ class Snapshot:
 
     def map(self, blob: str) -> memoryview:
         return map_file(self.path(blob))
+
+    def view(self, blob: str) -> memoryview:
+        """Its bytes to read only, in a mapping that all who ask share; it goes with the version."""
+        if blob not in self._views:
+            with self.path(blob).open("rb") as file:
+                self._views[blob] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return self._views[blob]
 
 
 class Draft:
@@ -90,8 +108,8 @@ class Draft:
 class DraftFile:
     """A file that is written at any place by several threads.
 
-    Bytes are written by system call rather than through a mapping: new pages then cost half as much, and a
-    full device is an error rather than the death of the process.
+    New pages are written by system call rather than through a mapping: they then cost half as much, and a
+    full device is an error rather than the death of the process. Memory that is there is written in place.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -105,6 +123,8 @@ class DraftFile:
             path.unlink()
             raise WeightsError(_no_room(path, size_bytes))
         os.ftruncate(self._descriptor, size_bytes)
+        is_whole = 512 * os.fstat(self._descriptor).st_blocks >= size_bytes > 0
+        self._memory = mmap.mmap(self._descriptor, size_bytes) if is_whole and is_memory(path) else None
 
     def write(self, start: int, content: memoryview | bytes) -> None:
         view = memoryview(content)
@@ -120,6 +140,15 @@ class DraftFile:
     def map(self) -> memoryview:
         """The bytes to read, with what is written later."""
         return map_file(self.path)
+
+    def place(self, start: int, end: int) -> memoryview | None:
+        """These bytes to write into, a copy less than `write`; None where that may fail or does not pay."""
+        if self._memory is None:
+            return None
+        page = start - start % mmap.PAGESIZE
+        with contextlib.suppress(OSError):  # an older kernel: pages come one at a time, as they are used
+            self._memory.madvise(_MADV_POPULATE_READ, page, end - page)
+        return memoryview(self._memory)[start:end]
 
     def close(self) -> None:
         self._closing()

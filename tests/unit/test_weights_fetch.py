@@ -63,6 +63,10 @@ class FakeConnection:
             target[0] ^= 1
 
 
+def nowhere(start, end):
+    return None
+
+
 def fetch(*sources, stop=None, timeout_s=30.0, **settings):
     written = bytearray(1000)
 
@@ -72,7 +76,7 @@ def fetch(*sources, stop=None, timeout_s=30.0, **settings):
     pieces = PieceSet(10)
     try:
         fetch_blob(
-            BlobWanted(1, "full", BLOB, write),
+            BlobWanted(1, "full", BLOB, write, nowhere),
             pieces,
             sources,
             with_fetch(streams_per_source=1, **settings),
@@ -123,7 +127,7 @@ def test_what_cannot_be_written_is_an_error_and_not_a_hang():
 
     with pytest.raises(MemoryError):
         fetch_blob(
-            BlobWanted(1, "full", BLOB, full),
+            BlobWanted(1, "full", BLOB, full, nowhere),
             PieceSet(10),
             [FakeSource()],
             with_fetch(),

@@ -1,0 +1,80 @@
+"""Versions in memory: what is collected is written into again, at both ends, and in place while it comes."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.sources import StateDict
+from rl_agent.weights.store import FULL, is_memory
+from tests.unit.weight_versions import open_store, random_state, settings
+from tests.weight_transfers import Link, announced, host, receive, source_at, with_fetch
+
+SHARED_MEMORY = Path("/dev/shm")
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not SHARED_MEMORY.is_dir() or not is_memory(SHARED_MEMORY), reason="no /dev/shm"),
+]
+
+ROWS = 20_000
+FETCH = with_fetch(max_wrong_pieces=1000, retries=1000)
+
+
+@pytest.fixture
+def hosts():
+    """A sender and a receiver that keep one version each."""
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as root:
+        one, other = (open_store(Path(root, name), keep_versions=1) for name in ("sender", "receiver"))
+        with host(one) as sender, host(other, fetch=FETCH) as receiver:
+            yield sender, receiver
+
+
+def publish(sender, version):
+    state = StateDict.of(random_state(version, rows=ROWS))
+    return Publisher(sender.store, settings("never")).publish(version, state)
+
+
+def test_the_third_version_is_received_into_the_memory_of_the_first(hosts):
+    sender, receiver = hosts
+    inodes = []
+    for version in (1, 2, 3, 4):
+        sent = publish(sender, version)
+        got, _ = receive(receiver, announced(sent), [sender.source])
+        assert got.map(FULL) == sent.map(FULL)
+        inodes.append((sent.path(FULL).stat().st_ino, got.path(FULL).stat().st_ino))
+    assert inodes[2:] == inodes[:2]
+    assert inodes[0] != inodes[1]
+
+
+def test_wrong_bytes_that_were_received_in_place_are_replaced(hosts):
+    sender, receiver = hosts
+    for version in (1, 2):
+        receive(receiver, announced(publish(sender, version)), [sender.source])
+    sent = publish(sender, 3)
+
+    left = [8]
+
+    def flip(_, content, passed):
+        """In the middle of what is too long to be a frame."""
+        if passed < 100_000 or len(content) < 3000 or not left[0]:
+            return content
+        left[0] -= 1
+        middle = len(content) // 2
+        return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+    with Link(sender.server.address, flip) as link:
+        got, report = receive(receiver, announced(sent), [source_at(link.address)])
+    assert sum(source.wrong_pieces for source in report.by_source.values()) > 0
+    assert got.map(FULL) == sent.map(FULL)
+
+
+def test_memory_that_is_read_is_not_written_into(hosts):
+    sender, receiver = hosts
+    got, _ = receive(receiver, announced(publish(sender, 1)), [sender.source])
+    read = got.map(FULL)
+    before = bytes(read)
+    for version in (2, 3, 4):
+        receive(receiver, announced(publish(sender, version)), [sender.source])
+    assert bytes(read) == before
