@@ -113,6 +113,9 @@ class VllmServer:
         digest = snapshot.manifest.digest
         arguments = [str(snapshot.folder.parent), snapshot.weight_version, digest]
         results = await self._call(LOAD, arguments)
+        for result in results:
+            if isinstance(result, dict) and "error" in result:
+                raise WeightsError(f"{self._url}: {result['error']}")
         if not results or any(
             not isinstance(result, dict) or result.get("digest") != digest for result in results
         ):

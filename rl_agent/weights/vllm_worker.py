@@ -8,6 +8,7 @@ tensor parallelism works; beyond the version itself, memory is needed for one la
 Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 to 0.32 have.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Shapes = dict[str, tuple[int, ...]]
 
+_log = logging.getLogger(__name__)
 _HEAD = "lm_head.weight"
 """May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
 _PART_VALUES = 2**22
@@ -40,10 +42,20 @@ class WeightsWorker:
     _rl_agent_held: int | None = AS_STARTED
 
     def rl_agent_load_weights(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
-        """Serve a version from the next step on. The engine must be paused.
+        """Serve a version from the next step on, or say why not as `error`. The engine must be paused.
 
-        Raises WeightsError, and leaves the model as it is, if the version there is not the announced one or
-        not one of this model. An error from the loader itself leaves the model torn.
+        Never raises: vLLM passes on the first worker's exception and leaves the answers of the others in
+        their queues, where the next call would take them for its own.
+        """
+        try:
+            return self._rl_agent_load(root, weight_version, digest)
+        except Exception as error:  # the model's own loader may raise anything
+            _log.exception("weight version %d cannot be loaded", weight_version)
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _rl_agent_load(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
+        """Raises WeightsError, and leaves the model as it is, if the version there is not the announced one,
+        or not one of this model. An error from the loader itself leaves the model torn.
         """
         began = time.monotonic()
         snapshot = open_snapshot(Path(root), weight_version)

@@ -17,8 +17,9 @@ from tests.unit.weight_versions import publish_steps, state_of
 class FakeServer:
     """Answers vLLM's routes; `failing` names the (route, version) pairs that do not work."""
 
-    def __init__(self, failing=(), missing=()):
+    def __init__(self, failing=(), missing=(), refused=None):
         self.failing = set(failing)
+        self.refused = refused
         self.missing = missing
         self.calls = []
         self.is_paused = False
@@ -39,6 +40,9 @@ class FakeServer:
         if request.path == "/collective_rpc":
             self.weight_version = version
             digest = body["args"][2]
+            if version == self.refused:  # by one of two workers
+                loaded = {"digest": digest, "load_s": 0.1, "fingerprint": "f"}
+                return web.json_response({"results": [loaded, {"error": "WeightsError: broken"}]})
             return web.json_response({"results": [{"digest": digest, "load_s": 0.1, "fingerprint": "f"}]})
         if request.path == "/reset_prefix_cache":
             return web.json_response({"success": True})
@@ -107,6 +111,14 @@ def test_a_version_that_cannot_be_loaded_leaves_the_one_before_serving(store, br
     assert server.weight_version == (1 if broken[0] == "/collective_rpc" else 0)
 
 
+def test_a_version_that_one_of_the_workers_does_not_load_leaves_the_one_before_serving_in_all(store):
+    server = FakeServer(refused=2)
+    with pytest.raises(WeightsError, match="broken") as caught:
+        asyncio.run(load(server, store, 2, 1))
+    assert not isinstance(caught.value, TornEngine)
+    assert (server.weight_version, server.is_paused) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("failing", "previous"),
     [
@@ -138,6 +150,19 @@ class FakeWorker(WeightsWorker):
         return self.loaded.items()
 
 
+def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_version(store, tmp_path):
+    worker = FakeWorker(tmp_path)
+
+    def fail(weights_iterator):
+        raise RuntimeError("no such parameter")
+
+    worker.reload_weights = fail
+    with store.hold(2) as two:
+        answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+    assert answer == {"error": "RuntimeError: no such parameter"}
+    assert worker.rl_agent_held() == {"weight_version": None}
+
+
 def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
     worker = FakeWorker(tmp_path / "not a folder")
     with store.hold(2) as snapshot:
@@ -156,12 +181,12 @@ def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_it
         worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
     before = worker.rl_agent_fingerprint()
     other = Publisher(store, settings()).publish(3, StateDict.of({"norm.weight": torch.ones(7)}))
-    with pytest.raises(WeightsError, match="is of another model"):
-        worker.rl_agent_load_weights(str(store.root), 3, other.manifest.digest)
-    with pytest.raises(WeightsError, match="not the announced version"):
-        worker.rl_agent_load_weights(str(store.root), 2, "0" * 64)
-    with pytest.raises(WeightsError, match="is not a weight version"):
-        worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)
+    assert (
+        "is of another model"
+        in worker.rl_agent_load_weights(str(store.root), 3, other.manifest.digest)["error"]
+    )
+    assert "not the announced version" in worker.rl_agent_load_weights(str(store.root), 2, "0" * 64)["error"]
+    assert "is not a weight version" in worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)["error"]
     assert worker.rl_agent_fingerprint() == before
 
 
@@ -185,8 +210,8 @@ def test_a_head_that_the_checkpoint_left_out_is_taken_only_if_it_is_the_embeddin
             worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)
             assert torch.equal(worker.loaded["lm_head.weight"], embedding)
             return
-        with pytest.raises(WeightsError, match=r"lm_head.weight is missing, new or of another shape"):
-            worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)
+        refusal = worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)["error"]
+        assert "lm_head.weight is missing, new or of another shape" in refusal
 
 
 def test_a_fingerprint_sees_any_changed_bit_and_any_swap_but_no_order_of_names():
