@@ -223,7 +223,7 @@ GRPO_UPDATE = Chapter(
         ("cost", "$", "of trainer and engines"),
         ("cost_per_million_tokens", "$", "over the tokens trained on"),
         ("window_s", "s", "in which an engine on the trainer's devices generated (`trainer.placement`)"),
-        ("after_window_waiting_s", "s", "without a group to train on, when that engine had its turn"),
+        ("after_window_waiting_s", "s", "without a group to train on, after that engine's turn"),
         ("publish_s", "s", "to put the version where engines fetch it"),
         ("model_s", "s", "to put it at `model.pt`, where it was due"),
     ),

@@ -26,7 +26,7 @@ from rl_agent.pool import of_run
 from rl_agent.pool.settings import is_loopback
 from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
-from rl_agent.trainer.states import STATE, newest_served, saved_steps
+from rl_agent.trainer.states import STATE, newest_served, next_number, saved_steps
 from rl_agent.update import versions
 from rl_agent.update.weights import local_folder
 from rl_agent.weights.settings import base_folder
@@ -129,7 +129,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             served=served_name,
             engines_model=earlier.engines_model if earlier is not None else served_name,
             engines_version=earlier.engines_version if earlier is not None else model.weight_version,
-            next_version=versions.next_version(paths),
+            next_version=next_number(paths),
             manager=manager,
             manager_token_env_var=config.pool.token_env_var,
             manager_tls_ca=of_run.tls_ca(plan),

@@ -5,7 +5,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.files import write_whole
+from rl_agent.paths import RunPaths
+from rl_agent.update import versions
+
 STATE = "state.json"
+PUBLISHED = "published"
 _STEP = re.compile(r"^step-(\d+)$")
 
 
@@ -24,6 +29,24 @@ def newest_served(folder: Path) -> str | None:
         return None
     state = json.loads((steps[max(steps)] / STATE).read_bytes())
     return str(state["served"])
+
+
+def note_published(streaming: Path, weight_version: int) -> None:
+    """Engines are about to be told of this version; durable, so that its number is not used again."""
+    streaming.mkdir(parents=True, exist_ok=True)
+    write_whole(streaming / PUBLISHED, f"{max(weight_version, _published(streaming))}\n")
+
+
+def next_number(paths: RunPaths) -> int:
+    """No version before it is free: neither one of a model nor one that only engines were told of."""
+    return max(versions.next_version(paths), _published(paths.streaming) + 1)
+
+
+def _published(streaming: Path) -> int:
+    try:
+        return int((streaming / PUBLISHED).read_text())
+    except FileNotFoundError:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.promote import Made, promote
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.sharing import SharedDevices, read_status
-from rl_agent.trainer.states import StreamProgress
+from rl_agent.trainer.states import StreamProgress, note_published
 from rl_agent.trainer.trainer import Trainer
 
 
@@ -91,7 +91,9 @@ class Stream:
         trainer, run = self._trainer, self._run
         if trainer.version > run.engines_version:
             began = time.monotonic()
+            self._note(trainer.version)
             trainer.version = feed.publish(trainer.version, self._policy)
+            self._note(trainer.version)
             published_s = time.monotonic() - began
             numbers = trainer.iteration_numbers()
             if self._is_model_due():
@@ -104,6 +106,10 @@ class Stream:
         if self._ranks.rank == 0:
             progress = StreamProgress(os.getpid(), trainer.iteration, trainer.version)
             write_whole(run.progress, json.dumps(asdict(progress)))
+
+    def _note(self, weight_version: int) -> None:
+        if self._ranks.rank == 0:
+            note_published(self._settings.output, weight_version)
 
     def _record(self, numbers: dict[str, float]) -> None:
         """The iteration's line of the metrics; none where this process has made no step of it."""

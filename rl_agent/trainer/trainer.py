@@ -86,8 +86,8 @@ class Trainer:
             settings.checkpoint,
             settings.lora,
         )
-        self._saved: tuple[int, int] = (0, 0)
-        """Steps and iterations in the newest checkpoint."""
+        self._saved = (0, 0, self.version)
+        """Steps, iterations and version in the newest checkpoint."""
         self._waiting_s = 0.0
         self._meter = meter
         self._speedometer = Speedometer(
@@ -116,7 +116,7 @@ class Trainer:
         if progress is not None:
             self._intake.restore(progress.consumed, progress.buffered)
             self.version, self.iteration = progress.version, progress.iteration
-            self._saved = (progress.steps, progress.iteration)
+            self._saved = (progress.steps, progress.iteration, progress.version)
             self._say(f"going on after step {progress.steps}")
 
     def replay(self, source: GroupSource) -> int:
@@ -156,10 +156,10 @@ class Trainer:
 
     def save(self) -> None:
         """Make what was reached durable, unless it is."""
-        if self._saved == (self.steps, self.iteration):
+        if self._saved == (self.steps, self.iteration, self.version):
             return
         intake = self._intake
-        self._saved = (self.steps, self.iteration)
+        self._saved = (self.steps, self.iteration, self.version)
         self._checkpoints.save(
             Progress(
                 steps=self.steps,

@@ -10,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rl_agent.files import remove
 from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
+from rl_agent.trainer.states import next_number
 from rl_agent.update import versions
 from rl_agent.weights.receive import Announcement
 from rl_agent.weights.sources import tensor_at
@@ -183,6 +185,27 @@ def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, t
         told.heard.clear()
         told.wait_for(1)  # and again, for one that was restarted
         assert trainer.end() == [143]
+
+
+@pytest.mark.extended
+def test_a_run_that_was_killed_between_two_models_uses_no_number_for_other_weights(base, tmp_path):
+    """Nothing of the first life is left but what engines have sampled with its version 1."""
+    rollout, digests = Rollout(tmp_path), []
+    rollout.whole(1, version=0)
+    for life in (1, 2):
+        with manager() as told:
+            settings = stream_settings(tmp_path, base, told.url)
+            often = settings.checkpoint.model_copy(update={"every": 3, "every_steps": 99})
+            rate = settings.optimizer.model_copy(update={"learning_rate": 1e-3 * life})
+            stream = settings.stream.model_copy(update={"next_version": next_number(RunPaths(tmp_path))})
+            changes = {"checkpoint": often, "optimizer": rate, "stream": stream}
+            trainer = Trainer(settings.model_copy(update=changes))
+            number = trainer.wait_for_iteration(1).weight_version
+            assert told.newest()["weight_version"] == number == life
+            digests.append(told.newest()["digest"])
+            assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
+        remove(settings.stream.store)
+    assert digests[0] != digests[1]
 
 
 def again(settings, paths: RunPaths):

@@ -10,7 +10,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.trainer.launch import settings_file, trainer_command, trainer_environment, write_settings
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.states import STATE
+from rl_agent.trainer.states import STATE, note_published
 from rl_agent.update import versions
 from tests.integration.tiny_model import make_plan
 from tests.unit.safetensors_files import write_model
@@ -113,6 +113,17 @@ def test_the_pool_s_token_reaches_the_trainer_whichever_way_it_was_given(plan, t
     pool = plan.config.pool.model_copy(update={"token_file": tmp_path / "token"})
     given = plan.model_copy(update={"config": plan.config.model_copy(update={"pool": pool})})
     assert trainer_environment(given, {})[pool.token_env_var] == "secret"
+
+
+def test_a_number_that_engines_were_told_of_is_not_used_again_though_no_model_has_it(plan):
+    """As with checkpoint.every=3: versions 2 and 3 were published, and model.pt is still the first."""
+    model(plan, 1, previous=None)
+    own_checkpoint(plan, 7, served="version-000001")
+    assert settings_of(plan).stream.next_version == 2
+    note_published(plan.paths.streaming, 3)
+    assert settings_of(plan).stream.next_version == 4
+    model(plan, 9, previous=1)
+    assert settings_of(plan).stream.next_version == 10
 
 
 def with_adapter(plan: Plan) -> Plan:
