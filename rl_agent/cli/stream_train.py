@@ -3,7 +3,6 @@
 import os
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
-from rl_agent.cluster.address import free_port
 
 SUMMARY = "train along with the rollouts of a run (replaces this process by the trainer of trainer=grpo)"
 EXAMPLE = """example:
@@ -22,5 +21,5 @@ def main(argv: list[str]) -> int:
     environment = trainer_environment(plan, os.environ)
     # Of a trainer of one process; torchrun gives each of its processes its own.
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    environment |= alone | {"MASTER_PORT": str(free_port())}
+    environment |= alone | {"MASTER_PORT": "0"}  # any free one: nobody else has to know it
     os.execvpe(command[0], command, environment)  # noqa: S606

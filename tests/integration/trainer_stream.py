@@ -5,7 +5,6 @@ import http.server
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_agent.cluster.address import free_port
 from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.pool.settings import load_weights
@@ -166,9 +166,7 @@ class Trainer:
         self.log = log_path / "log"
         file = log_path / "settings.json"
         write_whole(file, settings.model_dump_json())
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = 0 if ranks == 1 else free_port("127.0.0.1")  # alone it needs to be found by nobody
         base = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
         base |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self.processes = []
