@@ -1,6 +1,7 @@
 """Time until the last engine of a pool serves a version, as the manager sends its hosts to each other.
 
     python benchmarks/pool_weights.py [--workers 1 2 4 8] [--versions 2] [--mb 32] [--mb-per-s 16]
+    python benchmarks/pool_weights.py --one-host      workers of one machine, which share what they fetch
 
 The real manager over its HTTP, the workers' real side of transfers, and engines that take a version at once.
 The publisher's link is capped; all run in one process, so at high counts the processor is what they share.
@@ -71,6 +72,12 @@ class Worker:
             return BeatAnswer.model_validate(await answer.json())
 
 
+def worker_host(folder: str, index: int, args: argparse.Namespace) -> HostWeights:
+    """Workers below one folder take each other's versions by links, as engines of one machine do."""
+    own = folder if args.one_host else f"{folder}/{index}"
+    return HostWeights(load_weights([f"store={own}", "streams_per_source=1", "threads=1"]), "127.0.0.1")
+
+
 async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, float]]:
     """For each version: seconds until the last worker has it, copies that left the publisher."""
     async with AsyncExitStack() as stack:
@@ -81,8 +88,7 @@ async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, flo
         config = load_settings(["port=0", "start_timeout_s=3600"], {})
         url, _ = await stack.enter_async_context(running_manager(config))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        transfer = load_weights([f"store={folder}", "streams_per_source=1", "threads=1"])
-        hosts = [stack.enter_context(HostWeights(transfer, "127.0.0.1")) for _ in range(count)]
+        hosts = [stack.enter_context(worker_host(folder, index, args)) for index in range(count)]
         workers = [Worker(session, url, f"worker-{index}", host) for index, host in enumerate(hosts)]
         jobs = await stack.enter_async_context(asyncio.TaskGroup())
         running = [jobs.create_task(job) for one in workers for job in (one.run(), one.weights.run())]
@@ -129,6 +135,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--one-host", action="store_true", help="the workers are of one machine")
     parser.add_argument("--versions", type=int, default=2)
     parser.add_argument("--mb", type=float, default=32.0)
     parser.add_argument("--mb-per-s", type=float, default=16.0)

@@ -5,10 +5,10 @@
     python benchmarks/weights_pause.py --device gpu --model FOLDER    a model of your own
 
 A trainer takes real AdamW steps (fp32 master, real cross-entropy on random tokens) and publishes each version
-over TCP on loopback, capped by --link-gb-per-s if that is given. A host beside the engine fetches it in full,
-and again as a difference from the version before, and brings it into the server, which is streaming --streams
-responses without end to a process of its own. Then what the synchronous loop does otherwise with such a step:
-write a checkpoint, end vLLM, start it on the checkpoint until it answers.
+over TCP on loopback, capped by --link-gbit-per-s if that is given. A host beside the engine fetches it in
+full, and again as a difference from the version before, and brings it into the server, which is streaming
+--streams responses without end to a process of its own. Then what the synchronous loop does otherwise with
+such a step: write a checkpoint, end vLLM, start it on the checkpoint until it answers.
 
     gap     time without a token of any stream: the longest of each update, and all between updates
     pause   from /pause to /resume, by the caller's clock
@@ -195,7 +195,7 @@ class Way:
     """From the trainer's memory to the engine, with both kinds of receivers."""
 
     def __init__(self, args: argparse.Namespace, root: Path) -> None:
-        link = 1e9 * args.link_gb_per_s if args.link_gb_per_s else None
+        link = 1e9 / 8 * args.link_gbit_per_s if args.link_gbit_per_s else None
         self._args = args
         self.trainer = SnapshotStore(root / "trainer", keep_versions=2)
         delta = DeltaSettings("always", block_bytes=2**20, link_bytes_per_s=link or 1e9, retry_after=1)
@@ -281,7 +281,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=240)
     parser.add_argument("--learning-rate", type=float, default=1e-6)
     parser.add_argument("--pace-s", type=float, default=2.0, help="from one update to the next")
-    parser.add_argument("--link-gb-per-s", type=float)
+    parser.add_argument("--link-gbit-per-s", type=float)
     parser.add_argument("--gpu-memory", type=float, default=0.4, help="share that vLLM takes")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:

@@ -38,18 +38,22 @@ class WeightsWorker:
     reload_weights: Any
     model_runner: Any
     model_config: Any
+    parallel_config: Any
     _rl_agent_shapes: Shapes | None = None
     _rl_agent_held: int | None = AS_STARTED
 
     def rl_agent_load_weights(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
         """Serve a version from the next step on, or say why not as `error`. The engine must be paused.
 
-        Never raises: vLLM passes on the first worker's exception and leaves the answers of the others in
-        their queues, where the next call would take them for its own.
+        It does not raise: vLLM passes on the first worker's exception and leaves the answers of the others in
+        their queues, where the next call would take them for its own. With data-parallel ranks it does: of
+        those an exception of any is seen, and the answers of the first alone.
         """
         try:
             return self._rl_agent_load(root, weight_version, digest)
         except Exception as error:  # the model's own loader may raise anything
+            if self.parallel_config.data_parallel_size > 1:
+                raise
             _log.exception("weight version %d cannot be loaded", weight_version)
             return {"error": f"{type(error).__name__}: {error}"}
 

@@ -17,7 +17,7 @@ from rl_agent.config import Plan
 from rl_agent.engine.server import server_argv, server_environment
 from tests.integration.tiny_model import make_plan, make_tiny_model
 
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 15
 
 

@@ -1,6 +1,7 @@
 """A server is paused only for a version that is right, and resumes only with one version whole."""
 
 import asyncio
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -135,7 +136,8 @@ def test_a_server_that_holds_no_version_stays_paused(store, failing, previous):
 
 
 class FakeWorker(WeightsWorker):
-    def __init__(self, model):
+    def __init__(self, model, data_parallel_size=1):
+        self.parallel_config = SimpleNamespace(data_parallel_size=data_parallel_size)
         self.model_config = type("Config", (), {"model": str(model)})
         self.model_runner = self
         self.loaded = {}
@@ -161,6 +163,12 @@ def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_
         answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
     assert answer == {"error": "RuntimeError: no such parameter"}
     assert worker.rl_agent_held() == {"weight_version": None}
+
+
+def test_a_worker_of_a_data_parallel_rank_raises_what_would_not_be_seen_as_an_answer(store, tmp_path):
+    worker = FakeWorker(tmp_path, data_parallel_size=2)
+    with pytest.raises(WeightsError, match="is not a weight version"):
+        worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)
 
 
 def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
