@@ -192,7 +192,7 @@ class SnapshotStore:
         self._lock = threading.RLock()
         self._holders: Counter[int] = Counter()
         self._snapshots: dict[int, Snapshot] = {}
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
         self._owner = os.open(root / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)

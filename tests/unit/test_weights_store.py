@@ -83,6 +83,11 @@ def test_a_reader_keeps_its_bytes_when_the_version_is_collected(tmp_path):
         assert torch.equal(state["norm.weight"], random_state(1)["norm.weight"])
 
 
+def test_a_store_is_its_users_own(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        assert store.root.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_reader_in_another_process_keeps_its_bytes_too(tmp_path):
     script = (
         "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)"
