@@ -1,6 +1,6 @@
 """A rollout pool on this machine's CPU, watched: two real engines, a batch, one killed, one that joins.
 
-    bash scripts/demo_pool.sh [--requests 256] [--out DIR]
+    bash scripts/demo_pool.sh [--requests 256] [--notice] [--out DIR]
     python benchmarks/pool_demo.py                          the same, in an environment that is set up
 
 Everything is what a user would start: the manager, `scripts/join_pool.sh` for each engine, vLLM with a tiny
@@ -34,6 +34,8 @@ ENGINE_ARGS = [
     "--no-enable-chunked-prefill",
 ]
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+NAMES = ["manager", "engine-a", "engine-b", "engine-c"]
+"""In the order of their start."""
 CAPACITY = 2
 """Requests at one engine at once: few, so that the batch lasts long enough to be watched."""
 TOKENS = 240
@@ -45,9 +47,10 @@ STOP_TIMEOUT_S = 20.0
 class Demo:
     run_name = "demo"
 
-    def __init__(self, out: Path, requests: int) -> None:
+    def __init__(self, out: Path, requests: int, *, with_notice: bool = False) -> None:
         self.out = out
         self.requests = requests
+        self.with_notice = with_notice
         self.groups: list[asyncio.subprocess.Process] = []
         self.samples: list[dict] = []
         self.started = time.monotonic()
@@ -89,7 +92,7 @@ class Demo:
             async with asyncio.TaskGroup() as jobs:
                 watch = jobs.create_task(self.watch())
                 await self.consume(round(KILL_AT * self.requests))
-                await self.kill("engine-b")
+                await self.take_away("engine-b")
                 await self.join("engine-c", model)
                 self.say("engine-c starts, and will join in the middle of the batch")
                 await self.consume(self.requests)
@@ -101,13 +104,16 @@ class Demo:
         words += ["--log", str(self.out / f"{name}.vllm.log"), f"--engine-args={shlex.join(ENGINE_ARGS)}"]
         await self.start(name, "bash", "scripts/join_pool.sh", *words)
 
-    async def kill(self, name: str) -> None:
-        """The machine is gone: nobody says goodbye."""
+    async def take_away(self, name: str) -> None:
+        """The machine is gone: nobody says goodbye, unless there was a notice."""
+        if self.with_notice:
+            self.groups[NAMES.index(name)].terminate()
+            self.say(f"{name} is told to leave, and hands over the requests that it is working on")
+            return
         log = (self.out / f"{name}.log").read_text()
         found = re.search(r"process (\d+)", log)
         assert found is not None, log
-        index = ["manager", "engine-a", "engine-b", "engine-c"].index(name)
-        os.killpg(self.groups[index].pid, signal.SIGKILL)
+        os.killpg(self.groups[NAMES.index(name)].pid, signal.SIGKILL)
         os.killpg(int(found[1]), signal.SIGKILL)
         self.say(f"{name} is killed, with the requests that it was working on")
 
@@ -181,8 +187,12 @@ class Demo:
                     continue
 
 
-async def demonstrate(out: Path, requests: int) -> bool:
-    demo = Demo(out, requests)
+def watched(demo: Demo) -> int:
+    """Exit status."""
+    return 0 if asyncio.run(demonstrate(demo)) else 1
+
+
+async def demonstrate(demo: Demo) -> bool:
     job = asyncio.current_task()
     assert job is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, job.cancel)
@@ -197,13 +207,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--notice", action="store_true", help="the engine is told to leave, not killed")
     parser.add_argument("--out", type=Path, help="model and logs; default: a temporary folder")
     options = parser.parse_args()
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        return 0 if asyncio.run(demonstrate(options.out.resolve(), options.requests)) else 1
+        return watched(Demo(options.out.resolve(), options.requests, with_notice=options.notice))
     with tempfile.TemporaryDirectory(prefix="demo-pool-") as folder:
-        return 0 if asyncio.run(demonstrate(Path(folder), options.requests)) else 1
+        return watched(Demo(Path(folder), options.requests, with_notice=options.notice))
 
 
 if __name__ == "__main__":

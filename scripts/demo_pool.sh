@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Watch a rollout pool on this machine's CPU, in under three minutes: two real engines work on a batch, one is
-# killed, another joins, and nothing is lost.
+# killed, or with --notice told to leave, another joins, and nothing is lost.
 #
-# Usage: bash scripts/demo_pool.sh [--requests 256] [--out DIR]
+# Usage: bash scripts/demo_pool.sh [--requests 256] [--notice] [--out DIR]
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

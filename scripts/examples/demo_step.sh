@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Watch training steps stream on this machine's CPU, in under four minutes: optimizer steps are made while a rollout
+# goes on, and a second real engine joins in the middle of one.
+#
+# Usage: bash scripts/examples/demo_step.sh [--tasks 64] [--out DIR]
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+EXAMPLES=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/shell_functions/common_utils.sh
+source "$EXAMPLES/../shell_functions/common_utils.sh"
+
+main() {
+  exec_python "$EXAMPLES/../../benchmarks/step_demo.py" "$@"
+}
+
+main "$@"
