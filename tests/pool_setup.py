@@ -56,7 +56,7 @@ class Client:
             assert answer.status == 200, payload
         return [json.loads(line) for line in payload.splitlines()]  # a text may hold other line breaks
 
-    async def until(self, is_true: Any, limit_s: float = 20.0) -> None:
+    async def until(self, is_true: Any, limit_s: float = 90.0) -> None:
         async with asyncio.timeout(limit_s):
             while not is_true():  # noqa: ASYNC110 - what is waited for is not an event
                 await asyncio.sleep(0.01)

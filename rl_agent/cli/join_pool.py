@@ -76,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument(
+        "--engine-python",
+        default=sys.executable,
+        metavar="PATH",
+        help="interpreter that has it; default: this one",
+    )
     parser.add_argument("--model", help="folder or hub name; default: what the pool serves")
     parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all that are visible")
     parser.add_argument("--engine-args", default="", metavar="WORDS", help="more arguments for the engine")
@@ -151,6 +157,7 @@ def _settings(options: argparse.Namespace) -> object:
             extra=extra,
             environment=gpu_environment(options.gpus, os.environ),
             loads_weights=options.engine == "vllm" and is_loopback(address),
+            python=options.engine_python,
         ),
         model=options.model,
         is_direct=is_direct,

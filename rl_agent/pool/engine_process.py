@@ -34,17 +34,19 @@ class EngineCommand:
     environment: Mapping[str, str]
     loads_weights: bool = False
     """Whether it takes new weights as it runs: by routes that ask for no key, so on loopback only."""
+    python: str = sys.executable
+    """The interpreter that has the engine: SGLang's pins do not go with vLLM's in one environment."""
 
     def words(self, model: str, port: int) -> list[str]:
         where = ("--host", self.host, "--port", str(port))
         if self.kind == "sglang":
             key = ("--api-key", self.api_key) if self.api_key else ()
             module = ["-m", "sglang.launch_server", "--model-path", model, "--enable-metrics"]
-            return [sys.executable, *module, *where, *key, *self.extra]
+            return [self.python, *module, *where, *key, *self.extra]
         # A generation_config.json beside the model would silently change how responses are sampled.
         plain = ("--generation-config", "vllm")
         loader = ("--worker-extension-cls", WORKER_EXTENSION) if self.loads_weights else ()
-        return [sys.executable, *VLLM_SERVE, model, *plain, *loader, *where, *self.extra]
+        return [self.python, *VLLM_SERVE, model, *plain, *loader, *where, *self.extra]
 
     def environ(self) -> dict[str, str]:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}

@@ -42,6 +42,7 @@ async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_p
             after = seen[-1]["cursor"] if seen else 0
             path = f"/runs/run/samples?after={after}&min={at_least}&wait_s=60"
             async with session.get(url + path) as answer:
+                assert answer.status == 200, await answer.text()
                 seen.extend(json.loads(line) for line in (await answer.read()).splitlines())
 
         slow = ("--interval", "0.005")

@@ -223,7 +223,10 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
         await pool.ready(1)
         plan = with_tasks(vllm_server.plan, count=8)
         engine = plan.config.engine.model_copy(update={"url": pool.url})
-        plan = plan.model_copy(update={"config": plan.config.model_copy(update={"engine": engine})})
+        # A pool is not asked for weights that one engine took in place.
+        weights = plan.config.weights.model_copy(update={"update": "restart"})
+        config = plan.config.model_copy(update={"engine": engine, "weights": weights})
+        plan = plan.model_copy(update={"config": config})
         account = await run_rollout(Assignment(plan, "train", 7, resume=False), Member.alone(plan))
         assert pool.state.account.failed == 0
     assert account == "submitted=8 completed=8 failed=0 timed_out=0 abandoned=0"

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -107,7 +106,7 @@ async def offered(weights, offer):
     weights.offer(offer)
 
 
-async def until(condition, limit_s=20.0):
+async def until(condition, limit_s=60.0):
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - what is waited for is not an event
             await asyncio.sleep(0.01)
@@ -137,16 +136,14 @@ async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetc
     for version in (1, 2):
         trainer.publish(version)
     engine = Engine()
-    slow = replace(SERVER, bytes_per_s=2e6)
+    slow = replace(SERVER, bytes_per_s=1e5)  # two minutes: longer than anything here is waited for
     with host(open_store(tmp_path / "slow"), server=slow) as sender:
         Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=200_000)))
         async with following(tmp_path / "worker", engine) as (weights, said, _):
             await offered(weights, trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
             await until(lambda: weights.report()["is_fetching"])
-            began = time.monotonic()
             await offered(weights, trainer.offer(2))
             await until(serves(weights, 2))
-            assert time.monotonic() - began < 5, "the stale fetch takes 6 s and was waited for"
     assert engine.served == [2]
     assert not any(report["problem"] for report, _ in said)
 
@@ -236,13 +233,13 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
     tmp_path, trainer
 ):
     trainer.publish(1)
-    async with manager("weights_timeout_s=1") as pool, worker(pool.url, tmp_path, loads_weights=True):
+    async with manager("weights_timeout_s=6") as pool, worker(pool.url, tmp_path, loads_weights=True):
         await pool.ready(1)  # a simulated engine: it has no routes for weights
         await pool.call("POST", "/weights", trainer.offer(1).model_dump())
         await pool.until(lambda: len(engine_pids(tmp_path)) == 2)
         await pool.ready(1)
     reasons = [engine.reason for engine in pool.state.departed]
-    assert reasons[0].startswith("stays at weight version 0 for 1 s: http://127.0.0.1:")
+    assert reasons[0].startswith("stays at weight version 0 for 6 s: http://127.0.0.1:")
     assert pool.state.account.engine_deaths == 0
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from rl_agent.cluster.address import free_port
 from rl_agent.errors import ConfigError, deliberate
 from rl_agent.pool import frames
 from rl_agent.pool.engine_process import EngineCommand
-from rl_agent.pool.notices import NoticeSource
+from rl_agent.pool.notices import SOURCES
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker import Worker
 from rl_agent.pool.worker_settings import WorkerSettings
@@ -103,7 +104,7 @@ async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, i
             await pool.submit("run", [300] * 4)
             await pool.until(lambda: pool.state.account.tokens > 100)
             os.killpg(engine_pids(tmp_path)[0], signal.SIGKILL)
-            await pool.until(lambda: not pool.state.engines, limit_s=5)
+            await pool.until(lambda: not pool.state.engines, limit_s=25)
             samples = await pool.samples("run", at_least=4)
         assert pool.state.account.engine_deaths == 1
         assert pool.state.departed[0].reason == "its process ended with signal SIGKILL"
@@ -135,7 +136,7 @@ async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
         await pool.ready(1)
         pid = engine_pids(tmp_path)[0]
         os.kill(pid, signal.SIGSTOP)
-        await pool.until(lambda: not pool.state.engines, limit_s=10)
+        await pool.until(lambda: not pool.state.engines)
         os.kill(pid, signal.SIGCONT)
         await pool.ready(1)
 
@@ -216,20 +217,30 @@ async def test_a_worker_to_which_no_manager_comes_says_so(tmp_path, model):
         assert re.search("127.0.0.1:9 has not answered for 1 s", str(deliberate(caught.value)))
 
 
-async def test_a_notice_of_the_cloud_drains(tmp_path):
-    told = {"status": 404}
+@pytest.mark.parametrize(
+    ("cloud_name", "before", "after"),
+    [("aws", (404, ""), (200, '{"action": "terminate"}')), ("gce", (200, "FALSE"), (200, "TRUE"))],
+)
+async def test_a_notice_of_the_cloud_drains(tmp_path, cloud_name, before, after):
+    answers, real = [before], SOURCES[cloud_name]
+    seen = asyncio.Event()
 
     async def metadata(request: web.Request) -> web.Response:
-        return web.Response(status=told["status"], text="terminate")
+        assert dict(real.headers).items() <= request.headers.items()
+        status, text = answers[-1]
+        seen.set()
+        return web.Response(status=status, text=text)
 
     app = web.Application()
     app.router.add_get("/notice", metadata)
     async with TestServer(app) as cloud, manager() as pool:
-        source = NoticeSource(str(cloud.make_url("/notice")), (), 30.0)
+        source = replace(real, url=str(cloud.make_url("/notice")))
         async with worker(pool.url, tmp_path, notice=source) as (_, job):
             await pool.ready(1)
-            told["status"] = 200
-            await asyncio.wait_for(job, 10)
+            await seen.wait()
+            assert not job.done()
+            answers.append(after)
+            await asyncio.wait_for(job, 20)
         assert pool.state.departed[-1].reason == "left in order"
 
 

@@ -1,0 +1,66 @@
+"""`emulate_spot.sh`: its workers come, and leave with notice or without, as the trace says; none stays."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.shell.conftest import ROOT
+
+STUB = f"""#!/usr/bin/env bash
+if [[ $3 == join-pool ]]; then
+  trap 'echo told >>"$CALLS"; exit 0' TERM
+  echo "join ${{*:4}}" >>"$CALLS"
+  sleep 600 &
+  wait $!
+fi
+exec {sys.executable!r} -c '
+import sys
+from rl_agent.cli.emulate_spot import main
+sys.executable = sys.argv[1]
+sys.exit(main(sys.argv[2:]))
+' "$0" "${{@:4}}"
+"""
+"""Stands before Python: a worker that notes how it was started and that it was told to leave."""
+
+
+@pytest.fixture
+def emulate(tmp_path):
+    stub = tmp_path / "python"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+
+    def run(*words: str) -> tuple[list[str], str]:
+        environ = {**os.environ, "RL_AGENT_PYTHON": str(stub), "CALLS": str(tmp_path / "calls")}
+        script = ["bash", str(ROOT / "scripts" / "emulate_spot.sh"), *words]
+        done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=90, check=True)
+        return (tmp_path / "calls").read_text().splitlines(), done.stderr
+
+    return run
+
+
+def test_a_trace_is_lived_through_and_nothing_is_left_behind(emulate, tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,change,how\n0,+1,\n0,+1,\n100,+1,\n200,-1,notice\n300,-1,kill\n")
+
+    calls, said = emulate(
+        "--trace", str(trace), "--time-scale", "0.02", "--until-s", "350", "--", "--price", "2"
+    )
+
+    assert calls.count("join --price 2") == 3
+    # The one with notice, and the one that is left at the end; the killed one was told nothing.
+    assert calls.count("told") == 2
+    workers = [line.partition("worker ")[2].partition(";")[0] for line in said.splitlines()]
+    for pid in set(filter(None, workers)):
+        with pytest.raises(ProcessLookupError):
+            os.killpg(int(pid), 0)
+
+
+def test_the_fixed_schedule_adds_one_every_half_hour_up_to_four_and_then_replaces_the_oldest(emulate):
+    calls, said = emulate("--time-scale", "0.0005", "--until-s", "10700")
+
+    assert [line.partition("; ")[2] for line in said.splitlines() if "worker" in line] == [
+        *("1 run", "2 run", "3 run", "4 run", "3 run", "4 run"),
+    ]
+    assert len([call for call in calls if call.startswith("join")]) == 5
