@@ -77,7 +77,9 @@ class SharedEngines:
     def _is_to_be_open(self, is_beginning: bool) -> bool:
         from rl_agent.trainer.window import Seen, about, is_to_be_open
 
-        others = len(self._others())
+        state = self.world.state
+        oldest = state.weight_version - self.loop.max_staleness
+        others = sum(engine.weight_version >= oldest for engine in self._others())
         seen = Seen(
             self.world.now - self.opened_at if self.is_open else 0.0,
             self.loop.groups_ready,
@@ -89,14 +91,9 @@ class SharedEngines:
         return is_to_be_open(self.placement, seen, is_open=is_open, length_s=length_s)
 
     def _others(self) -> list[Engine]:
-        """Other engines that serve what is wanted."""
-        state = self.world.state
-        oldest = state.weight_version - self.loop.max_staleness
-        return [
-            engine
-            for engine in state.living(EngineState.READY)
-            if engine.weight_version >= oldest and not engine.offer.name.startswith(_PREFIX)
-        ]
+        """Other engines, whatever version they serve."""
+        ready = self.world.state.living(EngineState.READY)
+        return [engine for engine in ready if not engine.offer.name.startswith(_PREFIX)]
 
     def _learn(self) -> None:
         """At the beginning of an iteration: until now the others were idle because of the one before."""

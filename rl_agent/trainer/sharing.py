@@ -37,23 +37,24 @@ class PoolLook:
     has_requests: bool
     has_work: bool
     """Requests run at the shared engine, or wait for any."""
-    ready: Mapping[str, float]
-    """Other engines that serve what is wanted, and for how long each has stood idle since it joined."""
+    ready: int
+    """Other engines that serve what is wanted."""
+    idle_s: Mapping[str, float]
+    """For how long each other engine has stood idle since it joined, whatever version it serves: when an
+    iteration begins, none has the newest one yet."""
 
 
 def read_status(status: Mapping[str, Any], own: str, *, max_staleness: int) -> PoolLook:
     """From the `/status` of a manager; `own` is the name of the shared engine."""
     requests, engines = status["requests"], status["engines"]
     oldest = status["weight_version"] - max_staleness
+    others = [engine for engine in engines if engine["name"] != own and engine["state"] == "ready"]
     at_own = sum(engine["running"] for engine in engines if engine["name"] == own)
     return PoolLook(
         has_requests=requests["open"] > 0,
         has_work=at_own > 0 or requests["open"] > requests["running"],
-        ready={
-            engine["id"]: engine["idle_s"]
-            for engine in engines
-            if engine["name"] != own and engine["state"] == "ready" and engine["weight_version"] >= oldest
-        },
+        ready=sum(engine["weight_version"] >= oldest for engine in others),
+        idle_s={engine["id"]: engine["idle_s"] for engine in others},
     )
 
 
@@ -94,7 +95,7 @@ class SharedDevices:
         now = self._clock()
         look = self._look_at_pool(now)
         open_s = now - self._opened_at if self.is_open else 0.0
-        others = None if look is None else len(look.ready)
+        others = None if look is None else look.ready
         seen = Seen(open_s, groups, others, has_work=look is None or look.has_work)
         length_s = about(self.known, others or 0).length_s
         is_open = self.is_open or is_beginning
@@ -138,7 +139,7 @@ class SharedDevices:
             self._look = None
             return None
         if look.has_requests:
-            self._idle_at_first = dict(look.ready) | self._idle_at_first
+            self._idle_at_first = dict(look.idle_s) | self._idle_at_first
         return look
 
     def _learn(self) -> None:
@@ -146,7 +147,7 @@ class SharedDevices:
         self._looked_at = -_LOOK_EVERY_S
         before = self._idle_at_first
         look = self._look_at_pool(self._clock())
-        idle = [look.ready[name] - since for name, since in before.items() if look and name in look.ready]
+        idle = [look.idle_s[name] - since for name, since in before.items() if look and name in look.idle_s]
         if idle and self.placement == "hybrid":
             self.known = learn(self.known, len(idle), Waits(self._waited_s, sum(idle) / len(idle)))
             _log.info(
