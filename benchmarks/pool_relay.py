@@ -1,14 +1,17 @@
 """What passing through the manager costs, against asking the same engine directly, and beside other routers.
 
-    python benchmarks/pool_relay.py [--engine URL] [--requests 2000] [--concurrency 64 256] [--tokens 64]
-                                    [--routers VENV/bin]
+    python benchmarks/pool_relay.py [--only vllm|simulated] [--requests 512] [--concurrency 64 256]
+                                    [--tokens 128] [--rounds 5] [--hidden-size 128] [--routers VENV/bin]
 
-With --engine: a real server; every way uses the collector's client (`rl_agent.engine.client`), which asks for
-whole responses. Without: a simulated streaming engine in a process of its own; the client reads the stream of
-8 tokens a chunk. Client, relay and engine share this machine's cores, so a relay also costs what it takes
-from them: its CPU time for 1,000 tokens says how much. `vllm-router` and `sglang-router` (PyPI; --routers is
-the bin folder of a virtual environment that has them) run in the same rounds. The order alternates; medians
-of three rounds.
+`vllm`: a real server on the CPU with a random model, which this starts, or `--engine URL`; every way uses the
+collector's client (`rl_agent.engine.client`), which asks for whole responses. The model is so small that its
+tokens cost next to nothing, which shows a relay's cost at its largest; `--hidden-size 512` makes them dearer.
+`simulated`: a streaming engine in a process of its own; the client reads the stream of 8 tokens a chunk.
+
+Client, relay and engine share this machine's cores, so a relay also costs what it takes from them: its CPU
+time for 1,000 tokens says how much, on a busy machine too. `vllm-router` and `sglang-router` (PyPI; --routers
+is the bin folder of a virtual environment that has them) run in the same rounds. After a round for practice
+the order alternates; `of direct` is the median of the ratios to the direct one of the same round.
 """
 
 import argparse
@@ -20,7 +23,13 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,9 +41,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
+from tests.integration.conftest import running_server
+from tests.integration.tiny_model import make_tiny_model
 
 STREAMING = Path(__file__).resolve().parent.parent / "tests" / "streaming_engine.py"
-ROUNDS = 3
 CHUNK = 8
 START_LIMIT_S = 60.0
 ROUTERS = {
@@ -182,7 +192,7 @@ def show(way: Way, concurrency: int, options: argparse.Namespace, direct: "Way |
     line = f"{way.name:<14} {concurrency:>11} {rate:>10.0f} {rate * options.tokens:>9.0f}"
     line += f" {way.chunks / sum(way.seconds):>9.0f} {p50:>8.1f} {p99:>8.1f}"
     if direct is not None:
-        share = statistics.median(direct.seconds) / statistics.median(way.seconds)
+        share = statistics.median(a / b for a, b in zip(direct.seconds, way.seconds, strict=True))
         cpu_ms = 1e3 * statistics.median(way.cpu_s) / (options.requests * options.tokens / 1e3)
         line += f" {p50 - quantile(direct, 0.5):>9.1f} {p99 - quantile(direct, 0.99):>9.1f}"
         line += f" {share:>9.1%} {cpu_ms:>9.1f}"
@@ -213,32 +223,49 @@ async def compare(ways: list[Way], client: Client, options: argparse.Namespace) 
         " added p50 added p99 of direct CPU ms/1k"
     )
     for concurrency in options.concurrency:
+        for way in ways:
+            await load(Way(way.name, way.url), client, concurrency, concurrency, options.tokens)
         found = [Way(way.name, way.url, way.relay) for way in ways]
-        for number in range(ROUNDS):
+        for number in range(options.rounds):
             for way in found if number % 2 == 0 else reversed(found):
                 await load(way, client, options.requests, concurrency, options.tokens)
         for way in found:
             show(way, concurrency, options, None if way is found[0] else found[0])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--engine", help="a real server; default: simulated ones")
-    parser.add_argument("--routers", type=Path, help="bin folder with vllm-router and sglang-router")
-    options = parser.parse_args()
-    client: Client = collector if options.engine else reader
+@contextmanager
+def vllm(options: argparse.Namespace) -> Iterator[str]:
+    """A real server's URL."""
+    if options.engine:
+        yield options.engine
+        return
+    with tempfile.TemporaryDirectory(prefix="pool-relay-") as folder:
+        model = make_tiny_model(Path(folder, "model"), hidden_size=options.hidden_size)
+        room = "engine.extra_args.kv-cache-memory-bytes=536870912"
+        most = max(options.concurrency)
+        with running_server(model, Path(folder, "log"), room, max_num_seqs=most) as plan:
+            yield plan.config.engine.base_url
+
+
+@contextmanager
+def simulated(options: argparse.Namespace) -> Iterator[str]:
+    words = (str(STREAMING), "--interval", "0.03", "--chunk", str(CHUNK), "--as-asked")
+    with started(*words) as (url, _):
+        yield url
+
+
+KINDS: dict[str, tuple[Client, Callable[[argparse.Namespace], AbstractContextManager[str]]]] = {
+    "vllm": (collector, vllm),
+    "simulated": (reader, simulated),
+}
+
+
+def measure(kind: str, options: argparse.Namespace) -> None:
+    client, engine_of = KINDS[kind]
     with ExitStack() as stack:
+        engine = stack.enter_context(engine_of(options))
         words = ("-m", "rl_agent.cli", "manager", "port=0", "max_calls_per_s=1e9")
         manager, process = stack.enter_context(started(*words))
-        engine = options.engine
-        if engine is None:
-            simulated = (str(STREAMING), "--interval", "0.03", "--chunk", str(CHUNK), "--as-asked")
-            engine, _ = stack.enter_context(started(*simulated))
         uvloop.run(join(manager, engine))
         ways = [Way("direct", engine), Way("manager", manager, process)]
         for name in ROUTERS if options.routers else ():
@@ -248,7 +275,26 @@ def main() -> int:
                 print(f"{name} is left out: {problem}", flush=True)
             else:
                 ways.append(way)
+        print(f"\n{kind}: {options.requests} requests of {options.tokens} tokens, {options.rounds} rounds")
         uvloop.run(compare(ways, client, options))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=sorted(KINDS))
+    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hidden-size", type=int, default=128, help="of the real server's model")
+    parser.add_argument("--engine", help="a real server that runs already")
+    parser.add_argument("--routers", type=Path, help="bin folder with vllm-router and sglang-router")
+    options = parser.parse_args()
+    for kind in KINDS:
+        if options.only in (None, kind):
+            measure(kind, options)
     return 0
 
 

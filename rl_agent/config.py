@@ -190,6 +190,7 @@ class PoolConfig(Section):
     start_timeout_s: Seconds
     stall_timeout_s: Seconds
     stream_interval: Positive
+    stream_interval_s: Seconds
     request_timeout_s: Seconds
     poison_engines: Positive
     poison_progress_tokens: Positive

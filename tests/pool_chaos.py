@@ -34,7 +34,8 @@ class Chaos:
 
     def __init__(self, seed: int, journal: str) -> None:
         self.random = random.Random(seed)
-        self.journal = f"journal={journal}"
+        # Short chunks meet more faults of a stream, long ones hold whole responses.
+        self.words = (f"journal={journal}", f"stream_interval={(8, 128)[seed % 2]}")
         self.lengths = [self.random.randint(2, LONGEST) for _ in range(REQUESTS)]
         self.engines: list[Served] = []
         self.vanished: list[Served] = []
@@ -51,7 +52,7 @@ class Chaos:
             lives = self.random.randint(1, 3)
             self.happened["manager restarted"] = lives - 1
             for life in range(lives):
-                async with manager(*WORDS, self.journal) as pool:
+                async with manager(*WORDS, *self.words) as pool:
                     await self.live(pool, is_last=life == lives - 1)
         finally:
             for engine in self.engines:

@@ -36,6 +36,8 @@ RULES = PoolRules(
     rebalance_gain_s=0.5,
     weights_timeout_s=60.0,
     max_versions_behind=4,
+    stream_interval=4,
+    stream_interval_s=5.0,
 )
 
 

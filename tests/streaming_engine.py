@@ -59,6 +59,8 @@ class StreamingEngine(SimulatedEngine):
         self.is_stopped = False
         self.is_asleep = False
         self.sampled = 0
+        self.wholes = 0
+        """Responses that were asked for without a stream."""
         self.is_continuing_wrongly = False
         self.poison_seed: int | None = None
         self.faults: Counter[str] = Counter()
@@ -84,8 +86,6 @@ class StreamingEngine(SimulatedEngine):
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
         assert not self.is_asleep
         asked = json.loads(await request.read())
-        if not asked.get("stream"):
-            return web.json_response({"error": {"message": "streams only"}}, status=400)
         prompt = tuple(asked["prompt"])
         whole, made = truth(prompt), len(prompt) - PROMPT
         if list(prompt[PROMPT:]) != whole[:made] or made >= len(whole):
@@ -96,7 +96,10 @@ class StreamingEngine(SimulatedEngine):
         self.running += 1
         try:
             size = asked.get("stream_interval", 1) if self.does_as_asked else self.chunk
-            return await self._stream(request, whole[made:][: asked["max_tokens"]], whole, size)
+            rest = whole[made:][: asked["max_tokens"]]
+            if not asked.get("stream"):
+                return await self._whole(request, rest, whole, fault)
+            return await self._stream(request, rest, whole, size)
         finally:
             self.running -= 1
 
@@ -118,6 +121,22 @@ class StreamingEngine(SimulatedEngine):
             event = b"data: " + json.dumps(chunk_of(tokens, reason, sent)).encode() + b"\n\n"
             await self._send(request, response, event, self._fault())
         await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _whole(
+        self, request: web.BaseRequest, rest: list[int], whole: list[int], fault: str
+    ) -> web.StreamResponse:
+        """All at once, in the time that the chunks would have taken."""
+        self.wholes += 1
+        await asyncio.sleep(self.interval_s * len(rest) / self.chunk)
+        if self.is_stopped:
+            await self._resumed.wait()
+        self.sampled += len(rest)
+        reason = "stop" if rest[-1] == whole[-1] else "length"
+        body = json.dumps(chunk_of(rest, reason, len(rest))).encode()
+        response = web.StreamResponse(headers={"Content-Length": str(len(body))})
+        await response.prepare(request)
+        await self._send(request, response, body, "" if fault == "twice" else fault)
         return response
 
     def _fault(self) -> str:

@@ -47,6 +47,7 @@ class Adapter(Protocol):
     path: str
     has_text: bool
 
+    # Without an interval the whole response is asked for at once.
     def body(
         self,
         model: str,
@@ -54,7 +55,7 @@ class Adapter(Protocol):
         max_tokens: int,
         params: dict[str, Any],
         request_id: str,
-        stream_interval: int,
+        stream_interval: int | None,
     ) -> bytes: ...
 
     def reader(self, *, token_by_token: bool) -> Reader: ...
@@ -174,9 +175,11 @@ _VLLM_STREAM: dict[str, Any] = {
 }
 
 
-def _vllm_sampling(max_tokens: int, params: dict[str, Any], stream_interval: int) -> dict[str, Any]:
+def _vllm_sampling(max_tokens: int, params: dict[str, Any], stream_interval: int | None) -> dict[str, Any]:
     """`params` win over what is stated, lest a model's own defaults slip in; lengths are the pool's."""
-    stated = {"repetition_penalty": 1.0, "stream_interval": stream_interval}
+    stated: dict[str, Any] = {"repetition_penalty": 1.0}
+    if stream_interval is not None:
+        stated["stream_interval"] = stream_interval
     return stated | params | {"max_tokens": max_tokens, "logprobs": 0}
 
 
@@ -192,7 +195,7 @@ class VllmCompletions:
         max_tokens: int,
         params: dict[str, Any],
         request_id: str,
-        stream_interval: int,
+        stream_interval: int | None,
     ) -> bytes:
         return to_json(
             {"skip_special_tokens": False}
@@ -203,7 +206,7 @@ class VllmCompletions:
                 "request_id": request_id,
                 "return_token_ids": True,
             }
-            | _VLLM_STREAM
+            | (_VLLM_STREAM if stream_interval is not None else {})
         )
 
     def reader(self, *, token_by_token: bool) -> Reader:
@@ -257,7 +260,7 @@ class VllmTokens:
         max_tokens: int,
         params: dict[str, Any],
         request_id: str,
-        stream_interval: int,
+        stream_interval: int | None,
     ) -> bytes:
         body = {
             "model": model,
@@ -265,7 +268,7 @@ class VllmTokens:
             "request_id": request_id,
             "sampling_params": _vllm_sampling(max_tokens, params, stream_interval),
         }
-        return to_json(body | _VLLM_STREAM)
+        return to_json(body | _VLLM_STREAM if stream_interval is not None else body)
 
     def reader(self, *, token_by_token: bool) -> Reader:
         return _TokensReader()
@@ -301,7 +304,7 @@ class Sglang:
         max_tokens: int,
         params: dict[str, Any],
         request_id: str,
-        stream_interval: int,
+        stream_interval: int | None,
     ) -> bytes:
         sampling = {self._names.get(name, name): value for name, value in params.items()}
         return to_json(
@@ -313,7 +316,7 @@ class Sglang:
                 | {"max_new_tokens": max_tokens, "n": 1},
                 "return_logprob": True,
                 "top_logprobs_num": 0,
-                "stream": True,
+                "stream": stream_interval is not None,
             }
         )
 

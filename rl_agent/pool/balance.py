@@ -19,8 +19,10 @@ from itertools import count
 from rl_agent.pool.records import Engine, EngineState, PoolRules
 
 UNKNOWN_SPEED = 1.0
-CHUNK_S = 2.0
-"""How long the tokens that an engine sends together may take it, so that a death costs no more than that."""
+FEW_TOKENS = 8
+"""At a time, where somebody reads along or a request is on trial."""
+USUAL_TOKENS = 32
+"""At a time from an engine whose speed is not known yet."""
 OPTIMISM = 1.5
 _BUCKETS = tuple(int(1.25**power) for power in range(4, 60))
 
@@ -132,11 +134,8 @@ def predicted_rate(engine: Engine, requests: int) -> float:
     return min(engine.request_tokens_per_s, engine.tokens_per_s / max(1, requests))
 
 
-def stream_interval(engine: Engine, most: int, usual: int) -> int:
-    """Tokens that the engine is to send together: each sending costs it and the manager time.
-
-    At most `most`, and fewer on an engine so slow that they would take longer than `CHUNK_S`. `usual` as long
-    as its speed is unknown.
-    """
-    rate = predicted_rate(engine, len(engine.running))
-    return max(1, min(most, int(rate * CHUNK_S) or usual))
+def stream_interval(rules: PoolRules, engine: Engine, requests: int) -> int:
+    """Tokens that the engine, among so many requests, is to send together: each sending costs it and the
+    manager time, and a death all that was not sent."""
+    rate = predicted_rate(engine, requests)
+    return max(1, min(rules.stream_interval, int(rate * rules.stream_interval_s) or USUAL_TOKENS))

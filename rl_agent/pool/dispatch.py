@@ -2,7 +2,14 @@
 
 import heapq
 
-from rl_agent.pool.balance import OPTIMISM, LengthEstimate, can_take, predicted_rate
+from rl_agent.pool.balance import (
+    FEW_TOKENS,
+    OPTIMISM,
+    LengthEstimate,
+    can_take,
+    predicted_rate,
+    stream_interval,
+)
 from rl_agent.pool.continuation import can_continue, tokens_left
 from rl_agent.pool.evening import Rest, Share, plan_moves
 from rl_agent.pool.events import Command, Generate
@@ -134,6 +141,7 @@ def _send(state: PoolState, request: Request, engine: Engine, now: float, out: l
     request.attempt += 1
     request.attempt_start = len(request.token_ids)
     request.last_progress = now
+    request.interval = _interval(state, request, engine)
     request.expected = _expected(state, request)
     if request.moves:
         engine.prefilled_tokens += len(request.order.prompt_token_ids) + len(request.token_ids)
@@ -156,6 +164,17 @@ def _send(state: PoolState, request: Request, engine: Engine, now: float, out: l
     out.append(Generate(request.request_id, request.attempt, engine.engine_id))
 
 
+def _interval(state: PoolState, request: Request, engine: Engine) -> int:
+    """Tokens that the engine is to send together."""
+    rules = state.rules
+    if request.order.is_read_along or request.is_spared or is_suspect(request):
+        return min(rules.stream_interval, FEW_TOKENS)
+    account = state.account
+    still_open = account.submitted - account.completed - account.failed
+    at_each = min(engine.offer.capacity, still_open // len(state.engines))
+    return stream_interval(rules, engine, max(len(engine.running) + 1, at_each))
+
+
 def _refuse(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
     """The context is full: the response ends here, or never begins."""
     if request.token_ids:
@@ -172,9 +191,11 @@ def measure_due(state: PoolState, now: float, out: list[Command]) -> None:
     for engine in state.engines.values():
         if engine.running:
             is_busy = True
-            if elapsed_s > 0 and engine.tokens_since_measure:
-                _learn(state, engine, engine.tokens_since_measure / elapsed_s)
-        engine.tokens_since_measure = 0
+            if elapsed_s > 0:
+                _measure(state, engine, elapsed_s)
+        else:
+            engine.lately.clear()
+        engine.tokens_since_measure, engine.seconds_since_measure = 0, 0.0
     state.measured_at = now
     state.is_measuring = is_busy
     if is_busy:
@@ -183,13 +204,23 @@ def measure_due(state: PoolState, now: float, out: list[Command]) -> None:
             _even_out(state, now, out)
 
 
-def _learn(state: PoolState, engine: Engine, tokens_per_s: float) -> None:
+def _measure(state: PoolState, engine: Engine, elapsed_s: float) -> None:
+    """Requests that began together send together: only as many seconds as a chunk takes tell the rate."""
+    engine.lately.append((elapsed_s, engine.tokens_since_measure))
+    while sum(seconds for seconds, _ in engine.lately) - engine.lately[0][0] >= state.rules.stream_interval_s:
+        engine.lately.popleft()
+    if engine.seconds_since_measure > 0:
+        tokens_per_s = sum(tokens for _, tokens in engine.lately) / sum(s for s, _ in engine.lately)
+        _learn(state, engine, tokens_per_s, engine.tokens_since_measure / engine.seconds_since_measure)
+
+
+def _learn(state: PoolState, engine: Engine, tokens_per_s: float, of_one: float) -> None:
     """Best values fade slowly where they could be reached, so that a throttled machine is found out."""
-    count = len(engine.running)
-    of_one, total = max(tokens_per_s / count, engine.request_tokens_per_s), engine.tokens_per_s
-    is_crowded = count * of_one > CROWDED * max(total, tokens_per_s)
+    count, total = len(engine.running), engine.tokens_per_s
+    best_of_one = max(of_one, engine.request_tokens_per_s)
+    is_crowded = count * best_of_one > CROWDED * max(total, tokens_per_s)
     engine.tokens_per_s = max(tokens_per_s, 0.95 * total if is_crowded else total)
-    engine.request_tokens_per_s = of_one if is_crowded else max(tokens_per_s / count, 0.95 * of_one)
+    engine.request_tokens_per_s = best_of_one if is_crowded else max(of_one, 0.95 * best_of_one)
     engine.was_uncrowded |= not is_crowded
     state.placement.learn_speed(engine.tokens_per_s)
 
@@ -291,4 +322,5 @@ def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engin
     can_move = can_continue(request.order.params) and not is_suspect(request)
     can_move = can_move and all(is_new_enough(engine, request) for engine in engines)
     tokens = _expected(state, request) if _is_estimated(request) else unknown
-    return Rest(tokens, request_id, context / PREFILL_SPEEDUP, can_move)
+    lost = request.interval / 2  # sampled there and not sent yet
+    return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

@@ -23,6 +23,8 @@ from rl_agent.pool.sse import EventReader
 
 CONNECT_TIMEOUT_S = 3.0
 CONTROL_TIMEOUT_S = 5.0
+LAST_WORDS_S = 1.0
+"""An engine may take to end a stream in which a response has ended."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _LOAD_LINE = re.compile(
     r"^(?:vllm|sglang):(num_requests_running|num_running_reqs|num_requests_waiting|num_queue_reqs"
@@ -71,6 +73,7 @@ class HttpTransport:
     def __init__(self, session: aiohttp.ClientSession, base_url: str, api_key: str | None = None) -> None:
         self._session = session
         self._url = URL(base_url)
+        self._urls: dict[str, URL] = {}
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -81,7 +84,7 @@ class HttpTransport:
         try:
             async with self._session.request(
                 method,
-                self._url.join(URL(path)),
+                self._urls.get(path) or self._urls.setdefault(path, self._url.join(URL(path))),
                 data=body,
                 headers=self._headers,
                 timeout=timeout,
@@ -141,9 +144,12 @@ class EngineLink:
         request_id: str,
         *,
         token_by_token: bool = False,
-        stream_interval: int = 1,
+        stream_interval: int | None = 1,
     ) -> AsyncGenerator[Chunk, None]:
-        """The response as it is made; ends after the chunk that finishes it. Raises StreamError, Refused."""
+        """The response as it is made, or without an interval whole. Raises StreamError, Refused.
+
+        The last chunk has the finish. Who reads on to the end leaves the connection to the next request.
+        """
         if self._adapter is None or self.info is None:
             raise StreamError("the engine was not probed")
         adapter = self._adapter
@@ -151,17 +157,17 @@ class EngineLink:
             raise Refused(f"stop strings need text, and an engine of kind {adapter.kind} gives none")
         interval = 1 if token_by_token else stream_interval
         body = adapter.body(self.info.served_name, prompt, max_tokens, params, request_id, interval)
-        events, reader = EventReader(), adapter.reader(token_by_token=token_by_token)
+        reader = adapter.reader(token_by_token=token_by_token)
         async with self._transport.open("POST", adapter.path, body) as answer:
             if answer.status != 200:
                 await _raise_status(answer)
-            while part := await answer.read():
-                for payload in _events(events, part):
-                    if payload == b"[DONE]":
-                        continue
+            events = EventReader() if interval is not None else None
+            while part := await (_read_all(answer) if events is None else answer.read()):
+                for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
                         yield chunk
                         if chunk.finish_reason is not None:
+                            await _read_to_end(answer)
                             return
         raise StreamError("the stream ended before the response did")
 
@@ -186,11 +192,21 @@ class EngineLink:
         return payload
 
 
-def _events(reader: EventReader, part: bytes) -> list[bytes]:
+def _payloads(events: EventReader, part: bytes) -> list[bytes]:
     try:
-        return reader.feed(part)
+        return [payload for payload in events.feed(part) if payload != b"[DONE]"]
     except ValueError as error:
         raise StreamError(str(error)) from error
+
+
+async def _read_to_end(answer: Answer) -> None:
+    """What follows the finish; a connection that is left before its end cannot be used again."""
+    try:
+        async with asyncio.timeout(LAST_WORDS_S):
+            while await answer.read():
+                pass
+    except (TimeoutError, StreamError, aiohttp.ClientError, ConnectionError):
+        return
 
 
 async def _read_all(answer: Answer) -> bytes:

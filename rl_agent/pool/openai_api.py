@@ -17,15 +17,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from aiohttp import web
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.continuation import can_continue, stop_strings
 from rl_agent.pool.guard import problem
 from rl_agent.pool.link import EngineLink
-from rl_agent.pool.openai_wire import Asked, chunk_body, completion_body, read_asked
+from rl_agent.pool.openai_wire import Asked, chunk_body, completion_body, read_asked, unique
 from rl_agent.pool.openapi import described
 from rl_agent.pool.records import Order, Request
 from rl_agent.pool.results import spans_of
@@ -33,7 +34,7 @@ from rl_agent.pool.service import Pool, Watch
 from rl_agent.pool.text import said_tokens, text_of
 from rl_agent.pool.wire import ChatCall, CompletionCall
 
-_OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version")
+_OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version", "expected_tokens")
 MAX_EXCHANGES = 4096
 """Of one session."""
 
@@ -123,7 +124,7 @@ class OpenAiApi:
         """The pool's requests for one call, `n` of them; whoever leaves early cancels what is open."""
         if self._pool.open_requests() + asked.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
-        call = f"api-{secrets.token_hex(8)}"
+        call = f"api-{unique()}"
         run = request.headers.get("X-Run", "api")[:200]
         deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
         followed = []
@@ -141,8 +142,10 @@ class OpenAiApi:
                     deadline,
                     group=call,
                     min_weight_version=asked.min_weight_version,
+                    expected_tokens=asked.expected_tokens,
+                    is_read_along=asked.stream and asked.messages is None,
                 )
-                watch = self._pool.watches[order.request_id] = Watch(wants_chunks=asked.stream)
+                watch = self._pool.watches[order.request_id] = Watch()
                 self._pool.submit(order)
                 followed.append((self._pool.state.requests[order.request_id], watch))
             yield followed
@@ -268,7 +271,7 @@ class OpenAiApi:
 
 async def _json(request: web.Request) -> dict[str, Any]:
     try:
-        body = from_json(await request.read())
+        body = msgspec.json.decode(await request.read())
     except ValueError as error:
         raise problem(400, f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):

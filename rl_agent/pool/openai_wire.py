@@ -3,9 +3,10 @@
 import secrets
 import time
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from pydantic_core import to_json
+from msgspec.json import encode
 
 from rl_agent.pool.guard import problem
 from rl_agent.pool.records import Request
@@ -37,6 +38,7 @@ _HANDLED = frozenset(
         "store",
         "timeout_s",
         "min_weight_version",
+        "expected_tokens",
         "echo",
         "best_of",
         "suffix",
@@ -69,6 +71,7 @@ class Asked:
     includes_usage: bool
     timeout_s: float | None
     min_weight_version: int
+    expected_tokens: int | None
     params: dict[str, Any]
 
 
@@ -100,6 +103,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         includes_usage=isinstance(options, dict) and options.get("include_usage") is True,
         timeout_s=timeout_s,
         min_weight_version=_integer(body, "min_weight_version", 0, at_least=0, at_most=2**48),
+        expected_tokens=_integer(body, "expected_tokens", 0, at_least=0, at_most=2**24) or None,
         params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
     )
 
@@ -119,7 +123,7 @@ def _token_ids(prompt: Any) -> tuple[int, ...]:
         prompt = prompt[0]
     if not isinstance(prompt, list) or not prompt:
         return ()
-    if not all(type(token) is int and 0 <= token < 2**31 for token in prompt):
+    if set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= 2**31:
         raise problem(400, "prompt: expected one text or one list of token ids")
     return tuple(prompt)
 
@@ -148,7 +152,7 @@ def completion_body(
         for index, (one, text) in enumerate(zip(ended, texts, strict=True))
     ]
     made = sum(len(one.token_ids) for one in ended)
-    return to_json(_base(model) | {"choices": choices, "usage": _usage(len(prompt), made)})
+    return encode(_base(model) | {"choices": choices, "usage": _usage(len(prompt), made)})
 
 
 def chunk_body(
@@ -157,11 +161,11 @@ def chunk_body(
     """One event of a streamed completion: tokens from … to …, and their text."""
     if request.failure:
         error = {"message": request.failure, "code": 502}
-        return b"data: " + to_json({"error": error}) + b"\n\n"
+        return b"data: " + encode({"error": error}) + b"\n\n"
     event = _base(model, request.request_id) | {"choices": [_choice(asked, request, piece, prompt, index=0)]}
     if asked.includes_usage:
         event["usage"] = _usage(len(prompt), piece[1])
-    return b"data: " + to_json(event) + b"\n\n"
+    return b"data: " + encode(event) + b"\n\n"
 
 
 def _choice(
@@ -177,12 +181,13 @@ def _choice(
         "logprobs": None,
     }
     if asked.wants_logprobs:
-        names = [f"token_id:{token}" for token in tokens]
+        # Whoever has the token ids needs no names for them; they would be most of the bytes.
+        names = [] if asked.wants_token_ids else [f"token_id:{token}" for token in tokens]
         choice["logprobs"] = {
             "token_logprobs": logprobs,
             "tokens": names,
-            "top_logprobs": [{name: value} for name, value in zip(names, logprobs, strict=True)],
-            "text_offset": [0] * len(tokens),
+            "top_logprobs": [{name: value} for name, value in zip(names, logprobs, strict=False)],
+            "text_offset": [0] * len(names),
         }
     if asked.wants_token_ids:
         choice["token_ids"] = tokens
@@ -194,8 +199,17 @@ def _choice(
     return choice
 
 
+_START = secrets.token_hex(8)
+_NUMBERS = count(1)
+
+
+def unique() -> str:
+    """Never given before, not by another manager either."""
+    return f"{_START}-{next(_NUMBERS)}"
+
+
 def _base(model: str, request_id: str = "") -> dict[str, Any]:
-    name = request_id or secrets.token_hex(8)
+    name = request_id or unique()
     return {"id": f"cmpl-{name}", "object": "text_completion", "created": int(time.time()), "model": model}
 
 

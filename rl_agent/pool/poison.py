@@ -4,6 +4,8 @@ A connection that breaks may mean a dead engine; that is known only when its lea
 so, or it answers again. A request that had got nowhere when it broke (fewer than `poison_progress_tokens`
 beyond the furthest it ever came) is a suspect from that moment: it runs on trial, on an engine with no other
 suspect, so that two of them never share a death again, and as soon as it gets anywhere it is cleared.
+One whose engine was to send more than that at once is spared the first time, since nothing could be seen of
+it: it goes on like any other, in short chunks.
 
     broke here ─► open question ─(engine lives)─► nothing      at most `poison_engines` open questions
                         └────────(engine is dead)─► counts     and deaths together, then it waits
@@ -19,7 +21,9 @@ from rl_agent.pool.records import Engine, PoolRules, Request
 
 def broke(request: Request, engine: Engine, rules: PoolRules) -> None:
     """The connection broke under a running `request`: perhaps `engine` is dead."""
-    if is_stuck(request, rules):
+    if is_stuck(request, rules) and request.interval > rules.poison_progress_tokens and not request.is_spared:
+        request.is_spared = True
+    elif is_stuck(request, rules):
         request.questions[engine.engine_id] = engine.offer.name
         engine.broken[request.request_id] = None
     else:
@@ -46,7 +50,7 @@ def progressed(request: Request, engine: Engine, rules: PoolRules) -> None:
     """Clear a suspect that got somewhere, and let its engine have another one."""
     if is_stuck(request, rules):
         return
-    request.fruitless = 0
+    request.fruitless, request.is_spared = 0, False
     if engine.suspect == request.request_id:
         _clear(request)
         engine.suspect = None

@@ -9,6 +9,7 @@ request  queued ─► running ─► completed | failed
 """
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -50,6 +51,8 @@ class PoolRules:
     rebalance_gain_s: float
     weights_timeout_s: float
     max_versions_behind: int
+    stream_interval: int
+    stream_interval_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,10 @@ class Engine:
     """Tokens its requests are expected to need still."""
     last_pick: int = 0
     tokens_since_measure: int = 0
+    seconds_since_measure: float = 0.0
+    """That its requests took for these tokens, added up."""
+    lately: deque[tuple[float, int]] = field(default_factory=deque)
+    """Seconds and tokens of the last measures."""
     tokens_per_s: float = 0.0
     """Best throughput seen lately; 0 until measured."""
     request_tokens_per_s: float = 0.0
@@ -184,6 +191,8 @@ class Order:
     """Engines with an older version do not get it."""
     expected_tokens: int | None = None
     """How long its submitter takes the response to be."""
+    is_read_along: bool = False
+    """Somebody waits for every token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,10 @@ class Request:
     spans: list[Span] = field(default_factory=list)
     attempt_start: int = 0
     """Tokens it had when the running attempt began."""
+    interval: int = 1
+    """Tokens that its engine sends together."""
+    is_spared: bool = False
+    """It broke off before a first, long chunk came, which says nothing about it; the next ones are short."""
     expected: float = 0.0
     """Tokens it was expected to need when it was sent."""
     last_progress: float = 0.0

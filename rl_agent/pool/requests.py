@@ -51,6 +51,7 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     request.logprobs.extend(event.logprobs[:room])
     if event.text:
         request.texts.append(event.text)
+    engine.seconds_since_measure += now - request.last_progress
     request.last_progress = now
     engine.lease_until = max(engine.lease_until, now + state.rules.lease_s)  # what samples, lives
     engine.tokens_since_measure += len(event.token_ids)

@@ -19,11 +19,9 @@ from typing import Any
 from rl_agent.config import PoolConfig
 from rl_agent.pool import events
 from rl_agent.pool.adapters import Refused, StreamError
-from rl_agent.pool.balance import stream_interval
 from rl_agent.pool.continuation import params_of, prompt_of, stop_strings, tokens_left
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.machine import step
-from rl_agent.pool.poison import is_suspect
 from rl_agent.pool.records import (
     NO_WEIGHTS,
     Engine,
@@ -39,8 +37,6 @@ from rl_agent.pool.settings import rules_of
 from rl_agent.pool.state import PoolState
 
 log = logging.getLogger(__name__)
-FEW_TOKENS = 8
-"""At a time, where somebody reads along, a request is on trial, or an engine's speed is not known yet."""
 
 
 @dataclass(slots=True)
@@ -56,8 +52,6 @@ class Reached:
 class Watch:
     """Someone who follows one request."""
 
-    wants_chunks: bool = False
-    """Tokens are passed on as they come."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever it has more tokens, and when it ends."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -233,14 +227,16 @@ class Pool:
         reached, engine = self.links.get(engine_id), self.state.engines.get(engine_id)
         if reached is None or engine is None or request.attempt != attempt:
             return
-        request_id = request.request_id
+        request_id, left = request.request_id, tokens_left(request, engine.max_model_len)
+        stops = stop_strings(request.order.params)
+        is_one_chunk = left <= request.interval and not stops and not request.order.is_read_along
         stream = reached.link.generate(
             prompt_of(request),
-            tokens_left(request, engine.max_model_len),
+            left,
             params_of(request),
             f"{request_id}-{attempt}",
-            token_by_token=bool(stop_strings(request.order.params)),
-            stream_interval=self._interval(request, engine),
+            token_by_token=bool(stops),
+            stream_interval=None if is_one_chunk else request.interval,
         )
         async with aclosing(stream):
             async for chunk in stream:
@@ -250,15 +246,8 @@ class Pool:
                     )
                 if chunk.finish_reason is not None:
                     self.tell(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
-                elif (watch := self.watches.get(request_id)) is not None and watch.wants_chunks:
+                elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:
                     watch.changed.set()
-
-    def _interval(self, request: Request, engine: Engine) -> int:
-        most, watch = self.config.stream_interval, self.watches.get(request.request_id)
-        few = min(most, FEW_TOKENS)
-        if is_suspect(request) or (watch is not None and watch.wants_chunks):
-            return few
-        return stream_interval(engine, most, few)
 
     async def _probe(self, engine_id: str) -> None:
         reached = self.links.get(engine_id)

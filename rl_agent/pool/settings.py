@@ -122,4 +122,6 @@ def rules_of(config: PoolConfig) -> PoolRules:
         rebalance_gain_s=config.rebalance_gain_s,
         weights_timeout_s=config.weights_timeout_s,
         max_versions_behind=config.max_versions_behind,
+        stream_interval=config.stream_interval,
+        stream_interval_s=config.stream_interval_s,
     )

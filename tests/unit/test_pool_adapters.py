@@ -148,6 +148,49 @@ async def test_the_request_states_prompt_limit_and_every_parameter(wire):
 
 
 @pytest.mark.parametrize("wire", WIRES)
+async def test_a_response_that_fits_into_one_chunk_is_asked_for_without_a_stream(wire):
+    kind, make = WIRES[wire]
+    asked = []
+
+    async def answer(request):
+        asked.append(await request.json())
+        return web.json_response(make()((11, 12, 13, 14), "so it goes", "stop", 4))
+
+    async with engine(kind, answer) as link:
+        [chunk] = await collect(link, stream_interval=None)
+    assert (chunk.token_ids, chunk.finish_reason) == ((11, 12, 13, 14), "stop")
+    assert chunk.logprobs == tuple(-token / 8 for token in (11, 12, 13, 14))
+    assert not asked[0].get("stream") and "stream_options" not in asked[0]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"choices": []}'])
+async def test_half_a_whole_response_is_an_error(wire, body):
+    kind, _ = WIRES[wire]
+    async with engine(kind, lambda _: web.Response(body=body)) as link:
+        with pytest.raises(StreamError):
+            await collect(link, stream_interval=None)
+
+
+async def test_the_connection_of_a_finished_stream_serves_the_next_request():
+    peers = []
+
+    async def answer(request):
+        peers.append(request.transport.get_extra_info("peername"))
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for part in response(vllm):
+            await stream.write(part)
+            await asyncio.sleep(0.01)  # what follows the finish comes later
+        return stream
+
+    async with engine("vllm", answer) as link:
+        for _ in range(3):
+            await collect(link)
+    assert len(set(peers)) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
 async def test_an_event_sent_twice_counts_once(wire):
     kind, make = WIRES[wire]
 

@@ -185,6 +185,22 @@ async def test_a_client_that_hangs_up_frees_the_engine():
         await pool.until(lambda: not pool.state.requests)
 
 
+async def test_a_completion_that_fits_into_one_chunk_is_asked_for_whole_and_says_its_expected_length():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "expected_tokens": 20, "return_token_ids": True}
+        call = asyncio.ensure_future(pool.call("POST", "/v1/completions", body))
+        await pool.until(lambda: pool.state.requests)
+        [request] = pool.state.requests.values()
+        assert request.order.expected_tokens == 20
+        status, answer = await call
+        assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
+        assert a.engine.wholes == 1
+        await pool.call("POST", "/v1/completions", body | {"stop": "never"})
+        assert a.engine.wholes == 1  # a stop string is looked for in every token
+
+
 async def test_a_streamed_completion_goes_on_across_a_kill():
     async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
         await pool.join(a.url)
