@@ -68,7 +68,9 @@ class LockstepEpisode:
     def __init__(self, spec: EpisodeSpec, policy: Policy, environment: Environment) -> None:
         self._spec = spec
         self._environment = environment
-        self._conversation = Conversation(policy, seed=spec.seed, name=str(spec.key))
+        self._conversation = Conversation(
+            policy, seed=spec.seed, name=str(spec.key), task_id=spec.key.task_id
+        )
         self._observation: Observation | None = None
         self._action = ""
         self.is_done = False

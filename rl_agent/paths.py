@@ -95,6 +95,10 @@ class RunPaths:
     def images(self) -> Path:
         return self.log_path / "images"
 
+    def response_lengths(self, split: Split) -> Path:
+        """How long responses to each task were, for the next iteration."""
+        return self.trajectory_dir(split) / "response_lengths.json"
+
     # --- models ---
     @property
     def model_link(self) -> Path:

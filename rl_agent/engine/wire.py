@@ -30,6 +30,8 @@ class Sampling:
     seed: int
     min_weight_version: int = 0
     """Of the engine that draws it; asked of a pool alone."""
+    expected_tokens: int = 0
+    """How long it is likely to be, if that is known; told to a pool alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +171,9 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         "seed": sampling.seed,
         "return_token_ids": True,
         "skip_special_tokens": False,
-        # Only a pool knows it.
+        # Only a pool knows these.
         **({"min_weight_version": sampling.min_weight_version} if sampling.min_weight_version else {}),
+        **({"expected_tokens": sampling.expected_tokens} if sampling.expected_tokens else {}),
     }
 
 

@@ -14,6 +14,7 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.parse import parse_action
 from rl_agent.agent.template import Message
 from rl_agent.engine.wire import Sampling
+from rl_agent.rollout.lengths import ResponseLengths
 from rl_agent.rollout.limit import EngineGate
 from rl_agent.types import Generation, Observation
 
@@ -51,6 +52,8 @@ class Policy:
     """Its seed is replaced by one of the episode and the turn."""
     system_prompt: str | None = None
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    lengths: ResponseLengths | None = None
+    """Learned and told to the engine, if it is a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,11 @@ class Turn:
 class Conversation:
     """The context of one episode. A turn that raises leaves it as it was before."""
 
-    def __init__(self, policy: Policy, *, seed: int, name: str) -> None:
+    def __init__(self, policy: Policy, *, seed: int, name: str, task_id: str) -> None:
         self._policy = policy
         self._seed = seed
         self._name = name
+        self._task_id = task_id
         self._token_ids: list[int] = []
         self._turns: list[tuple[Observation, Turn]] = []
 
@@ -77,6 +81,8 @@ class Conversation:
         """Show an observation, draw a response. Raises what `Engine.generate` raises."""
         is_visual = bool(observation.images) or any(seen.images for seen, _ in self._turns)
         turn = await (self._respond_visually(observation) if is_visual else self._respond(observation))
+        if self._policy.lengths is not None:
+            self._policy.lengths.add(self._task_id, len(self._turns), len(turn.generation.token_ids))
         self._turns.append((observation, turn))
         return turn
 
@@ -119,7 +125,9 @@ class Conversation:
     def _sampling(self) -> Sampling:
         # Turns and episodes must not share random numbers: neighbouring seeds are spread apart.
         seed = (self._seed * 1_000_003 + len(self._turns)) % _MAX_SEED
-        return replace(self._policy.sampling, seed=seed)
+        lengths = self._policy.lengths
+        expected = lengths.expected(self._task_id, len(self._turns)) if lengths is not None else 0
+        return replace(self._policy.sampling, seed=seed, expected_tokens=expected)
 
     def _request_id(self) -> str:
         return f"{self._name}:{len(self._turns)}"

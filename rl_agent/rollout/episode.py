@@ -112,7 +112,7 @@ class Episode:
         spec, key = self.spec, str(self.spec.key)
         environment = self._environment = self._create()
         observation = _shown(await self._ask(environment.reset(spec.task, spec.seed), "reset"), "reset")
-        conversation = Conversation(self._setup.policy, seed=spec.seed, name=key)
+        conversation = Conversation(self._setup.policy, seed=spec.seed, name=key, task_id=spec.key.task_id)
         while True:
             observation = await self._keep_images(observation)
             try:

@@ -16,6 +16,7 @@ from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout.collect import ChunkSource, Collector, CollectSettings
 from rl_agent.rollout.conversation import Policy
 from rl_agent.rollout.episode import Episode, EpisodeSetup
+from rl_agent.rollout.lengths import ResponseLengths
 from rl_agent.rollout.limit import EngineGate, LimitRule, follow_pressure
 from rl_agent.rollout.metrics import RolloutMetrics
 from rl_agent.rollout.rank_shard import RankShard
@@ -71,6 +72,9 @@ class RankRollout:
         self._gate = EngineGate(rollout.max_vllm_sessions)
         self._metrics = RolloutMetrics(assignment.split, success_reward=config.trainer.reward_threshold)
         self._tokens_before = 0
+        self._lengths = ResponseLengths() if config.is_pooled else None
+        if self._lengths is not None:
+            self._lengths.load(config.paths.response_lengths(assignment.split))
         policy = Policy(
             engine=engine,
             gate=self._gate,
@@ -78,6 +82,7 @@ class RankRollout:
             sampling=_sampling(assignment),
             system_prompt=config.policy_config.system_prompt,
             chat_template_kwargs=config.model.chat_template_kwargs,
+            lengths=self._lengths,
         )
         setup = EpisodeSetup(
             split=assignment.split,
@@ -116,7 +121,15 @@ class RankRollout:
             if self._ledger.record(trajectory.key):
                 self.collector.ended[trajectory.status] += 1
                 self._metrics.add(trajectory)
+                if self._lengths is not None:
+                    self._lengths.add_all(trajectory)
         return number
+
+    def keep_lengths(self) -> None:
+        """For the next iteration; called once the files of all ranks are counted."""
+        if self._lengths is not None:
+            assignment = self._assignment
+            self._lengths.save(assignment.config.paths.response_lengths(assignment.split))
 
     async def collect(self, source: ChunkSource) -> None:
         """Run what `source` gives. Raises like `Collector.collect`, and what `Membership.check` raises."""

@@ -116,7 +116,9 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
         )
         if member.is_master:
             master = lead.Lead(assignment, sample, ledger, header, work=work, rollout=rollout, shard=shard)
-            return await master.run()
+            account_line = await master.run()
+            rollout.keep_lengths()
+            return account_line
         return await _follow(header, work, rollout, shard)
 
 
