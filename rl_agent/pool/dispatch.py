@@ -13,6 +13,7 @@ from rl_agent.pool.balance import (
 from rl_agent.pool.continuation import can_continue, tokens_left
 from rl_agent.pool.evening import Rest, Share, plan_moves
 from rl_agent.pool.events import Command, Generate
+from rl_agent.pool.lengths import rest_of
 from rl_agent.pool.poison import is_suspect, must_wait
 from rl_agent.pool.records import Engine, EngineState, Request, RequestState
 from rl_agent.pool.state import PoolState, end, fail, move, set_timer
@@ -125,10 +126,10 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
 
 
 def _expected(state: PoolState, request: Request) -> float:
-    """Tokens that it will need still: by its submitter's estimate, and by what others took beyond that."""
-    made, estimate = len(request.token_ids), request.order.expected_tokens
-    if estimate is not None and made < estimate:
-        return float(min(estimate, request.order.max_tokens) - made)
+    """Tokens that it will need still: by what its submitter says, or else by what others took."""
+    made, told = len(request.token_ids), request.order.expected_tokens
+    if told is not None:
+        return min(rest_of(told, made), max(1.0, request.order.max_tokens - made))
     lengths = state.lengths.get(request.order.run) or LengthEstimate()
     return lengths.remaining(made, request.order.max_tokens)
 
@@ -307,13 +308,12 @@ def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
     are what finds the long ones soonest.
     """
     requests = [state.requests[request_id] for engine in engines for request_id in engine.running]
-    rests = [max(_expected(state, one), len(one.token_ids)) for one in requests if not _is_estimated(one)]
+    rests = [
+        max(_expected(state, one), len(one.token_ids))
+        for one in requests
+        if one.order.expected_tokens is None
+    ]
     return sum(rests) / len(rests) if rests else 0.0
-
-
-def _is_estimated(request: Request) -> bool:
-    estimate = request.order.expected_tokens
-    return estimate is not None and len(request.token_ids) < estimate
 
 
 def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engine]) -> Rest:
@@ -321,6 +321,6 @@ def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engin
     context = len(request.order.prompt_token_ids) + len(request.token_ids)
     can_move = can_continue(request.order.params) and not is_suspect(request)
     can_move = can_move and all(is_new_enough(engine, request) for engine in engines)
-    tokens = _expected(state, request) if _is_estimated(request) else unknown
+    tokens = unknown if request.order.expected_tokens is None else _expected(state, request)
     lost = request.interval / 2  # sampled there and not sent yet
     return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)
