@@ -185,6 +185,22 @@ async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vll
         assert sample["finish_reason"] == "length"
 
 
+async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, uninterrupted):
+    words = ("stream_interval=256", "stream_interval_s=1000", "rebalance_interval_s=0.05")
+    async with manager(*SLOW, *words) as pool:
+        await pool.join(vllm_server.url)
+        await pool.ready(1)
+        streamed = await collect(pool, "streamed")
+        [engine] = pool.state.engines.values()
+        assert engine.request_tokens_per_s > 0, "its speed is known: what fits into a chunk comes whole"
+        whole = await collect(pool, "whole")
+    for number, (tokens, logprobs) in enumerate(uninterrupted):
+        for found in (streamed, whole):
+            assert found[f"r{number}"]["token_ids"] == tokens
+            assert found[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
+        assert whole[f"r{number}"]["text"] == streamed[f"r{number}"]["text"]
+
+
 async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)
@@ -218,7 +234,7 @@ async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, u
 
 async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
     proxy = CuttingProxy(vllm_server.url, 4, [0] * 10)
-    async with manager(*SLOW, "max_fruitless=1000") as pool, proxy.running() as url:
+    async with manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool, proxy.running() as url:
         await pool.join(url)
         await pool.ready(1)
         plan = with_tasks(vllm_server.plan, count=8)
