@@ -93,7 +93,7 @@ def test_after_an_update_a_server_generates_what_a_fresh_one_on_the_same_weights
                 fresh_first = asyncio.run(fingerprints(url))
                 _, report = receive(engine_host, announced(two), [trainer.source])
                 assert report.deltas == 1
-                during, load = asyncio.run(update_while_generating(engine_host, url))
+                during, load = asyncio.run(update_while_generating(engine_host, url, 2))
                 after = asyncio.run(complete_all(url))
                 rolled_back = asyncio.run(load_first_again_after_a_failure(engine_host, url, two))
                 after_failure = asyncio.run(complete_all(url))
@@ -117,11 +117,12 @@ def host_of(store: SnapshotStore):
         yield Host(store, shelf, running, None)
 
 
-async def update_while_generating(engine_host, url):
+async def update_while_generating(engine_host, url, version):
+    """The tokens of a request that ran through it, and what the update says of itself."""
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         running = group.create_task(complete(session, url, [5, 6, 7], max_tokens=200))
-        with engine_host.store.hold(1) as one, engine_host.store.hold(2) as two:
-            report = await VllmServer(session, url, timeout_s=120).load(two, previous=one)
+        with engine_host.store.hold(version) as wanted:
+            report = await VllmServer(session, url, timeout_s=120).load(wanted, previous=None)
         return await running, report
 
 
