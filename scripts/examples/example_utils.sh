@@ -1,21 +1,13 @@
 # What the examples share. Sourced; defines functions only.
 # shellcheck shell=bash
 
+# shellcheck source=scripts/shell_functions/argument_utils.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell_functions/argument_utils.sh"
+
 # Print the comment at the top of the calling script.
 # Usage: show_header
 show_header() {
   sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"
-}
-
-# Whether a flag is among the words.
-# Usage: has_flag <flag> <words…>
-has_flag() {
-  local flag=$1 word
-  shift
-  for word in "$@"; do
-    [[ $word != "$flag" && $word != "$flag="* ]] || return 0
-  done
-  return 1
 }
 
 # Become run.sh with an experiment of configs/experiment/, evaluated every hundred iterations unless told otherwise.

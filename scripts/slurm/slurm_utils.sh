@@ -2,17 +2,11 @@
 # defines functions and constants only.
 # shellcheck shell=bash
 
+# shellcheck source=scripts/shell_functions/argument_utils.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../shell_functions/argument_utils.sh"
+
 readonly STATUS_OF_TERM=143 # what run.sh exits with once TERM has drained it
 NUM_SIGNALS=0               # how often this shell got TERM
-
-# Usage: has_flag <flag> <arguments…>
-has_flag() {
-  local flag=$1 word
-  for word in "${@:2}"; do
-    [[ $word != "$flag" && $word != "$flag="* ]] || return 0
-  done
-  return 1
-}
 
 # The value of a flag, given as one word or two.
 # Usage: value_of <flag> <arguments…>

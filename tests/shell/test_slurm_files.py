@@ -72,6 +72,7 @@ class Job:
 def job(tmp_path):
     made = Job(tmp_path)
     shutil.copytree(ROOT / "scripts" / "slurm", made.project / "scripts" / "slurm")
+    shutil.copytree(ROOT / "scripts" / "shell_functions", made.project / "scripts" / "shell_functions")
     (tmp_path / "bin").mkdir()
     for name, body in PROGRAMS.items():
         program = tmp_path / "bin" / name
