@@ -34,6 +34,7 @@ KEEPALIVE_S = 3.0
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 8.0
 _OK = 200
+_UNAVAILABLE = 503
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERROR = 500
 
@@ -196,7 +197,7 @@ class EngineClient:
     async def _require_alive(self, problem: str) -> None:
         try:
             await self._get("health")
-        except EngineError as error:
+        except (EngineError, RetryLater) as error:
             raise RetryLater(f"the engine at {self._url} is not healthy ({error}); {problem}") from error
 
     async def _get(self, path: str) -> bytes:
@@ -207,6 +208,9 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = str(error) or type(error).__name__
             raise RetryLater(f"the engine at {self._url} does not answer /{path}: {problem}") from error
+        if response.status == _UNAVAILABLE:
+            words = _excerpt(payload)
+            raise RetryLater(f"the engine at {self._url} does not serve now: /{path} answered 503: {words}")
         if response.status != _OK:
             raise EngineError(f"/{path} answered HTTP {response.status}: {_excerpt(payload)}")
         return payload

@@ -43,6 +43,8 @@ class OpenAiApi:
     def __init__(self, config: PoolConfig, pool: Pool) -> None:
         self._config = config
         self._pool = pool
+        self._context: dict[str | None, int] = {}
+        """Of the model: the shortest context of its engines, when any was last there."""
         self._sessions: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
 
     def routes(self) -> list[web.RouteDef]:
@@ -59,11 +61,13 @@ class OpenAiApi:
         """The model that the pool serves."""
         state = self._pool.state
         limits = [engine.max_model_len for engine in state.engines.values() if engine.max_model_len]
-        if not state.model or not limits:
+        if limits:
+            self._context = {state.model: min(limits)}
+        if state.model not in self._context:
             raise problem(503, "no engine has joined yet, so no model is known")
         card = {"id": state.model, "root": state.model, "object": "model", "owned_by": "pool"}
         card_with_limit: dict[str, Any] = card | {
-            "max_model_len": min(limits),
+            "max_model_len": self._context[state.model],
             "weight_version": state.weight_version,
         }
         return web.json_response({"object": "list", "data": [card_with_limit]})

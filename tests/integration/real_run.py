@@ -25,7 +25,7 @@ class Run:
     def __init__(self, home: Path, model: Path | None = None):
         self.home, self.log = home, home / "log"
         self.paths = RunPaths(self.log)
-        model = model or make_tiny_model(home / "model", hidden_size=128)
+        self.model = model = model or make_tiny_model(home / "model", hidden_size=128)
         (home / "data").mkdir()
         for split, count in (("train", NUM_TASKS), ("test", NUM_TEST_TASKS)):
             tasks = ({"task_id": str(n), "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math"}

@@ -17,7 +17,7 @@ from tests.integration.test_stop import Run
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 LIMIT_S = 900
-NUM_TASKS = 36
+NUM_TASKS = 60
 NUM_TEST_TASKS = 6
 
 
@@ -39,16 +39,26 @@ def run(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-def join(run: Run, manager: str, name: str) -> subprocess.Popen:
+def join(run: Run, manager: str, name: str, *more: str) -> subprocess.Popen:
     script = Path(__file__).resolve().parents[2] / "scripts" / "join_pool.sh"
     flags = "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 4 --no-enable-chunked-prefill"
     memory = "--kv-cache-memory-bytes 67108864 --distributed-executor-backend uni"
     words = ["bash", str(script), "--manager", manager, "--name", name, "--capacity", "4"]
-    words += ["--engine-args", f"{flags} {memory}", "--log", str(run.home / f"{name}.log")]
+    words += ["--engine-args", f"{flags} {memory}", "--log", str(run.home / f"{name}.log"), *more]
     environ = {**os.environ, "TEST_MARK": str(run.home), "RL_AGENT_PYTHON": sys.executable,
                "VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # fmt: skip
     with (run.home / f"{name}.worker").open("w") as output:
         return subprocess.Popen(words, env=environ, stdout=output, stderr=output, start_new_session=True)
+
+
+def join_early(run: Run, manager: str, name: str) -> subprocess.Popen:
+    """Its engine is up when this returns, and waits for the manager: a rollout may be over in seconds."""
+    joined = join(run, manager, name, "--model", str(run.model))
+    log, deadline = run.home / f"{name}.worker", time.monotonic() + 300
+    while "waiting for the manager" not in log.read_text():
+        assert joined.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return joined
 
 
 def engines(manager: str) -> dict[str, dict]:
@@ -58,13 +68,13 @@ def engines(manager: str) -> dict[str, dict]:
 def test_both_with_a_pool_survives_an_engine_that_joins_and_is_killed(run):
     port = free_port()
     manager = f"http://127.0.0.1:{port}"
+    joined = join_early(run, manager, "spot")
     process = run.start(
         "--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1", "trainer.num_train_epochs=1",
         "pool=elastic",
         f"pool.port={port}",
     )  # fmt: skip
     run.wait_for_episodes(process, 1)
-    joined = join(run, manager, "spot")
     run.wait_until(lambda: engines(manager).get("spot", {}).get("running"), process, LIMIT_S)
     os.killpg(joined.pid, signal.SIGKILL)
     joined.wait(10)

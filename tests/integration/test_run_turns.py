@@ -14,11 +14,11 @@ from rl_agent.pool.ask import ask
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.shard import TRAJECTORY
 from tests.integration.real_run import Run
-from tests.integration.test_run_pool import join
+from tests.integration.test_run_pool import join_early
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1800)]
 
-TASKS, SIBLINGS, LIMIT_S = 24, 2, 900
+TASKS, SIBLINGS, LIMIT_S = 64, 2, 900
 
 
 @pytest.fixture
@@ -48,13 +48,12 @@ def test_a_window_ends_early_and_its_requests_go_on_at_an_engine_that_joined(run
             statuses.append(ask(manager, "/status", None))
         return statuses[-1] if statuses else {"engines": [], "requests": {"moves": 0}}
 
+    joined = join_early(run, manager, "spot")
     process = run.start(
         "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", "trainer=grpo_cpu",
         "pool=elastic", f"pool.port={port}", f"rollout.group_size={SIBLINGS}", "trainer.mini_batches=3",
         "trainer.placement=hybrid",
     )  # fmt: skip
-    run.wait_for_episodes(process, 1)
-    joined = join(run, manager, "spot")
     run.wait_until(lambda: look()["requests"]["moves"] > 0, process, LIMIT_S)  # the window is closed
     own = [engine for engine in look()["engines"] if engine["name"] != "spot"]
     assert own == [] or own[0]["state"] == "draining"

@@ -24,11 +24,13 @@ class Script:
         self.headers = []
         self.hanging = asyncio.Event()
         self.aborted = asyncio.Event()
-        self.is_healthy = True
+        self.is_healthy = self.is_serving = True
         self.pauses = []
 
     async def handle(self, request):
         self.headers.append(request.headers)
+        if request.path == "/v1/models" and not self.is_serving:
+            return web.Response(status=503, text="no engine has joined yet")
         if request.path == "/v1/models":
             return web.json_response({"data": [CARD]})
         if request.path == "/health":
@@ -161,6 +163,14 @@ async def test_a_dead_engine_ends_the_rollout():
         script.is_healthy = False
         with pytest.raises(RetryLater, match="not healthy"):
             await ask(client)
+
+
+async def test_a_pool_whose_engines_are_away_is_asked_again_later():
+    script = Script()
+    script.is_serving = False
+    with pytest.raises(RetryLater, match="does not serve now: /v1/models answered 503: no engine has joined"):
+        async with connected(script):
+            pass
 
 
 async def test_an_engine_that_is_not_there_is_named():

@@ -174,6 +174,18 @@ async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
         assert (pressure.running, pressure.waiting) == (0, 0)
 
 
+async def test_a_pool_knows_its_model_also_while_no_engine_is_there():
+    async with manager() as pool, serving(StreamingEngine(Behaviour())) as engine:
+        status, _ = await pool.call("GET", "/v1/models")
+        assert status == 503
+        engine_id = await pool.join(engine.url)
+        await pool.ready(1)
+        known = await pool.call("GET", "/v1/models")
+        await pool.call("POST", f"/engines/{engine_id}/leave", {"reason": "it is the trainer's turn"})
+        await pool.until(lambda: not pool.state.engines)
+        assert await pool.call("GET", "/v1/models") == known and known[0] == 200
+
+
 async def test_a_client_that_hangs_up_frees_the_engine():
     async with manager() as pool, serving(engine()) as a:
         await pool.join(a.url)
