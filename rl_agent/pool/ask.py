@@ -5,6 +5,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,19 @@ from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.tls import trusting
 
 TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """Where a manager is, and what it takes to be heard there."""
+
+    url: str
+    token: str | None = None
+    tls_ca: Path | None = None
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Raises like the function."""
+        return ask(self.url, path, self.token, body, tls_ca=self.tls_ca)
 
 
 def ask(

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from rl_agent.cluster.address import LOOPBACK
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
-from rl_agent.pool.ask import ask
+from rl_agent.pool.ask import Manager
 from rl_agent.trainer.lora import served_weights
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
@@ -102,7 +101,8 @@ class _Outlet:
     """Rank 0's side: the store, the server, the announcements."""
 
     def __init__(self, settings: StreamSettings, dtype: str) -> None:
-        assert settings.manager is not None
+        manager = settings.pool_manager
+        assert manager is not None
         weights = settings.weights
         own = weights.host or LOOPBACK
         token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
@@ -115,9 +115,7 @@ class _Outlet:
         )
         host, port = self._server.address
         self.announcer = Announcer(
-            settings.manager,
-            os.environ.get(settings.manager_token_env_var, ""),
-            settings.manager_tls_ca,
+            manager,
             transfer_token=token,
             source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
             every_s=weights.announce_every_s,
@@ -183,17 +181,13 @@ class Announcer:
 
     def __init__(
         self,
-        manager: str,
-        token: str,
-        tls_ca: Path | None,
+        manager: Manager,
         *,
         transfer_token: str,
         source: str,
         every_s: float,
     ) -> None:
         self._manager = manager
-        self._token = token
-        self._tls_ca = tls_ca
         self._transfer_token = transfer_token
         self._source = source
         self._every_s = every_s
@@ -229,7 +223,7 @@ class Announcer:
     def ask_pool(self) -> Content | None:
         """What the pool serves; None if the manager does not answer."""
         try:
-            status = ask(self._manager, "/status", self._token, tls_ca=self._tls_ca)
+            status = self._manager.ask("/status")
             return Content(int(status["weight_version"]), status["weights_digest"])
         except (ConfigError, RetryLater, KeyError, ValueError):
             return None  # the announcement will say what is wrong
@@ -244,7 +238,7 @@ class Announcer:
                 if time.monotonic() >= deadline:
                     version = self._wanted["weight_version"]
                     raise DeadlineError(
-                        f"{self._manager}: does not know weight version {version} after {timeout_s:g} s:"
+                        f"{self._manager.url}: does not know weight version {version} after {timeout_s:g} s:"
                         f" {self._problem}"
                     )
                 self._changed.wait(_RETRY_S)
@@ -265,7 +259,7 @@ class Announcer:
     def _tell(self, wanted: dict[str, Any]) -> bool:
         problem = ""
         try:
-            answer = ask(self._manager, "/weights", self._token, wanted, tls_ca=self._tls_ca)
+            answer = self._manager.ask("/weights", wanted)
             if not answer.get("is_accepted"):
                 problem = f"it serves other weights as version {answer.get('weight_version')}"
         except (ConfigError, RetryLater) as error:

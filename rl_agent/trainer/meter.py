@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.files import write_whole
-from rl_agent.pool.ask import ask
+from rl_agent.pool.ask import Manager
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 0.25
@@ -121,10 +121,8 @@ class Meter:
 class PoolWatch:
     """Asks a manager in a thread of its own, so that a step waits for an answer no longer than a moment."""
 
-    def __init__(self, manager: str, token: str, tls_ca: Path | None) -> None:
+    def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._token = token
-        self._tls_ca = tls_ca
         self._newest: PoolTotals | None = None
         self._changed = threading.Condition()
         self._is_asked = False
@@ -160,7 +158,7 @@ class PoolWatch:
                     return
             found = None
             try:
-                status = ask(self._manager, "/status", self._token, tls_ca=self._tls_ca)
+                status = self._manager.ask("/status")
                 found, problem = PoolTotals.of(status), ""
             except (ConfigError, RetryLater, KeyError) as error:
                 if not problem:

@@ -1,5 +1,6 @@
 """What a trainer process is told, checked once: the sections of `trainer=grpo`, and what the run adds."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from rl_agent.grpo_config import (
     ParallelSettings,
     Placement,
 )
+from rl_agent.pool.ask import Manager
 from rl_agent.sections import NotNegative, Positive, Seconds, Section
 from rl_agent.weights_config import WeightsConfig
 
@@ -79,6 +81,13 @@ class StreamSettings(Section):
     sharing: SharingSettings | None
     """None: the trainer has its devices to itself."""
     weights: WeightsConfig
+
+    @property
+    def pool_manager(self) -> Manager | None:
+        """With the token that this process's environment holds."""
+        if self.manager is None:
+            return None
+        return Manager(self.manager, os.environ.get(self.manager_token_env_var), self.manager_tls_ca)
 
 
 class TrainerSettings(Section):

@@ -18,7 +18,6 @@ import torch
 from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
-from rl_agent.pool.ask import ask
 from rl_agent.pool.turns import TrainerTurns, TurnFiles
 from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.live import LiveIteration
@@ -46,17 +45,14 @@ class Stream:
         self._devices = self._shared_devices() if ranks.rank == 0 else None
 
     def _shared_devices(self) -> SharedDevices | None:
-        sharing, manager = self._run.sharing, self._run.manager
+        sharing, manager = self._run.sharing, self._run.pool_manager
         if sharing is None or manager is None:
             return None
-        key, tls_ca = os.environ.get(self._run.manager_token_env_var), self._run.manager_tls_ca
         max_staleness = self._settings.batch.max_staleness
         return SharedDevices(
             sharing.placement,
             TrainerTurns(TurnFiles(sharing.turn), timeout_s=sharing.timeout_s),
-            lambda: read_status(
-                ask(manager, "/status", key, tls_ca=tls_ca), sharing.engine, max_staleness=max_staleness
-            ),
+            lambda: read_status(manager.ask("/status"), sharing.engine, max_staleness=max_staleness),
         )
 
     def run(self) -> None:

@@ -8,7 +8,6 @@ goes on from the newest checkpoint. SIGTERM makes it save and end with 143.
 """
 
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -75,11 +74,11 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
             "no MFU: the peak rate of %s is not known (trainer.peak_tflops)", ranks.device_name
         )
     file = stream.progress.with_suffix(".meter.json")
-    if stream.manager is None:
+    manager = stream.pool_manager
+    if manager is None:
         yield Meter(price_per_hour=settings.price_per_hour, file=file)
         return
-    token = os.environ.get(stream.manager_token_env_var, "")
-    with PoolWatch(stream.manager, token, stream.manager_tls_ca) as watch:
+    with PoolWatch(manager) as watch:
         yield Meter(price_per_hour=settings.price_per_hour, file=file, totals=watch.totals)
 
 

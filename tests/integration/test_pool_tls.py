@@ -11,7 +11,7 @@ import pytest
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import ConfigError, RetryLater, deliberate
-from rl_agent.pool.ask import ask
+from rl_agent.pool.ask import Manager, ask
 from rl_agent.pool.worker import Worker
 from rl_agent.tls import trusting
 from rl_agent.trainer.feed import Announcer
@@ -71,7 +71,7 @@ async def test_a_trainer_announces_to_a_manager_whose_certificate_it_trusts(cert
     snapshot = SimpleNamespace(weight_version=3, manifest=SimpleNamespace(digest="ab" * 32))
     async with secured(certificate) as pool:
         announcer = Announcer(
-            *(pool.url, "", certificate[0]),
+            Manager(pool.url, None, certificate[0]),
             transfer_token="secret",
             source="tcp://127.0.0.1:7000",
             every_s=60.0,
