@@ -172,6 +172,7 @@ def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups:
         attention_crossover=50_000,
         max_staleness=0,
         allow_mixed_versions=False,
+        order="arrival",
     )
     numbers: dict[str, float] = {}
 

@@ -101,6 +101,7 @@ def settings(iterations: int, steps: int, seed: int, folder: Path) -> dict[str, 
         "max_completion_length": LONGEST,
         "temperature": 1.0,
         "top_p": 1.0,
+        "top_k": 0,  # None is transformers' default, the 50 likeliest tokens, which no other side has
         "loss_type": "bnpo",  # the mean over the tokens of a step
         "scale_rewards": "group",
         "epsilon": 0.2,

@@ -76,6 +76,8 @@ class BatchSettings(Section):
     """In weight versions."""
     allow_mixed_versions: bool
     """Whether an episode may span several versions."""
+    order: Literal["arrival", "shuffled"]
+    """Whether a step takes whole groups as they arrive, or samples that were drawn for it beforehand."""
 
 
 class ParallelSettings(Section):

@@ -47,6 +47,8 @@ class Progress:
     """Name of the model that this training began with or put at `model.pt` last; empty: the base model."""
     consumed: frozenset[str]
     buffered: tuple[Group, ...]
+    dealt_steps: int = 0
+    """Of the iteration that is trained on, where its samples are dealt to its steps."""
 
 
 def read_progress(folder: Path) -> Progress:
@@ -74,6 +76,7 @@ def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> Non
         "iteration": progress.iteration,
         "served": progress.served,
         "consumed": sorted(progress.consumed),
+        "dealt_steps": progress.dealt_steps,
         "lora": lora.model_dump(mode="json"),
     }
     (folder / STATE).write_text(json.dumps(state))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.admission import Versions
-from rl_agent.types import Status, Step, Trajectory
+from rl_agent.types import EpisodeKey, Status, Step, Trajectory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +49,17 @@ class Group:
 
     key: str
     samples: tuple[Sample, ...]
+    chosen: frozenset[str] | None = None
+    """Keys of the samples that a step trains on; None: all. Their advantages need the others as well."""
+
+    @property
+    def trained(self) -> tuple[Sample, ...]:
+        return tuple(s for s in self.samples if self.chosen is None or s.key in self.chosen)
 
     @property
     def total_tokens(self) -> int:
-        return sum(len(segment) for sample in self.samples for segment in sample.segments)
+        """That are trained on."""
+        return sum(len(segment) for sample in self.trained for segment in sample.segments)
 
 
 def make_group(trajectories: Iterable[Trajectory]) -> Group:
@@ -60,8 +67,12 @@ def make_group(trajectories: Iterable[Trajectory]) -> Group:
     siblings = sorted(trajectories, key=lambda trajectory: trajectory.key.attempt)
     finished = [t for t in siblings if t.status is Status.COMPLETED and t.reward is not None]
     first = siblings[0]
-    key = f"{first.iteration}/{first.key.task_id}:{first.key.group}"
-    return Group(key, tuple(_sample(trajectory) for trajectory in finished))
+    return Group(group_key(first.iteration, first.key), tuple(_sample(trajectory) for trajectory in finished))
+
+
+def group_key(iteration: int, episode: EpisodeKey) -> str:
+    """Of the group of this episode."""
+    return f"{iteration}/{episode.task_id}:{episode.group}"
 
 
 def _sample(trajectory: Trajectory) -> Sample:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rl_agent.grpo_config import (
     BatchSettings,
@@ -118,3 +118,9 @@ class TrainerSettings(Section):
     checkpoint: CheckpointSettings
     replay: ReplaySettings | None
     stream: StreamSettings | None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainerSettings":
+        if self.replay is not None and self.batch.order != "arrival":
+            raise ValueError("batch.order must be arrival for a recorded run: each of its steps is a version")
+        return self

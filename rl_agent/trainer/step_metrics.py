@@ -97,7 +97,7 @@ class Speedometer:
 
     def numbers(self, groups: list[Group], seconds: Mapping[str, float]) -> dict[str, float]:
         """Of a step that trained on these groups; `seconds` by part."""
-        segments = [segment for group in groups for sample in group.samples for segment in sample.segments]
+        segments = [segment for group in groups for sample in group.trained for segment in sample.segments]
         tokens = sum(map(len, segments))
         step_s = max(seconds["step"], 1e-9)
         found = {

@@ -15,6 +15,7 @@ from dataclasses import asdict
 
 import torch
 
+from rl_agent.config import Plan
 from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
@@ -22,6 +23,7 @@ from rl_agent.pool.turns import TrainerTurns, TurnFiles
 from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.live import LiveIteration
 from rl_agent.trainer.model_files import export
+from rl_agent.trainer.order import Deal, samples_of
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.promote import Made, promote
@@ -79,8 +81,23 @@ class Stream:
         )
         source = live if self._devices is None else self._devices.source(live)
         return self._trainer.train_iteration(
-            iteration, source, expected_steps=run.mini_batches, next_version=run.next_version
+            iteration,
+            source,
+            expected_steps=run.mini_batches,
+            next_version=run.next_version,
+            deal=self._deal(iteration),
         )
+
+    def _deal(self, iteration: int) -> Deal | None:
+        """The same on every rank; rank 0 knows the run's plan."""
+        if self._settings.batch.order == "arrival":
+            return None
+        samples = None
+        if self._ranks.rank == 0:
+            plan = Plan.read(self._paths.run_dir(self._run.run_id) / "plan.json")
+            samples = json.dumps(samples_of(plan, iteration)).encode()
+        groups = json.loads(self._ranks.bytes_of_first(samples) or b"{}")
+        return Deal(groups, steps=self._run.mini_batches, seed=f"{self._settings.seed}/{iteration}")
 
     def _publish(self, feed: WeightFeed) -> None:
         """Let the pool and the log path have what was trained; at a start, what they lack of it."""

@@ -28,6 +28,7 @@ from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.meter import Meter
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
+from rl_agent.trainer.order import Deal
 from rl_agent.trainer.parallel import Ranks, release_memory
 from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group
@@ -76,7 +77,11 @@ class Trainer:
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
         batch = settings.batch
         rule = AdmissionRule(batch.max_staleness, batch.allow_mixed_versions)
-        self._intake = Intake(rule, drop_uninformative=settings.loss.drop_uninformative)
+        self._intake = Intake(
+            rule,
+            groups_per_step=settings.groups_per_step,
+            drop_uninformative=settings.loss.drop_uninformative,
+        )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._checkpoints = Checkpoints(
             settings.output / "checkpoints",
@@ -114,7 +119,7 @@ class Trainer:
         """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin."""
         progress = self._checkpoints.load(start)
         if progress is not None:
-            self._intake.restore(progress.consumed, progress.buffered)
+            self._intake.restore(progress.consumed, progress.buffered, progress.dealt_steps)
             self.version, self.iteration = progress.version, progress.iteration
             self._saved = (progress.steps, progress.iteration, progress.version)
             self._say(f"going on after step {progress.steps}")
@@ -129,13 +134,21 @@ class Trainer:
         return self.steps
 
     def train_iteration(
-        self, iteration: int, source: GroupSource, *, expected_steps: int, next_version: int
+        self,
+        iteration: int,
+        source: GroupSource,
+        *,
+        expected_steps: int,
+        next_version: int,
+        deal: Deal | None = None,
     ) -> bool:
         """Train on all groups of an iteration, which makes the next version; False if told to stop before.
 
         The version is at least `next_version`. After the expected last step a checkpoint waits for the end.
+        With a `deal` each step takes the samples that are its own, else groups as they arrive.
         """
-        made = 0
+        self._intake.begin(deal)
+        made = self._intake.dealt_steps
         while self._step(source, may_be_short=True, iteration=iteration):
             made += 1
             if made < expected_steps:
@@ -168,6 +181,7 @@ class Trainer:
                 served=self.served,
                 consumed=frozenset(intake.consumed),
                 buffered=intake.buffered,
+                dealt_steps=intake.dealt_steps,
             )
         )
 
@@ -188,11 +202,11 @@ class Trainer:
         self._policy.zero_grad(set_to_none=True)
         step = UpdateStep(self._policy, self._reference, self._ranks, settings.loss, settings.batch)
         groups = 0
-        while groups < settings.groups_per_step and (group := self._next_group(source)) is not None:
+        while not intake.is_full and (group := self._next_group(source)) is not None:
             step.add([group])
             groups += 1
         is_short_enough = may_be_short and groups > 0 and not self.is_stopping
-        if groups < settings.groups_per_step and not is_short_enough:
+        if not intake.is_full and not is_short_enough:
             intake.step_abandoned()
             return False
         numbers = step.finish()
@@ -235,12 +249,13 @@ class Trainer:
             content = self._ranks.bytes_of_first(None if arrived is None else encode(arrived))
             self._waiting_s += self._clock() - asked
             if content is None:
-                return None
+                self._intake.end()
+                return self._intake.next_group(self.version)
             self._intake.offer(decode(content))
 
     def _staleness(self, groups: list[Group]) -> dict[str, float]:
         """How many episodes were how many versions old."""
-        oldest = (sample.versions.oldest for group in groups for sample in group.samples)
+        oldest = (sample.versions.oldest for group in groups for sample in group.trained)
         counts = Counter(self.version - version for version in oldest)
         return {f"staleness/{age}": count for age, count in sorted(counts.items())}
 

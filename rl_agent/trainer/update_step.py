@@ -78,11 +78,13 @@ class UpdateStep:
             return
         samples = [sample for group in groups for sample in group.samples]
         advantages = self._advantages(groups, samples)
-        for sample, advantage in zip(samples, advantages, strict=True):
+        chosen = {id(sample) for group in groups for sample in group.trained}
+        trained = [pair for pair in zip(samples, advantages, strict=True) if id(pair[0]) in chosen]
+        for sample, advantage in trained:
             self._metrics.add_sample(sample, advantage)
             self._response_tokens += sample.response_tokens
             self._episodes += sample.response_tokens > 0
-        for batch in self._micro_batches(_rows(samples, advantages)):
+        for batch in self._micro_batches(_rows(trained)):
             loss = self._unnormalized_loss(batch)
             # FSDP averages over the row; the sum is wanted.
             (loss * self._ranks.shard_size).backward()
@@ -100,7 +102,7 @@ class UpdateStep:
     def _kl_of_samples(self, samples: Sequence[Sample]) -> Tensor:
         """Summed over each episode's response tokens, the same on all ranks."""
         total = torch.zeros(len(samples), dtype=torch.float64, device=self._ranks.device)
-        for batch in self._micro_batches(_rows(samples, [0.0] * len(samples))):
+        for batch in self._micro_batches(_rows([(sample, 0.0) for sample in samples])):
             logprobs, _ = self._policy(batch)
             kl = kl_estimate(logprobs, self._reference_logprobs(batch), self._loss.kl_estimator)
             total.index_add_(0, batch.sample, kl.double())
@@ -156,9 +158,10 @@ class UpdateStep:
         return logprobs
 
 
-def _rows(samples: Sequence[Sample], advantages: Sequence[float]) -> list[Row]:
+def _rows(samples: Sequence[tuple[Sample, float]]) -> list[Row]:
+    """Of samples with their advantages."""
     return [
         Row(segment, advantage, sample.response_tokens, index)
-        for index, (sample, advantage) in enumerate(zip(samples, advantages, strict=True))
+        for index, (sample, advantage) in enumerate(samples)
         for segment in sample.segments
     ]

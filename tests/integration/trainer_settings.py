@@ -30,6 +30,7 @@ BATCH: dict[str, Any] = {
     "attention_crossover": 50_000,
     "max_staleness": 0,
     "allow_mixed_versions": False,
+    "order": "arrival",
 }
 PARALLEL: dict[str, Any] = {
     "shard_size": None,

@@ -23,7 +23,7 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
 
 
 def intake(*, max_staleness: int = 0, drop: bool = True) -> Intake:
-    return Intake(AdmissionRule(max_staleness, False), drop_uninformative=drop)
+    return Intake(AdmissionRule(max_staleness, False), groups_per_step=2, drop_uninformative=drop)
 
 
 def keys(taken) -> list[str | None]:
@@ -86,7 +86,7 @@ def test_an_abandoned_step_gives_its_groups_back_in_order():
 
 def test_a_restored_intake_knows_what_was_consumed_and_what_waits():
     held = intake()
-    held.restore({"a"}, [make_group("b")])
+    held.restore({"a"}, [make_group("b")], 0)
     held.offer([make_group("a"), make_group("b"), make_group("c")])
     assert keys(held.next_group(0) for _ in range(3)) == ["b", "c", None]
 
