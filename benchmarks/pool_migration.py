@@ -1,19 +1,26 @@
-"""What killing 3 of 6 engines costs a batch: tokens kept and moved, against beginning afresh.
+"""What losing 3 of 6 engines costs a batch: tokens kept and moved against beginning afresh; with a notice.
 
     python benchmarks/pool_migration.py [--requests 384]
 
 Simulated in virtual time (`tests/pool_world.py`); the kill comes at two points of the batch. Overhead is the
 time beyond that of the undisturbed batch. Half the engines are left to do the rest of the work in both ways.
+
+With a notice, requests leave at the end of their chunk as far as the time allows. There tokens travel 128
+at a time, as a manager asks for by default; those are made twice that an engine had not sent yet when it was
+left. Moves are all that there were, those that even the load out included.
 """
 
 import argparse
 import random
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.pool_world import World
+from rl_agent.pool.events import DrainAsked
+from tests.pool_world import RULES, SimulatedEngine, World
 
 ENGINES = 6
 KILLED = 3
@@ -34,6 +41,37 @@ def play(lengths: list[int], kill_at: float | None, *, afresh: bool) -> tuple[fl
     world.run_until_all_ended(1e6)
     world.assert_all_right()
     return world.now - 1.0, sum(engine.sampled for engine in world.engines.values())
+
+
+CHUNK = 128
+NOTICES_S = (0.0, 2.0, 5.0, 30.0)
+
+
+def lose(lengths: list[int], at: float, notice_s: float) -> tuple[float, float, int]:
+    """Seconds until the last response, tokens that were sampled twice, and requests moved."""
+    world = World(rules=replace(RULES, stream_interval=CHUNK), is_checking=False, chunk=CHUNK)
+    engines = [world.join(f"e{number}", speed=50.0, batch=64, capacity=64) for number in range(ENGINES)]
+    world.run(1.0)
+    for number in range(len(lengths)):  # so that speeds are known, and with them how much to send at once
+        world.submit(f"earlier-{number}", 2 * CHUNK)
+    world.run_until_all_ended(1e6)
+    began = world.now
+    for number, length in enumerate(lengths):
+        world.submit(f"r{number}", length, seed=number)
+
+    lost_before: list[float] = []
+
+    def tell(engine: SimulatedEngine) -> None:
+        lost_before.append(engine.lost)
+        world.tell(DrainAsked(engine.engine_id, world.now + notice_s, "notice"))
+
+    for engine in engines[:KILLED]:
+        world.at(began + at, partial(tell, engine))
+        world.at(began + at + notice_s + 0.1, engine.die)
+    world.run_until_all_ended(1e6)
+    world.assert_all_right()
+    lost = sum(engine.lost for engine in engines[:KILLED]) - sum(lost_before)
+    return world.now - began, lost, world.state.account.moves
 
 
 def main() -> int:
@@ -60,6 +98,10 @@ def main() -> int:
             )
         (slow, _), (quick, _) = found[True], found[False]
         print(f"          overhead of moving against afresh: {(quick - slow) / (slow - whole):+.0%}")
+    print(f"told at {0.25 * whole:.0f} s, {CHUNK} tokens a chunk\nnotice  seconds  tokens made twice   moves")
+    for notice_s in NOTICES_S:
+        seconds, lost, moves = lose(lengths, 0.25 * whole, notice_s)
+        print(f"{notice_s:>4.0f} s  {seconds:>7.0f}  {lost:>17,.0f}  {moves:>6}")
     return 0
 
 

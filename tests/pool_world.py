@@ -54,6 +54,7 @@ class Attempt:
     rest: list[int]
     """Tokens still to come, last one first."""
     limit: int
+    began: float
     sent: int = 0
 
 
@@ -120,7 +121,7 @@ class World:
         if isinstance(command, events.Generate):
             self.engines[command.engine_id].begin(self.state.requests[command.request_id], command.attempt)
         elif isinstance(command, events.Abort):
-            self.engines[command.engine_id].attempts.pop((command.request_id, command.attempt), None)
+            self.engines[command.engine_id].abort((command.request_id, command.attempt))
         elif isinstance(command, events.Probe):
             engine = self.engines[command.engine_id]
             self.at(self.now + engine.start_s, engine.answer_probe)
@@ -171,6 +172,9 @@ class SimulatedEngine:
     beats: bool = True
     attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
     sampled: int = 0
+    lost: float = 0.0
+    """Tokens sampled for chunks that were never sent."""
+    step_began: float = 0.0
     random_: random.Random | None = None
     """Duplicates and delays what it sends, if given."""
 
@@ -181,14 +185,24 @@ class SimulatedEngine:
         assert context[4:] == whole[:made], "continued from tokens that were never sampled"
         assert made < len(whole), "asked to go on past the end"
         limit = tokens_left(request, 0)
-        self.attempts[request.request_id, attempt] = Attempt(request, attempt, whole[made:][::-1], limit)
+        rest = whole[made:][::-1]
+        self.attempts[request.request_id, attempt] = Attempt(request, attempt, rest, limit, self.world.now)
         self._step_later()
+
+    def abort(self, key: tuple[str, int]) -> None:
+        attempt = self.attempts.get(key)
+        if attempt is not None and self.is_stepping:
+            since = max(self.step_began, attempt.began)
+            self.lost += (self.world.now - since) / self._step_s() * self.world.chunk
+        self.attempts.pop(key, None)
 
     def _step_later(self) -> None:
         if not self.is_stepping and self.attempts and self.is_alive:
-            self.is_stepping = True
-            slowness = max(1.0, len(self.attempts) / self.batch)
-            self.world.at(self.world.now + self.world.chunk * slowness / self.speed, self._step)
+            self.is_stepping, self.step_began = True, self.world.now
+            self.world.at(self.world.now + self._step_s(), self._step)
+
+    def _step_s(self) -> float:
+        return self.world.chunk * max(1.0, len(self.attempts) / self.batch) / self.speed
 
     def _step(self) -> None:
         self.is_stepping = False
@@ -209,9 +223,10 @@ class SimulatedEngine:
         tokens = tuple(attempt.rest.pop() for _ in range(size))
         attempt.sent += size
         self.sampled += size
-        message = events.Progress(key[0], key[1], tokens, (-0.5,) * size)
+        is_last = not attempt.rest or attempt.sent == attempt.limit
+        message = events.Progress(key[0], key[1], tokens, (-0.5,) * size, is_last=is_last)
         self._send(message)
-        if not attempt.rest or attempt.sent == attempt.limit:
+        if is_last:
             self.attempts.pop(key, None)
             self._send(events.Finished(key[0], key[1], "stop" if not attempt.rest else "length"))
 

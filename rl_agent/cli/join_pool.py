@@ -27,7 +27,8 @@ EXAMPLE = """examples:
   python -m rl_agent.cli join-pool --model Qwen/Qwen3-1.7B --price 2.66 --notice aws
   python -m rl_agent.cli join-pool --model model.pt --engine-args '--max-model-len 4096 --dtype bfloat16'
 
-TERM or Ctrl+C drains: the pool takes the requests back with their tokens, then the engine is ended.
+TERM or Ctrl+C drains: the pool takes the requests back with their tokens as their chunks end, at --drain-s
+at the latest, then the engine is ended.
 Several on one machine need nothing else but their own --gpus: ports and names are chosen.
 """
 
@@ -195,7 +196,7 @@ def _settings_of_run(plan: Plan) -> object:
         price_per_hour=0.0,
         manager_timeout_s=engine.start_timeout_s,
         start_timeout_s=engine.start_timeout_s,
-        drain_s=engine.stop_timeout_s,
+        drain_s=engine.stop_timeout_s / 2,  # the rest is the engine's own, to end
         notice=None,
         log=logs_dir(plan) / f"engine-{plan.attempt}.log",
         weights=of_run.weights_of(plan),

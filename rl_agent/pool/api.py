@@ -162,6 +162,7 @@ class PoolApi:
             model=state.model,
             weight_version=state.weight_version,
             weights=_weights_offer(state, found, request.remote),
+            running=len(found.running),
         )
         return web.json_response(answer.model_dump())
 
@@ -179,7 +180,7 @@ class PoolApi:
 
     @described(body=DrainRequest, query=DrainQuery)
     async def drain(self, request: web.Request) -> web.Response:
-        """The engine leaves at a deadline; its requests go elsewhere now."""
+        """The engine leaves at a deadline; its requests go before, each at the end of its chunk."""
         asked = await read(request, DrainRequest)
         deadline_s = read_query(request, DrainQuery).deadline_s
         deadline_s = asked.deadline_s if deadline_s is None else deadline_s

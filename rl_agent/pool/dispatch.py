@@ -116,7 +116,7 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
         return best
     key = (request.order.run, group)
     engine = state.engines.get(state.affinity.get(key, ""), best)
-    is_near = engine is best or state.placement.is_near_best(engine, best, _expected(state, request))
+    is_near = engine is best or state.placement.is_near_best(engine, best, expected_rest(state, request))
     if not is_near or not can_take(engine, now) or not is_new_enough(engine, request):
         engine = best
     if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
@@ -125,7 +125,7 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
     return engine
 
 
-def _expected(state: PoolState, request: Request) -> float:
+def expected_rest(state: PoolState, request: Request) -> float:
     """Tokens that it will need still: by what its submitter says, or else by what others took."""
     made, told = len(request.token_ids), request.order.expected_tokens
     if told is not None:
@@ -143,7 +143,7 @@ def _send(state: PoolState, request: Request, engine: Engine, now: float, out: l
     request.attempt_start = len(request.token_ids)
     request.last_progress = now
     request.interval = _interval(state, request, engine)
-    request.expected = _expected(state, request)
+    request.expected = expected_rest(state, request)
     if request.moves:
         engine.prefilled_tokens += len(request.order.prompt_token_ids) + len(request.token_ids)
     if is_suspect(request):
@@ -258,7 +258,7 @@ def _waiting_tokens(state: PoolState) -> float:
         found = [
             state.requests[request_id] for _, request_id in queue[::stride] if request_id in state.requests
         ]
-        waiting = [_expected(state, one) for one in found if one.state is RequestState.QUEUED]
+        waiting = [expected_rest(state, one) for one in found if one.state is RequestState.QUEUED]
         tokens += sum(waiting) * stride
     return tokens
 
@@ -309,7 +309,7 @@ def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
     """
     requests = [state.requests[request_id] for engine in engines for request_id in engine.running]
     rests = [
-        max(_expected(state, one), len(one.token_ids))
+        max(expected_rest(state, one), len(one.token_ids))
         for one in requests
         if one.order.expected_tokens is None
     ]
@@ -321,6 +321,6 @@ def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engin
     context = len(request.order.prompt_token_ids) + len(request.token_ids)
     can_move = can_continue(request.order.params) and not is_suspect(request)
     can_move = can_move and all(is_new_enough(engine, request) for engine in engines)
-    tokens = unknown if request.order.expected_tokens is None else _expected(state, request)
+    tokens = unknown if request.order.expected_tokens is None else expected_rest(state, request)
     lost = request.interval / 2  # sampled there and not sent yet
     return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

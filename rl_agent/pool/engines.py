@@ -1,9 +1,9 @@
-"""The life of an engine: registration, leases, what it serves, drains and ends."""
+"""The life of an engine: registration, leases, what it serves, its end; `drains` has the orderly one."""
 
 from rl_agent.pool import events, poison, versions
 from rl_agent.pool.events import Command, EngineChanged, Probe
 from rl_agent.pool.records import Engine, EngineState
-from rl_agent.pool.state import FLAP_WINDOW_S, PoolState, change_engine, end_engine, move_all, set_timer
+from rl_agent.pool.state import FLAP_WINDOW_S, PoolState, end_engine, set_timer
 
 LONGEST_FLAP_PAUSE_S = 60.0
 STALE_BEAT_S = 1.0
@@ -12,7 +12,8 @@ STALE_BEAT_S = 1.0
 def registered(state: PoolState, event: events.Registered, now: float, out: list[Command]) -> None:
     offer = event.offer
     for engine in [e for e in state.engines.values() if e.offer.name == offer.name]:
-        end_engine(state, engine, now, out, "the same engine registered again", is_crash=True)
+        is_crash = engine.state is not EngineState.DRAINING
+        end_engine(state, engine, now, out, "the same engine registered again", is_crash=is_crash)
     deaths = state.deaths_of_name.get(offer.name, [])
     recent = [died for died in deaths if now - died < FLAP_WINDOW_S]
     pause = min(LONGEST_FLAP_PAUSE_S, 2.0 ** (len(recent) - 2)) if len(recent) > 1 else 0.0
@@ -75,16 +76,6 @@ def _trust(state: PoolState, engine: Engine) -> None:
     engine.broken.clear()
 
 
-def drain_asked(state: PoolState, event: events.DrainAsked, now: float, out: list[Command]) -> None:
-    engine = state.engines.get(event.engine_id)
-    if engine is None or engine.state is EngineState.DRAINING:
-        return
-    engine.drain_until = event.until
-    change_engine(state, engine, EngineState.DRAINING, event.reason, now, out)
-    set_timer(state, event.until, "drained", event.engine_id)
-    move_all(state, engine, now, out)
-
-
 def engine_ended(state: PoolState, event: events.EngineEnded, now: float, out: list[Command]) -> None:
     engine = state.engines.get(event.engine_id)
     if engine is not None:
@@ -107,10 +98,6 @@ def start_due(state: PoolState, engine: Engine, now: float, out: list[Command]) 
     if engine.state in (EngineState.REGISTERED, EngineState.LOADING):
         reason = f"not ready within {state.rules.start_timeout_s:g} s: {engine.reason or engine.state.value}"
         end_engine(state, engine, now, out, reason, is_crash=False)
-
-
-def drained(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
-    end_engine(state, engine, now, out, f"drained: {engine.reason}", is_crash=False)
 
 
 def probe_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:

@@ -46,7 +46,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """The engine leaves at `until`; its requests go now."""
+    """The engine leaves at `until`; its requests go before, each at the end of its chunk."""
 
     engine_id: str
     until: float
@@ -100,6 +100,8 @@ class Progress:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str = ""
+    is_last: bool = False
+    """Its finish came with these tokens and is told next."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 What always holds, and `check` asserts:
 - submitted = open + completed + failed, and each id is counted once however often it is submitted.
 - A running request is at exactly one living engine; what an older attempt still sends is dropped.
-- An engine that drains, loads another model or is gone has no requests.
+- An engine that loads another model or is gone has no requests; one that drains gets no new ones.
 - No request is at an engine whose weights are older than it asks for.
 
 A failed request never ends an engine: it makes the pool doubt it, which stops new work until the next sign
@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from rl_agent.pool import dispatch, engines, events, requests, versions
+from rl_agent.pool import dispatch, drains, engines, events, requests, versions
 from rl_agent.pool.events import Command, Event
 from rl_agent.pool.records import EngineState, RequestState
 from rl_agent.pool.state import PoolState
@@ -44,7 +44,7 @@ _HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = 
     events.Probed: engines.probed,
     events.ProbeFailed: engines.probe_failed,
     events.Beat: engines.beat,
-    events.DrainAsked: engines.drain_asked,
+    events.DrainAsked: drains.drain_asked,
     events.EngineEnded: engines.engine_ended,
     events.ModelWanted: versions.model_wanted,
     events.WeightsWanted: versions.weights_wanted,
@@ -59,7 +59,8 @@ _HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = 
 _OF_ENGINES = {
     "lease": engines.lease_due,
     "start": engines.start_due,
-    "drained": engines.drained,
+    "leave": drains.leave_due,
+    "drained": drains.drained,
     "probe": engines.probe_due,
     "pause": engines.pause_over,
     "behind": versions.behind_due,
@@ -101,7 +102,7 @@ def check(state: PoolState) -> None:
     assert account.submitted == len(still_open) + account.completed + account.failed
     at_engines = 0
     for engine in state.engines.values():
-        assert engine.state is EngineState.READY or not engine.running, engine
+        assert engine.state in (EngineState.READY, EngineState.DRAINING) or not engine.running, engine
         assert len(engine.running) <= engine.offer.capacity
         assert engine.suspect is None or engine.suspect in engine.running
         at_engines += len(engine.running)

@@ -23,7 +23,7 @@ class EngineState(StrEnum):
     """Serves another model than the pool wants, or weights too old or unknown, and is expected to change."""
     READY = "ready"
     DRAINING = "draining"
-    """Told to leave: takes nothing new, its requests have moved on."""
+    """Told to leave: takes nothing new, its requests go at the end of their chunks (see `drains`)."""
     GONE = "gone"
 
 
@@ -127,6 +127,8 @@ class Engine:
     broken: dict[str, None] = field(default_factory=dict)
     """Requests that broke here since the last sign of life, having got nowhere."""
     drain_until: float = 0.0
+    leave_by: float = 0.0
+    """When it drains: its requests leave by then, so that they are gone before it is."""
     load: Load | None = None
     running: dict[str, None] = field(default_factory=dict)
     """Ids of the requests here, oldest first."""

@@ -1,10 +1,10 @@
 """The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
 
-from rl_agent.pool import events, poison
+from rl_agent.pool import drains, events, poison
 from rl_agent.pool.balance import LengthEstimate
 from rl_agent.pool.continuation import find_stop, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Probe
-from rl_agent.pool.records import Engine, Made, Request, RequestState, Span
+from rl_agent.pool.records import Engine, EngineState, Made, Request, RequestState, Span
 from rl_agent.pool.state import PoolState, end, enqueue, fail, move, release, set_timer
 
 
@@ -65,6 +65,8 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     elif len(event.token_ids) > room:
         out.append(Abort(request.request_id, request.attempt, engine.engine_id))
         _complete(state, request, "length", None, now, out)
+    elif engine.state is EngineState.DRAINING and not event.is_last:
+        drains.chunk_ended(state, request, engine, now, out)
 
 
 def _is_new_origin(span: Span, engine: Engine) -> bool:
@@ -94,6 +96,9 @@ def broken(state: PoolState, event: events.Broken, now: float, out: list[Command
 def broke(state: PoolState, request: Request, problem: str, now: float, out: list[Command]) -> None:
     """The attempt is over without a finish: doubt the engine, look at it, and go on with the request."""
     engine = state.engines[request.engine_id or ""]
+    if engine.state is EngineState.DRAINING:  # it is about to go: what breaks there says nothing of either
+        move(state, request, now, out, is_at_engine=False)
+        return
     poison.broke(request, engine, state.rules)
     engine.is_doubted, engine.doubted_at = True, now
     engine.reason = problem

@@ -241,9 +241,9 @@ class Pool:
         async with aclosing(stream):
             async for chunk in stream:
                 if chunk.token_ids or chunk.text:
-                    self.tell(
-                        events.Progress(request_id, attempt, chunk.token_ids, chunk.logprobs, chunk.text)
-                    )
+                    is_last = chunk.finish_reason is not None
+                    made = (chunk.token_ids, chunk.logprobs, chunk.text)
+                    self.tell(events.Progress(request_id, attempt, *made, is_last=is_last))
                 if chunk.finish_reason is not None:
                     self.tell(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
                 elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:

@@ -51,7 +51,9 @@ def takes(state: PoolState, weights: Weights) -> bool:
 
 def _judge_all(state: PoolState, now: float, out: list[Command]) -> None:
     for engine in list(state.engines.values()):
-        if engine.state in (EngineState.READY, EngineState.LOADING) and engine.model:
+        if engine.state is EngineState.DRAINING:
+            _judge_draining(state, engine, now, out)
+        elif engine.state is not EngineState.REGISTERED and engine.model:
             judge(state, engine, now, out)
 
 
@@ -59,17 +61,16 @@ def reported(state: PoolState, engine: Engine, report: WeightsReport, now: float
     """The worker's word on the weights."""
     was, engine.weights = engine.weights, report
     is_news = (was.weight_version, was.digest) != (report.weight_version, report.digest)
-    if is_news and engine.model and engine.state is not EngineState.DRAINING:
+    if engine.state is EngineState.DRAINING:
+        _judge_draining(state, engine, now, out)
+    elif is_news and engine.model:
         judge(state, engine, now, out)
 
 
 def judge(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
     """What an engine serves decides what it is. It was probed, and does not drain."""
     before = engine.weight_version
-    loaded = engine.weights.weight_version
-    engine.weight_version = state.model_version if loaded is None else loaded
-    if engine.weight_version < before:  # a rollback: its requests may ask for more
-        move_all(state, engine, now, out)
+    _note_version(state, engine, now, out)
     reason = _unusable(state, engine)
     _watch_progress(state, engine, now, has_moved=engine.weight_version != before)
     if not reason:
@@ -84,6 +85,21 @@ def judge(state: PoolState, engine: Engine, now: float, out: list[Command]) -> N
         move_all(state, engine, now, out)
     engine.reason = reason
     set_timer(state, now + state.rules.probe_interval_s, "probe", engine.engine_id)
+
+
+def _judge_draining(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    """What it serves decides whether it may keep the requests that it still has."""
+    if engine.running:
+        _note_version(state, engine, now, out)
+        if _unusable(state, engine):
+            move_all(state, engine, now, out)
+
+
+def _note_version(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    before, loaded = engine.weight_version, engine.weights.weight_version
+    engine.weight_version = state.model_version if loaded is None else loaded
+    if engine.weight_version < before:  # a rollback: its requests may ask for more
+        move_all(state, engine, now, out)
 
 
 def _unusable(state: PoolState, engine: Engine) -> str:

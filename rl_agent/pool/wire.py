@@ -89,6 +89,8 @@ class BeatAnswer(Message):
     """What the pool wants to be served."""
     weights: WeightsOffer | None = None
     """That version, where it was published as weights."""
+    running: int = 0
+    """Requests that it has still: at 0 an engine that drains may be ended."""
 
 
 class DrainRequest(Message):

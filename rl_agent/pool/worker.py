@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -210,7 +211,7 @@ class Worker:
             try:
                 await self._beat_until(engine, link, answer.heartbeat_s, leaving)
                 if leaving.is_set():
-                    await self._drain()
+                    await self._drain(engine, link)
             finally:
                 if tunnel is not None:
                     tunnel.cancel()
@@ -235,32 +236,32 @@ class Worker:
         if self._weights is not None:
             watched.append(self._follow_weights)
         try:
-            while not leaving.is_set() and await self._beat(engine, link):
+            while not leaving.is_set() and (await self._beat(engine, link))[0] != 404:
                 await asyncio.wait(watched, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
                 self._check_alive(engine)
         finally:
             watch_death.cancel()
             watch_leave.cancel()
 
-    async def _beat(self, engine: EngineProcess, link: EngineLink) -> bool:
-        """Say that the engine lives, if it answers; False if the manager does not know it."""
+    async def _beat(self, engine: EngineProcess, link: EngineLink) -> tuple[int, BeatAnswer | None]:
+        """Say that the engine lives, if it answers: status and answer of the manager, 0 if there is none."""
         try:
             await link.health()
             load = await link.load()
         except StreamError as error:
             log.warning("engine %s does not answer: %s", self._settings.name, error)
-            return True
+            return 0, None
         report = {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use} if load else None
         body = {"load": report, "weights": self._weights_report()}
         status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
-        if status == 200:
-            answer = BeatAnswer.model_validate(payload)
+        answer = BeatAnswer.model_validate(payload) if status == 200 else None
+        if answer is not None:
             if answer.state == "ready":
                 self._failures = 0
             self._follow(answer, engine)
         if status == 404 and self._weights is not None and self._weights.problem:
             raise EngineDied(f"the pool gave it up: {self._weights.problem}")
-        return status != 404
+        return status, answer
 
     def _weights_report(self) -> dict[str, Any]:
         return self._weights.report() if self._weights is not None else {"problem": TAKES_NO_WEIGHTS}
@@ -318,10 +319,23 @@ class Worker:
             raise ConfigError("the pool has no model yet: give one, --model FOLDER_OR_HUB_NAME")
         return str(payload["model"])
 
-    async def _drain(self) -> None:
-        """The pool takes its requests back while the engine still runs."""
-        body = {"deadline_s": self._settings.drain_s, "reason": "the worker was told to leave"}
-        await self._manager.call("POST", f"engines/{self._engine_id}/drain", body)
+    async def _drain(self, engine: EngineProcess, link: EngineLink) -> None:
+        """The pool takes its requests back, each at the end of its chunk, while the engine still runs.
+
+        At the end of a turn the trainer waits for the devices: there they leave at once. Raises EngineDied.
+        """
+        drain_s = self._settings.drain_s if self._settings.turns is None else 0.0
+        until = monotonic() + drain_s
+        body = {"deadline_s": drain_s, "reason": "the worker was told to leave"}
+        status, _ = await self._manager.call("POST", f"engines/{self._engine_id}/drain", body)
+        if status != 200:
+            return
+        while monotonic() < until:
+            status, answer = await self._beat(engine, link)
+            if status == 404 or (answer is not None and not answer.running):
+                return
+            await asyncio.sleep(POLL_S)
+            self._check_alive(engine)
 
     async def _say_left(self, reason: str, *, is_crash: bool) -> None:
         if self._engine_id is not None:

@@ -156,7 +156,8 @@ class VirtualEngine:
         new = made - attempt.sent
         if new > 0:
             attempt.sent = made
-            self.world.tell(events.Progress(*key, (0,) * new, (0.0,) * new))
+            is_last = made == attempt.length
+            self.world.tell(events.Progress(*key, (0,) * new, (0.0,) * new, is_last=is_last))
 
     def _drop(self, key: Key) -> None:
         attempt = self.attempts.pop(key)

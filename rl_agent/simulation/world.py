@@ -27,8 +27,6 @@ BEAT_SHARE = 0.8
 """Of a lease: between two signs of life of an engine that has nothing to say."""
 JUST_BEFORE_S = 1e-3
 """The machine hears of tokens before it learns speeds from them and moves requests."""
-LEAVE_S = 1.0
-"""Between the notice and the end of a machine, which its requests have left by then."""
 
 
 @dataclass(slots=True)
@@ -117,9 +115,9 @@ class World:
         return engine
 
     def drain(self, engine: VirtualEngine) -> None:
-        """Its requests go on elsewhere."""
+        """Its requests go on elsewhere with all that was sampled, as at the end of a chunk."""
         engine.send()
-        self.tell(events.DrainAsked(engine.engine_id, self.now + LEAVE_S, "it is told to leave"))
+        self.tell(events.DrainAsked(engine.engine_id, self.now, "it is told to leave"))
         self._gone(engine)
 
     # What was made of it

@@ -201,6 +201,64 @@ async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, unin
         assert whole[f"r{number}"]["text"] == streamed[f"r{number}"]["text"]
 
 
+CHUNK = 32
+
+
+async def test_an_engine_that_is_told_to_leave_gives_nothing_back_to_be_sampled_again(
+    vllm_server, second, uninterrupted
+):
+    """With time left its responses end where they are; such as would take too long leave at a chunk's end."""
+    urls = (vllm_server.url, second.url)
+    words = (f"stream_interval={CHUNK}", "stream_interval_s=1000", "rebalance_interval_s=0.05")
+    async with manager(*SLOW, *words) as pool:
+        for url in urls:
+            await pool.join(url)
+        await pool.ready(2)
+        await collect(pool, "warm", 3 * len(PROMPTS))
+        before = [await sampled(pool, url) for url in urls]
+        ended = await drained(pool, second.url, "ended")
+        after = [await sampled(pool, url) for url in urls]
+        assert sum(sample["moves"] for sample in ended.values()) == 0
+        assert sum(after) - sum(before) == TOKENS * len(PROMPTS), "a token was sampled twice"
+        await pool.join(second.url)
+        await pool.ready(2)
+        moved = await drained(pool, second.url, "moved", max_tokens=10**6)
+        again = sum([await sampled(pool, url) for url in urls]) - sum(after)
+        again -= sum(len(sample["token_ids"]) for sample in moved.values())
+        print(f"sampled between the end of a chunk and the end of its request: {again} tokens")
+    seams = [span["start"] for sample in moved.values() for span in sample["spans"][1:]]
+    assert seams and {seam % CHUNK for seam in seams} <= {0, 1}, "it left in the middle of a chunk"
+    for number, (tokens, _) in enumerate(uninterrupted):
+        assert ended[f"r{number}"]["token_ids"] == tokens == moved[f"r{number}"]["token_ids"][:TOKENS]
+
+
+async def drained(pool: Client, url: str, run: str, **more) -> dict[str, dict]:
+    """Told to leave, with time, as soon as requests are there that have tokens."""
+    body = batch()
+    body["requests"] = [item | more for item in body["requests"]]
+    status, answer = await pool.call("POST", f"/runs/{run}/requests", body)
+    assert status == 202, answer
+    engine = next(engine for engine in pool.state.engines.values() if engine.offer.name == url)
+    has = [pool.state.requests[request_id] for request_id in engine.running]
+    await pool.until(lambda: any(len(request.token_ids) > 1 for request in has))
+    status, _ = await pool.call("POST", f"/engines/{engine.engine_id}/drain?deadline_s=600", {})
+    assert status == 200
+    found = await collected(pool, run)
+    await pool.call("POST", f"/engines/{engine.engine_id}/leave", {"reason": "drained"})
+    return found
+
+
+async def sampled(pool: Client, url: str) -> int:
+    """Tokens that the engine says it has made."""
+    async with pool.session.get(url + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(
+        int(float(line.rpartition(" ")[2]))
+        for line in lines
+        if line.startswith("vllm:generation_tokens_total")
+    )
+
+
 async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, uninterrupted):
     async with manager(*SLOW) as pool:
         await pool.join(vllm_server.url)

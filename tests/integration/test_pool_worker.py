@@ -113,22 +113,31 @@ async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, i
         assert pool.state.account.tokens == 4 * 300
 
 
-async def test_told_to_leave_a_worker_hands_its_requests_over_with_their_tokens(tmp_path):
+async def test_told_to_leave_a_worker_ends_its_engine_once_its_requests_have_left(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    slow = ("--interval", "0.01")
-    async with manager() as pool:
-        async with worker(pool.url, tmp_path / "a", name="a", extra=slow) as (leaving, job):
-            await pool.ready(1)
-            await pool.submit("run", [200] * 4)
+    more = {"extra": ("--interval", "0.01", "--as-asked"), "drain_s": 15.0}
+    async with manager("rebalance_gain_s=0", "stall_timeout_s=10") as pool:
+        async with (
+            worker(pool.url, tmp_path / "a", name="a", **more) as (leaving, job),
+            worker(pool.url, tmp_path / "b", name="b", **more),
+        ):
+            await pool.ready(2)
+            [first] = [engine for engine in pool.state.engines.values() if engine.offer.name == "a"]
+            await pool.submit("run", [600] * 4)
             await pool.until(lambda: pool.state.account.tokens > 100)
-            async with worker(pool.url, tmp_path / "b", name="b"):
-                await pool.ready(2)
-                leaving.set()
-                await job
-                samples = await pool.samples("run", at_least=4)
-        assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)
+            requests = [pool.state.requests[request_id] for request_id in first.running]
+            had = {one.order.prompt_token_ids[1]: len(one.token_ids) for one in requests}
+            leaving.set()
+            await job
+            samples = await pool.samples("run", at_least=4)
         assert pool.state.account.engine_deaths == 0
+    assert len(had) == 2
+    for sample in samples:
+        number = int(sample["id"][1:])
+        assert sample["token_ids"] == expected(600, number)
+        left_at = sample["spans"][1]["start"] if sample["moves"] else 600
+        assert left_at > had.get(number, 0), "it left without what its engine was sampling"
 
 
 async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):

@@ -93,21 +93,6 @@ def test_an_engine_that_sends_tokens_lives_however_late_its_beats_are():
     assert state_of(world, engine) is EngineState.GONE
 
 
-def test_a_drained_engine_loses_its_requests_at_once_and_leaves_at_the_deadline():
-    world = World()
-    engine = world.join("a")
-    world.run(1.0)
-    world.submit("r0", 400)
-    world.run(2.0)
-    world.tell(events.DrainAsked(engine.engine_id, until=12.0, reason="spot notice"))
-    assert not engine.attempts and state_of(world, engine) is EngineState.DRAINING
-    world.run(11.0)
-    assert state_of(world, engine) is EngineState.DRAINING
-    world.run(12.1)
-    assert state_of(world, engine) is EngineState.GONE
-    assert world.state.account.engine_deaths == 0
-
-
 def test_requests_wait_while_there_is_no_engine_and_go_on_when_one_joins():
     world = World()
     for number in range(3):
