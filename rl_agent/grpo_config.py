@@ -91,6 +91,8 @@ class ParallelSettings(Section):
     offload_optimizer: bool
     """Keep the moments in host memory."""
     compile_layers: bool
+    use_liger_kernel: bool | None
+    """Norms, rotations and SwiGLU as one kernel each. None: on a GPU, where they can be had."""
     peer_timeout_s: Seconds
     """How long a rank waits for the others."""
 

@@ -14,6 +14,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.files import remove, sync, sync_tree
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer import lora
+from rl_agent.trainer.fused import use_fused_kernels
 from rl_agent.trainer.parallel import Ranks, shard, whole
 from rl_agent.trainer.policy import Policy, Scorer, build_model, read_config
 from rl_agent.trainer.settings import TrainerSettings
@@ -47,6 +48,7 @@ def load_model(settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: L
         model = build_model(
             read_config(folder), activation_checkpointing=settings.parallel.activation_checkpointing
         )
+        use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device)
         lora.add_adapter(model, adapter)
     policy = Policy(
         model, temperature=settings.loss.temperature, chunk_tokens=settings.batch.logits_chunk_tokens

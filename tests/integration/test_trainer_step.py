@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.fused import use_fused_kernels
 from rl_agent.trainer.losses import Clip, clipped_surrogate
 from rl_agent.trainer.parallel import Ranks
 from tests.integration.trainer_ranks import compute, distance, of_two_ranks, single_rank
@@ -151,3 +153,10 @@ def test_compiled_layers_compute_the_same_gradient(alone):
     expected, _ = compute(alone, "streamed")
     found, _ = compute(alone, "streamed", parallel={"compile_layers": True})
     assert distance(found, expected) < 1e-5
+
+
+def test_fused_kernels_that_cannot_be_had_are_left_out_or_refused():
+    device = torch.device("cpu")
+    assert use_fused_kernels(tiny_policy(seed=0).model, None, device) is False
+    with pytest.raises(ConfigError, match=r"^trainer\.parallel\.use_liger_kernel: needs a GPU; null "):
+        use_fused_kernels(tiny_policy(seed=0).model, True, device)

@@ -39,6 +39,7 @@ PARALLEL: dict[str, Any] = {
     "activation_checkpointing": 0.0,
     "offload_optimizer": False,
     "compile_layers": False,
+    "use_liger_kernel": None,
     "peer_timeout_s": 60.0,
 }
 OPTIMIZER: dict[str, Any] = {
