@@ -1,21 +1,29 @@
 """What passing through the manager costs, against asking the same engine directly, and beside other routers.
 
-    python benchmarks/pool_relay.py [--only vllm|simulated] [--requests 512] [--concurrency 64 256]
-                                    [--tokens 128] [--rounds 5] [--hidden-size 128] [--routers VENV/bin]
+    python benchmarks/pool_relay.py [--only vllm|simulated] [--load burst closed] [--concurrency 64 256]
+                                    [--times 4] [--tokens 128] [--rounds 5] [--hidden-size 128]
+                                    [--routers VENV/bin]
 
-`vllm`: a real server on the CPU with a random model, which this starts, or `--engine URL`; every way uses the
-collector's client (`rl_agent.engine.client`), which asks for whole responses. The model is so small that its
-tokens cost next to nothing, which shows a relay's cost at its largest; `--hidden-size 512` makes them dearer.
-`simulated`: a streaming engine in a process of its own; the client reads the stream of 8 tokens a chunk.
+Two loads of N concurrent requests, `--times` N of them in a round: `burst` asks N of one length at once,
+and the next N when all of them have ended; `closed` keeps N of long-tailed lengths in flight, as `vllm
+bench serve --max-concurrency N` does, and asks for one more whenever one has ended.
+
+`vllm`: a real server on the CPU with a random model, which this starts, or `--engine URL`; every way uses
+the collector's client (`rl_agent.engine.client`), which asks for whole responses. The model is so small
+that its tokens cost next to nothing, which shows a relay's cost at its largest; `--hidden-size 512` makes
+them dearer. `simulated`: a streaming engine in a process of its own; the client reads the stream of 8
+tokens a chunk.
 
 Client, relay and engine share this machine's cores, so a relay also costs what it takes from them: its CPU
-time for 1,000 tokens says how much, on a busy machine too. `vllm-router` and `sglang-router` (PyPI; --routers
-is the bin folder of a virtual environment that has them) run in the same rounds. After a round for practice
-the order alternates; `of direct` is the median of the ratios to the direct one of the same round.
+time for a request and for 1,000 tokens says how much, on a busy machine too. `vllm-router` and
+`sglang-router` (PyPI; --routers is the bin folder of a virtual environment that has them) run in the same
+rounds. After a round for practice the order alternates; `of direct` is the median of the ratios of tokens/s
+to the direct one of the same round, `from` and `to` are the lowest and the highest of them.
 """
 
 import argparse
 import asyncio
+import random
 import socket
 import statistics
 import subprocess
@@ -30,7 +38,8 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import aiohttp
@@ -52,9 +61,10 @@ ROUTERS = {
     "sglang-router": ("python", "-m", "sglang_router.launch_router"),
 }
 
-Ask = Callable[[list[int], int], Awaitable[tuple[int, int]]]
-"""A prompt and a seed to the number of tokens and of chunks that came back."""
-Client = Callable[[str, int], AbstractAsyncContextManager[Ask]]
+Ask = Callable[[int, int], Awaitable[tuple[int, int]]]
+"""A number and a length to the number of tokens and of chunks that came back."""
+Client = Callable[[str], AbstractAsyncContextManager[Ask]]
+LOADS = ("burst", "closed")
 
 
 @dataclass
@@ -65,8 +75,31 @@ class Way:
     """Process in between."""
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
     chunks: int = 0
+
+    @property
+    def rates(self) -> list[float]:
+        """Tokens a second of each round."""
+        return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
+
+
+@dataclass(frozen=True)
+class Load:
+    kind: str
+    concurrency: int
+    lengths: tuple[int, ...]
+    """Of the responses of a round."""
+
+
+def load_of(kind: str, concurrency: int, options: argparse.Namespace) -> Load:
+    count, usual = concurrency * options.times, options.tokens
+    if kind == "burst":
+        return Load(kind, concurrency, (usual,) * count)
+    drawn = random.Random(0)
+    lengths = (int(drawn.lognormvariate(0, 0.8) * usual / 2) for _ in range(count))
+    return Load(kind, concurrency, tuple(min(max(8, length), 2 * usual - 16) for length in lengths))
 
 
 @contextmanager
@@ -121,30 +154,31 @@ async def join(manager: str, engine: str) -> None:
 
 
 @asynccontextmanager
-async def collector(url: str, tokens: int) -> AsyncIterator[Ask]:
+async def collector(url: str) -> AsyncIterator[Ask]:
     """Whole responses."""
     settings = ClientSettings(request_timeout_s=300, retries=0)
     async with EngineClient(url, settings, identify=lambda served: 0) as client:
 
-        async def ask(prompt: list[int], seed: int) -> tuple[int, int]:
-            sampling = Sampling(0.0, 1.0, -1, 0.0, tokens, seed)
-            return len((await client.generate(prompt, sampling, request_id=f"r{seed}")).token_ids), 1
+        async def ask(number: int, tokens: int) -> tuple[int, int]:
+            sampling = Sampling(0.0, 1.0, -1, 0.0, tokens, number)
+            made = await client.generate(prompt_of(number, tokens), sampling, request_id=f"r{number}")
+            return len(made.token_ids), 1
 
         yield ask
 
 
 @asynccontextmanager
-async def reader(url: str, tokens: int) -> AsyncIterator[Ask]:
+async def reader(url: str) -> AsyncIterator[Ask]:
     """Streamed responses, the chunks of which are counted."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
-        async def ask(prompt: list[int], seed: int) -> tuple[int, int]:
+        async def ask(number: int, tokens: int) -> tuple[int, int]:
             body = {
                 "model": "simulated",
-                "prompt": prompt,
+                "prompt": prompt_of(number, tokens),
                 "max_tokens": tokens,
                 "stream": True,
-                "seed": seed,
+                "seed": number,
             }
             body |= {"temperature": 0.0, "return_token_ids": True, "logprobs": 0, "stream_interval": CHUNK}
             async with session.post(url + "/v1/completions", json=body) as answer:
@@ -158,25 +192,39 @@ async def reader(url: str, tokens: int) -> AsyncIterator[Ask]:
         yield ask
 
 
-async def load(way: Way, client: Client, requests: int, concurrency: int, tokens: int) -> None:
-    """One round."""
-    numbers = iter(range(requests))
-    async with client(way.url, tokens) as ask:
+def prompt_of(number: int, tokens: int) -> list[int]:
+    """The simulated engine takes the first for the length of its response."""
+    return [tokens, 10 + number % 97, 5, 6]
 
-        async def work() -> None:
-            for number in numbers:
-                start = time.perf_counter()
-                made, chunks = await ask([max(2, tokens), 10 + number % 97, 5, 6], number)
-                assert made
-                way.chunks += chunks
-                way.latencies.append(time.perf_counter() - start)
+
+async def load(way: Way, client: Client, asked: Load) -> None:
+    """One round."""
+    made_in_all = 0
+    async with client(way.url) as ask:
+
+        async def one(number: int, tokens: int) -> None:
+            nonlocal made_in_all
+            start = time.perf_counter()
+            made, chunks = await ask(number, tokens)
+            assert made
+            made_in_all += made
+            way.chunks += chunks
+            way.latencies.append(time.perf_counter() - start)
+
+        async def work(numbers: Iterator[tuple[int, int]]) -> None:
+            for number, tokens in numbers:
+                await one(number, tokens)
 
         before_s, start = cpu_of(way), time.perf_counter()
-        async with asyncio.TaskGroup() as jobs:
-            for _ in range(concurrency):
-                jobs.create_task(work())
+        rest = enumerate(asked.lengths)
+        for _ in range(1 if asked.kind == "closed" else len(asked.lengths) // asked.concurrency):
+            wave = rest if asked.kind == "closed" else islice(rest, asked.concurrency)
+            async with asyncio.TaskGroup() as jobs:
+                for _ in range(asked.concurrency):
+                    jobs.create_task(work(wave))
         way.seconds.append(time.perf_counter() - start)
         way.cpu_s.append(cpu_of(way) - before_s)
+        way.tokens.append(made_in_all)
 
 
 def cpu_of(way: Way) -> float:
@@ -186,16 +234,20 @@ def cpu_of(way: Way) -> float:
     return sum(sum(one.cpu_times()[:2]) for one in (parent, *parent.children(recursive=True)))
 
 
-def show(way: Way, concurrency: int, options: argparse.Namespace, direct: "Way | None") -> None:
-    rate = options.requests / statistics.median(way.seconds)
+def show(way: Way, asked: Load, direct: "Way | None") -> None:
+    count = len(asked.lengths)
     p50, p99 = quantile(way, 0.5), quantile(way, 0.99)
-    line = f"{way.name:<14} {concurrency:>11} {rate:>10.0f} {rate * options.tokens:>9.0f}"
-    line += f" {way.chunks / sum(way.seconds):>9.0f} {p50:>8.1f} {p99:>8.1f}"
+    per_s, chunks_per_s = count / statistics.median(way.seconds), way.chunks / sum(way.seconds)
+    line = f"{way.name:<14}{asked.kind:>7} {asked.concurrency:>11} {per_s:>10.0f}"
+    line += f" {statistics.median(way.rates):>8.0f} {chunks_per_s:>8.0f} {p50:>7.0f} {p99:>7.0f}"
     if direct is not None:
-        share = statistics.median(a / b for a, b in zip(direct.seconds, way.seconds, strict=True))
-        cpu_ms = 1e3 * statistics.median(way.cpu_s) / (options.requests * options.tokens / 1e3)
-        line += f" {p50 - quantile(direct, 0.5):>9.1f} {p99 - quantile(direct, 0.99):>9.1f}"
-        line += f" {share:>9.1%} {cpu_ms:>9.1f}"
+        shares = [ours / theirs for ours, theirs in zip(way.rates, direct.rates, strict=True)]
+        cpu_ms = [1e3 * seconds for seconds in way.cpu_s]
+        of_one = statistics.median(cpu_ms) / count
+        of_1k = statistics.median(ms / tokens * 1e3 for ms, tokens in zip(cpu_ms, way.tokens, strict=True))
+        line += f" {p50 - quantile(direct, 0.5):>9.0f} {p99 - quantile(direct, 0.99):>9.0f}"
+        line += f" {statistics.median(shares):>9.1%} {min(shares):>6.1%} {max(shares):>6.1%}"
+        line += f" {of_one:>10.2f} {of_1k:>9.1f}"
     print(line, flush=True)
 
 
@@ -208,8 +260,8 @@ async def is_usable(way: Way, client: Client, process: int) -> str:
     words, deadline = "", time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
         try:
-            async with asyncio.timeout(5), client(way.url, 8) as ask:
-                await ask([8, 3, 5, 6], 1)
+            async with asyncio.timeout(5), client(way.url) as ask:
+                await ask(1, 8)
             return ""
         except Exception as error:
             words = f"{type(error).__name__}: {error}"
@@ -219,18 +271,19 @@ async def is_usable(way: Way, client: Client, process: int) -> str:
 
 async def compare(ways: list[Way], client: Client, options: argparse.Namespace) -> None:
     print(
-        "way            concurrency  requests/s  tokens/s  chunks/s   p50 ms   p99 ms"
-        " added p50 added p99 of direct CPU ms/1k"
+        "way              load concurrency requests/s tokens/s chunks/s  p50 ms  p99 ms"
+        " added p50 added p99 of direct   from     to CPU ms/req CPU ms/1k"
     )
-    for concurrency in options.concurrency:
+    for asked in [load_of(kind, size, options) for size in options.concurrency for kind in options.load]:
+        practice = replace(asked, lengths=asked.lengths[: asked.concurrency])
         for way in ways:
-            await load(Way(way.name, way.url), client, concurrency, concurrency, options.tokens)
+            await load(Way(way.name, way.url), client, practice)
         found = [Way(way.name, way.url, way.relay) for way in ways]
         for number in range(options.rounds):
             for way in found if number % 2 == 0 else reversed(found):
-                await load(way, client, options.requests, concurrency, options.tokens)
+                await load(way, client, asked)
         for way in found:
-            show(way, concurrency, options, None if way is found[0] else found[0])
+            show(way, asked, None if way is found[0] else found[0])
 
 
 @contextmanager
@@ -275,7 +328,9 @@ def measure(kind: str, options: argparse.Namespace) -> None:
                 print(f"{name} is left out: {problem}", flush=True)
             else:
                 ways.append(way)
-        print(f"\n{kind}: {options.requests} requests of {options.tokens} tokens, {options.rounds} rounds")
+        print(
+            f"\n{kind}: {options.rounds} rounds; tokens of a response: {options.tokens}, closed: long-tailed"
+        )
         uvloop.run(compare(ways, client, options))
 
 
@@ -284,7 +339,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=sorted(KINDS))
-    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--load", choices=LOADS, nargs="+", default=list(LOADS))
+    parser.add_argument("--times", type=int, default=4, help="requests of a round, in times the concurrency")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
