@@ -24,7 +24,7 @@ class Made:
     run_id: str
     iteration: int
     numbers: dict[str, float]
-    """Of the iteration."""
+    """Of the iteration; where a process only publishes what an earlier one trained, of none of its steps."""
 
 
 def promote(
@@ -51,7 +51,7 @@ def promote(
         run_id=made.run_id,
         iteration=made.iteration,
         learning_rate=made.numbers.get("learning_rate", 0.0),
-        samples=int(made.numbers["samples"]),
+        samples=int(made.numbers.get("samples", 0.0)),
         update_steps=int(made.numbers["total_steps"]),
         created_at=time.time(),
         files=digest_files(sorted(entry for entry in model.iterdir() if entry.is_file())),

@@ -1,5 +1,6 @@
 """A trainer that goes along with a rollout: every version reaches the pool, nothing is lost."""
 
+import shutil
 import signal
 import threading
 import time
@@ -124,6 +125,25 @@ def test_killed_at_any_time_it_goes_on_with_what_was_recorded(base, tmp_path):
     assert trained == 2 * GROUPS * 4
     assert sum(record["trainer/recomputed_tokens"] for record in steps(paths)) == 7  # counted once
     assert versions.served_folder(paths).name == "version-000002"
+
+
+@pytest.mark.extended
+def test_dead_between_the_last_step_and_the_model_it_goes_on(base, tmp_path):
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    with manager() as told:
+        settings = stream_settings(tmp_path, base, told.url, last_iteration=1)
+        trainer = Trainer(settings)
+        growing = rollout.begin(1)
+        rollout.group(growing, 1, 0, version=0)
+        rollout.group(growing, 1, 1, version=0)
+        wait_for_steps(paths, 1, trainer)
+        shutil.rmtree(settings.stream.store)  # it will not be able to publish
+        rollout.group(growing, 1, 2, version=0)
+        rollout.group(growing, 1, 3, version=0)
+        rollout.end(growing, 1)
+        assert [process.wait(60) for process in trainer.processes] == [1]
+        assert [process.wait(60) for process in Trainer(settings).processes] == [0]
+    assert versions.served_folder(paths).name == "version-000001"
 
 
 @pytest.mark.extended
