@@ -4,6 +4,7 @@ The master starts the manager, which writes its address into the run's folder; e
 node's engine is known in the pool by the node's name. Engines that others start join and leave as they like.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,10 +39,12 @@ def _file(plan: Plan, ending: str) -> Path:
 
 
 def manager_settings(plan: Plan) -> PoolConfig:
-    """Of the run's manager: it serves the run's newest model, and goes on after a restart."""
-    model = resolve_model(plan.config)
+    """Of the run's manager: it serves the run's newest model, and goes on after a restart where it was."""
+    model, pool = resolve_model(plan.config), plan.config.pool
     own = {"journal": _file(plan, "jsonl"), "model": model.path, "weight_version": model.weight_version}
-    return plan.config.pool.model_copy(update=own)
+    with contextlib.suppress(FileNotFoundError):  # engines and trainer know that port
+        own["port"] = pool.port or URL(_file(plan, "url").read_text(encoding="utf-8").strip()).port
+    return pool.model_copy(update=own)
 
 
 def announce(plan: Plan, url: str) -> None:

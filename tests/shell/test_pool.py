@@ -60,8 +60,10 @@ def test_a_certificate_that_cannot_be_used_is_said_before_anything_starts(harnes
     assert harness.verbs == []
 
 
-def test_a_manager_that_is_killed_comes_back_and_the_engine_stays(harness, pool):
-    done = harness.run(*ROLLOUT, *pool, FAKE_ROLLOUT="manager_dies")
+@pytest.mark.parametrize("port", [(), ("pool.port=0",)])
+def test_a_manager_that_is_killed_comes_back_and_the_engine_stays(harness, pool, port):
+    words = [word for word in pool if not (port and word.startswith("pool.port="))]
+    done = harness.run(*ROLLOUT, *words, *port, FAKE_ROLLOUT="manager_dies")
 
     assert done.returncode == 0, done.stderr
     assert harness.verbs == ["join-pool", "rollout", "rollout"]
