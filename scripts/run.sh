@@ -134,6 +134,7 @@ main() {
   trap 'on_signal 143' TERM
   trap 'on_signal 129' HUP
   trap : PIPE # a node process that has died is found by its silence
+  export RL_AGENT_DRIVER_PID=$$ # who works for this run ends with it
   find_python
   make_plan "$@"
   read_plan

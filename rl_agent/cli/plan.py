@@ -7,6 +7,7 @@ process named by RL_AGENT_DRIVER_PID becomes the owner of the log path.
 import os
 import sys
 
+from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.plan import arguments
 from rl_agent.plan.make import prepare, start
 
@@ -27,6 +28,5 @@ def main(argv: list[str]) -> int:
         print(note, file=sys.stderr)
     for left in prepared.machine.leftovers:
         print(f"ending what a killed run left behind: {left}", file=sys.stderr)
-    driver = os.environ.get("RL_AGENT_DRIVER_PID")
-    print(start(prepared, int(driver) if driver else None))
+    print(start(prepared, driver_pid(os.environ)))
     return 0

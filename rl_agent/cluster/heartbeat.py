@@ -36,6 +36,12 @@ class Identity:
         return cls(incarnation, socket.gethostname(), pid, stat.start_ticks if stat else 0)
 
 
+def driver_pid(environ: Mapping[str, str]) -> int | None:
+    """The `run.sh` that this process belongs to, if there is one."""
+    text = environ.get(DRIVER_VARIABLE, "")
+    return int(text) if text.isdigit() else None
+
+
 class Driver:
     """The process that this one works for: `run.sh`. None: nobody."""
 
@@ -48,8 +54,7 @@ class Driver:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str], say: Say) -> "Driver":
-        text = environ.get(DRIVER_VARIABLE, "")
-        return cls(int(text) if text.isdigit() else None, say)
+        return cls(driver_pid(environ), say)
 
     def is_stopped(self) -> bool:
         """Raises RetryLater if it is gone."""

@@ -24,6 +24,8 @@ from rl_agent.plan.attach import wait_for_run
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.overrides import Override, parse_override
+from rl_agent.weights.abandoned import remove_abandoned
+from rl_agent.weights.settings import base_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ def start(prepared: Prepared, driver_pid: int | None) -> Path:
     log_path, cluster = plan.config.log_path, plan.config.cluster
     log_path.mkdir(parents=True, exist_ok=True)
     runs.end_leftovers(leftovers)
+    for folder in remove_abandoned(base_folder(plan.config.weights)):
+        _say(f"removing {folder}, the weights of a run that was killed")
     if runs.is_master(plan):
         if driver_pid is not None:
             run_lock.claim(log_path, driver_pid, cluster.lease_s)

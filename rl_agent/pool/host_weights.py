@@ -6,9 +6,7 @@ same user.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -24,6 +22,7 @@ from yarl import URL
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.abandoned import remove_abandoned
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
 from rl_agent.weights.neighbours import adopt, turn
@@ -40,7 +39,6 @@ log = logging.getLogger(__name__)
 PREFIX = "rl-agent-worker-"
 KEPT = 2
 """The version that is served, also as the base of the next difference, and the one before to go back to."""
-NEW_FOLDER_S = 60.0
 
 
 class HostWeights:
@@ -172,29 +170,3 @@ class HostWeights:
         if self._server is not None:
             self._server.__exit__(None, None, None)
             self._server = None
-
-
-def remove_abandoned(base: Path) -> None:
-    """Folders of workers of this user that do not run any more."""
-    for folder in base.glob(PREFIX + "*"):
-        try:
-            status = folder.stat()
-            if status.st_uid == os.getuid() and not _is_in_use(folder, time.time() - status.st_mtime):
-                log.info("removing %s, which an earlier worker left", folder)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # it goes away, or is not to be read
-            continue
-
-
-def _is_in_use(folder: Path, age_s: float) -> bool:
-    try:
-        descriptor = os.open(folder / "owner.lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return age_s < NEW_FOLDER_S  # its owner is about to lock it
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

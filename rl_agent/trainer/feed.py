@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rl_agent.cluster.address import LOOPBACK
+from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
 from rl_agent.pool.ask import Manager
@@ -106,7 +107,9 @@ class _Outlet:
         weights = settings.weights
         own = weights.host or LOOPBACK
         token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
-        self._store = SnapshotStore(settings.store, keep_versions=weights.keep_versions)
+        self._store = SnapshotStore(
+            settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
+        )
         self._publisher = Publisher(self._store, publish_settings(weights, dtype=dtype))
         engine = open_engine(weights.transport, own)
         memory = None if engine is None else RegisteredBlobs(engine)

@@ -10,7 +10,6 @@ With an adapter (`trainer.lora`) the weights below it are always those of the ba
 the adapter merged into it, and only a checkpoint tells the two apart.
 """
 
-import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSe
 from rl_agent.trainer.states import STATE, newest_served, next_number, saved_steps
 from rl_agent.update import versions
 from rl_agent.update.weights import local_folder
-from rl_agent.weights.settings import base_folder
+from rl_agent.weights.settings import store_folder
 
 
 def settings_file(plan: Plan) -> Path:
@@ -95,9 +94,9 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             f"trainer.lora: {served} was made without an adapter; for one on top of it take it as"
             " model_config.base_model, with another --log-path"
         )
-    store = _store(plan)
-    if earlier is None or start is not None:
-        remove(store)  # of an earlier start, or of a training that was set back
+    store = store_folder(plan) / "trainer"
+    if start is not None:
+        remove(store)  # of a training that was set back
     return TrainerSettings(
         model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
@@ -183,9 +182,3 @@ def _dtype_of(config: Config) -> str:
 def _own_address(config: Config) -> str:
     """Where the engines of this pool reach this machine."""
     return LOOPBACK if is_loopback(config.pool.host) else advertised_address(config.cluster)
-
-
-def _store(plan: Plan) -> Path:
-    """Under a name of the log path's own: a trainer that is started again finds it."""
-    digest = hashlib.blake2b(os.fsencode(plan.config.log_path.resolve()), digest_size=8).hexdigest()
-    return base_folder(plan.config.weights) / f"rl-agent-weights-{digest}"

@@ -7,6 +7,7 @@ whose snapshot is kept until then.
 """
 
 import asyncio
+import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
+from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import WeightsError
@@ -54,10 +56,13 @@ def swap(plan: Plan, held: int) -> Swap:
     Raises WeightsError if it could not; the engine then serves `held`, or has to be started again.
     """
     wanted = resolve_model(plan.config)
-    weights, root = plan.config.weights, store_folder(plan)
+    weights, root, run = plan.config.weights, store_folder(plan), driver_pid(os.environ)
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     began = time.monotonic()
-    with SnapshotStore(root, keep_versions=1) as store, ExitStack() as stack:
+    with (
+        SnapshotStore(root, keep_versions=1, owner_pid=run) as store,
+        ExitStack() as stack,
+    ):
         publisher = Publisher(store, publish_settings(weights, dtype=weights.serving_dtype))
         _publish(publisher, store, held, _folder(plan, held))
         previous = stack.enter_context(store.hold(held))

@@ -65,5 +65,5 @@ def base_folder(weights: WeightsConfig) -> Path:
 
 
 def store_folder(plan: Plan) -> Path:
-    """The versions that this node keeps while this start of the run lasts."""
+    """The versions that this node makes while this start of the run lasts."""
     return base_folder(plan.config.weights) / f"rl-agent-{plan.run_id}-{plan.incarnation}"

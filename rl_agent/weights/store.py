@@ -25,6 +25,7 @@ from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.files import sync
+from rl_agent.weights import abandoned
 from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
 
 MANIFEST = "manifest.json"
@@ -185,19 +186,20 @@ def _no_room(path: Path, size_bytes: int) -> str:
 class SnapshotStore:
     """The versions under one folder. Thread-safe."""
 
-    def __init__(self, root: Path, *, keep_versions: int) -> None:
-        """Raises WeightsError if another process writes to `root`."""
+    def __init__(self, root: Path, *, keep_versions: int, owner_pid: int | None = None) -> None:
+        """Raises WeightsError if another process writes to `root`.
+
+        The folder may be removed once the process `owner_pid` is dead, or where none is named this one.
+        """
         self.root = root
         self._keep = keep_versions
         self._lock = threading.RLock()
         self._holders: Counter[int] = Counter()
         self._snapshots: dict[int, Snapshot] = {}
         root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
-        self._owner = os.open(root / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._owner = abandoned.take(root, os.getpid() if owner_pid is None else owner_pid)
         except BlockingIOError as error:
-            os.close(self._owner)
             raise WeightsError(
                 f"{root}: another process writes weights there; give each its own folder"
             ) from error

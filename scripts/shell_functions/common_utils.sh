@@ -45,7 +45,7 @@ exec_python() {
 # returns once this node is a member of the run.
 # Usage: start_node
 start_node() {
-  RL_AGENT_DRIVER_PID=$$ start_group node "$PYTHON_BIN" -m rl_agent.cli node --plan "$PLAN_FILE"
+  start_group node "$PYTHON_BIN" -m rl_agent.cli node --plan "$PLAN_FILE"
   take_reply
 }
 

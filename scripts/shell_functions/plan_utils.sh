@@ -21,7 +21,7 @@ make_plan() {
       --help | -h | --dry-run) exec "$PYTHON_BIN" -m rl_agent.cli plan "$@" ;;
     esac
   done
-  exec {plan}< <(RL_AGENT_DRIVER_PID=$$ exec "$PYTHON_BIN" -m rl_agent.cli plan "$@")
+  exec {plan}< <(exec "$PYTHON_BIN" -m rl_agent.cli plan "$@")
   PLANNER_PID=$! # a worker's waits for its master; `read` lets a signal end that
   IFS='' read -r -d '' PLAN_FILE <&"$plan" || true
   wait "$PLANNER_PID"
