@@ -1,0 +1,375 @@
+"""Tokens generated and trained on per second: the streaming loop beside the synchronous one.
+
+    python benchmarks/stream_loop.py --gpus 0,1 --shape 1.7b         two GPUs: one trains, one is rented
+    python benchmarks/stream_loop.py --shape tiny --groups 8 --mean 60 --longest 300        CPU, to try it
+
+Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=elastic`, and
+`scripts/join_pool.sh` for the second engine. The first GPU is the trainer's, the last is the rented one's.
+
+    synchronous      the trainer's GPU generates all episodes of an iteration, then trains on them
+    synchronous-2    the same on both GPUs
+    disaggregated    the trainer's GPU trains, the rented one generates; groups are trained on as they come
+    hybrid           the trainer's GPU generates, too, while that saves waiting
+    killed           hybrid; the rented engine is killed in the third iteration, at --kill-at of its episodes,
+                     and another is started at once
+
+The model has the real shape and random weights, but for one dimension of the residual stream that no layer
+writes to, which gives the end of the turn the same chance at every token: lengths are geometric, long-tailed,
+and cut at --longest. Rewards are drawn. This measures speed, never learning.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.trainer_throughput import SHAPES
+from rl_agent.cluster.address import free_port
+from rl_agent.monitor import metrics
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.types import Observation, StepResult, Task
+
+LAYOUTS = ("synchronous", "synchronous-2", "disaggregated", "hybrid", "killed")
+KILLED_ITERATION = 3
+SIBLINGS = 8
+TINY = SHAPES["tiny"] | {"head_dim": 32, "vocab_size": 512}
+POLL_S, STOP_TIMEOUT_S = 0.1, 60.0
+
+
+class Coin:
+    """An environment of one turn whose reward is drawn from the response: there is nothing to learn."""
+
+    def __init__(self) -> None:
+        self._seed = 0
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self._seed = seed
+        return Observation(task.prompt)
+
+    async def step(self, action: str) -> StepResult:
+        digest = hashlib.sha256(f"{self._seed} {action}".encode()).digest()
+        return StepResult(Observation(""), reward=float(digest[0] % 2), done=True)
+
+    async def close(self) -> None:
+        pass
+
+
+def make_model(folder: Path, shape: str, mean_tokens: int, longest: int) -> None:
+    """Random weights whose responses end after `mean_tokens` on average."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    sys.path.insert(0, str(PROJECT_ROOT / "data"))
+    from tiny_tokenizer import TURN_END, save_tokenizer, train_tokenizer
+
+    tokenizer = train_tokenizer(f"What is {a} + {b}? Answer: {a + b}" for a in range(30) for b in range(30))
+    folder.mkdir(parents=True)
+    save_tokenizer(tokenizer, folder, max_length=longest + 128)
+    torch.manual_seed(0)
+    end = tokenizer.token_to_id(TURN_END)
+    config = Qwen3Config(
+        **(TINY if shape == "tiny" else SHAPES[shape]) | {"tie_word_embeddings": True},
+        max_position_embeddings=40_960,
+        eos_token_id=end,
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with device:
+        model = Qwen3ForCausalLM(config).eval()
+    with torch.no_grad():
+        embedding = model.model.embed_tokens.weight
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[0] = 0
+            layer.mlp.down_proj.weight[0] = 0
+        embedding[:, 0] = 1
+        embedding[end] = 0
+        # The chance rises with the entry: find the one at which it is 1 / mean_tokens on random text.
+        ids = torch.randint(config.vocab_size, (1, 256), device=device)
+        hidden = model.model(ids).last_hidden_state[0, 32:].float()
+        low, high = 0.0, 1e4
+        for _ in range(60):
+            entry = (low + high) / 2
+            embedding[end, 0] = entry
+            chance = (hidden @ embedding.float().T).softmax(-1)[:, end].mean().item()
+            low, high = (entry, high) if chance < 1 / mean_tokens else (low, entry)
+    model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).save_pretrained(folder)
+
+
+@dataclass
+class Bench:
+    out: Path
+    shape: str
+    groups: int
+    longest: int
+    iterations: int
+    gpus: list[str]
+    kill_at: float
+    overrides: list[str]
+
+    @property
+    def is_gpu(self) -> bool:
+        return bool(self.gpus)
+
+    def run(self, layout: str) -> "Outcome":
+        """One run of the loop from its start to its end, unless the folder has it."""
+        paths = RunPaths(self.out / layout)
+        is_done = self.out / f"{layout}.done"
+        if not is_done.exists():
+            self.run_loop(layout, paths)
+            is_done.touch()
+        return Outcome.of(layout, paths, 1 if layout == "synchronous" else 2)
+
+    def run_loop(self, layout: str, paths: RunPaths) -> None:
+        port = free_port()
+        helper = None
+        with started(
+            self.command(layout, port, paths), self.out / f"{layout}.log", self.visible(layout)
+        ) as loop:
+            if not layout.startswith("synchronous"):
+                helper = self.rent(layout, "rented-1", port)
+            is_killed = layout != "killed"
+            while loop.poll() is None:
+                time.sleep(POLL_S)
+                if not is_killed and self.is_time_to_kill(paths):
+                    assert helper is not None
+                    kill(helper, self.out / f"{layout}.rented-1.log")
+                    helper, is_killed = self.rent(layout, "rented-2", port), True
+            if helper is not None:
+                stop(helper)
+        if loop.returncode:
+            raise SystemExit(f"{layout}: exit {loop.returncode}; see {self.out / layout}.log")
+
+    def visible(self, layout: str) -> dict[str, str]:
+        if not self.is_gpu:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus if layout == "synchronous-2" else self.gpus[:1])}
+
+    def command(self, layout: str, port: int, paths: RunPaths) -> list[str]:
+        placement = {"disaggregated": "disaggregated", "hybrid": "hybrid", "killed": "hybrid"}
+        settings: dict[str, Any] = {
+            "engine": "gpu" if self.is_gpu else "cpu",
+            "trainer": "grpo" if self.is_gpu else "grpo_cpu",
+            "pool": "elastic",
+            "pool.port": port,
+            "pool.local_engine": str(layout != "disaggregated").lower(),
+            "pool.default_capacity": 512,
+            "trainer.placement": placement.get(layout, "colocated"),
+            "trainer.streamed": str(not layout.startswith("synchronous")).lower(),
+            "trainer.loss.kl_in": "none",
+            "trainer.checkpoint.every_steps": 100,
+            "trainer.checkpoint.every": 100,
+            "model_config.base_model": self.out / "model",
+            "model_config.template": "qwen3_nothink",
+            "engine.max_model_len": self.longest + 128,
+            "policy_config.max_new_tokens": self.longest,
+            "env_config.train_tasks_rollout_size": self.groups,
+            "env_config.test_tasks_rollout_size": 1,
+            "env_config.server_size": self.groups * SIBLINGS,
+            "env_config.module_folders": f"[{PROJECT_ROOT}]",
+            "+env_config.kinds.coin": "benchmarks.stream_loop:Coin",
+            "rollout.group_size": SIBLINGS,
+            "rollout.max_vllm_sessions": self.groups * SIBLINGS,
+            "rollout.completion_threshold": 1.0,
+            "wandb.mode": "disabled",
+        }
+        if self.is_gpu:
+            settings |= {"engine.gpu_memory_utilization": 0.5, "engine.dtype": "bfloat16"}
+        else:
+            settings |= {"engine.extra_args.kv-cache-memory-bytes": 67108864}
+        words = ["bash", "scripts/run.sh", "--data-path", self.out, "--log-path", paths.log_path]
+        words += ["--rl-phase", "both", "--eval-interval", 100, "--max-iterations", self.iterations]
+        return [str(w) for w in [*words, *(f"{k}={v}" for k, v in settings.items()), *self.overrides]]
+
+    def rent(self, layout: str, name: str, port: int) -> subprocess.Popen[bytes]:
+        """A worker in a process group of its own."""
+        engine = ["--max-model-len", self.longest + 128, "--max-num-seqs", 512, "--generation-config", "vllm"]
+        words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}", "--name", name]
+        if self.is_gpu:
+            engine += ["--dtype", "bfloat16", "--gpu-memory-utilization", 0.85]
+            words += ["--gpus", self.gpus[-1]]
+        else:
+            engine += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", 67108864]
+            engine += ["--no-enable-chunked-prefill"]
+        words += ["--capacity", "512", "--log", str(self.out / f"{layout}.{name}.vllm.log")]
+        log = (self.out / f"{layout}.{name}.log").open("wb")
+        return subprocess.Popen(
+            [*words, f"--engine-args={' '.join(map(str, engine))}"],
+            stdout=log,
+            stderr=log,
+            cwd=PROJECT_ROOT,
+            start_new_session=True,
+            env=os.environ | ({} if self.is_gpu else {"VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}),
+        )
+
+    def is_time_to_kill(self, paths: RunPaths) -> bool:
+        shard = paths.checkpoint_shard("train", KILLED_ITERATION)
+        if not shard.exists():
+            return False
+        return shard.read_bytes().count(b"\n") >= self.kill_at * self.groups * SIBLINGS
+
+
+@contextmanager
+def started(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            cwd=PROJECT_ROOT,
+            start_new_session=True,
+            env=os.environ | environment,
+        )
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end; its process group is killed if it does not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def kill(worker: subprocess.Popen[bytes], log: Path) -> None:
+    """The machine is gone: worker and engine at once."""
+    found = re.search(r"process (\d+)", log.read_text())
+    os.killpg(worker.pid, signal.SIGKILL)
+    if found:
+        os.killpg(int(found[1]), signal.SIGKILL)
+    worker.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    layout: str
+    devices: int
+    seconds: list[float]
+    """Of each iteration, the next one's start or the run's end ends it."""
+    tokens: list[int]
+    """Trained on, prompts included."""
+    waiting: list[float]
+    """Seconds in which the trainer had nothing to do."""
+    recomputed: int
+    prefilled: int
+    lost: int
+    longest: int
+
+    @classmethod
+    def of(cls, layout: str, paths: RunPaths, devices: int) -> "Outcome":
+        records = list(metrics.read(paths.metrics))
+        phases = list(metrics.read(paths.timeline))
+        starts = [phase["start"] for phase in phases if phase["name"] == "rollout"]
+        ends = [*starts[1:], max(phase["end"] for phase in phases)]
+        updates = [record for record in records if "update/tokens" in record]
+        rollouts = [record for record in records if "train/episodes" in record]
+        lost = sum(r["train/episodes"] * (1 - r["train/completed_share"]) for r in rollouts)
+        return cls(
+            layout,
+            devices,
+            [end - start for start, end in zip(starts, ends, strict=True)],
+            [int(record["update/tokens"]) for record in updates],
+            [record["update/waiting_s"] for record in updates],
+            int(sum(record["update/recomputed_tokens"] for record in updates)),
+            int(sum(record["update/prefilled_again_tokens"] for record in updates)),
+            round(lost),
+            int(max(r["trainer/response_length_max"] for r in records if "trainer/response_length_max" in r)),
+        )
+
+    def rates(self) -> list[float]:
+        """Tokens per second of the iterations after the first, in which engines start."""
+        return [t / s for t, s in zip(self.tokens[1:], self.seconds[1:], strict=True)]
+
+
+def print_table(outcomes: list[Outcome], price: float, rented_price: float) -> None:
+    base = next((o for o in outcomes if o.layout == "synchronous"), outcomes[0])
+    heads = ["", "devices", "tokens/s, median", "each iteration", "beside synchronous", "tokens per $"]
+    heads += ["waiting", "sampled again", "read again", "lost"]
+    print("| " + " | ".join(heads) + " |")
+    print("|" + " --- |" * len(heads))
+    for o in outcomes:
+        rate = statistics.median(o.rates())
+        ratio = rate / statistics.median(base.rates())
+        rent = 0.0 if o.devices == 1 else (price if o.layout == "synchronous-2" else rented_price)
+        per_dollar = ratio / ((price + rent) / price)
+        each = " ".join(f"{r:,.0f}" for r in o.rates())
+        waiting = statistics.median(w / s for w, s in zip(o.waiting[1:], o.seconds[1:], strict=True))
+        speed = f"{rate:,.0f} | {each} | {ratio:.2f}x | {per_dollar:.2f}x | {waiting:.0%}"
+        counts = f"{o.recomputed} | {o.prefilled:,} | {o.lost}"
+        print(f"| {o.layout} | {o.devices} | {speed} | {counts} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--gpus", help="the trainer's and the rented one's; default: the CPU")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS), help="in this order; default: %(default)s")
+    parser.add_argument("--iterations", type=int, default=4, help="of each; the first is not counted")
+    parser.add_argument("--groups", type=int, default=64, help=f"of {SIBLINGS} episodes an iteration")
+    parser.add_argument("--mean", type=int, default=800, help="tokens of a response")
+    parser.add_argument("--longest", type=int, default=4096, help="tokens of a response")
+    parser.add_argument("--kill-at", type=float, default=0.33, help="share of the iteration's episodes")
+    parser.add_argument(
+        "--price", type=float, default=83.79 / 8, help="dollars an hour of a device that trains"
+    )
+    parser.add_argument(
+        "--rented-price", type=float, default=5.32 / 2, help="dollars an hour of a rented one"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="model, tasks and logs, and what is not run again; default: temporary"
+    )
+    parser.add_argument("overrides", nargs="*", help="key=value for run.sh")
+    options = parser.parse_args()
+    layouts = options.layouts.split(",")
+    if unknown := set(layouts) - set(LAYOUTS):
+        parser.error(f"--layouts {','.join(sorted(unknown))}: must be of {', '.join(LAYOUTS)}")
+    with tempfile.TemporaryDirectory(prefix="stream-loop-") as folder:
+        out = (options.out or Path(folder)).resolve()
+        out.mkdir(parents=True, exist_ok=True)
+        if not (out / "model").exists():
+            make_model(out / "model", options.shape, options.mean, options.longest)
+        for split in ("train", "test"):
+            tasks = (
+                {"task_id": str(n), "prompt": f"{n} + 1 =", "env": "coin"} for n in range(options.groups)
+            )
+            lines = (json.dumps(task | {"difficulty": "easy"}) + "\n" for task in tasks)
+            (out / f"{split}.jsonl").write_text("".join(lines))
+        bench = Bench(
+            out,
+            options.shape,
+            options.groups,
+            options.longest,
+            options.iterations,
+            options.gpus.split(",") if options.gpus else [],
+            options.kill_at,
+            options.overrides,
+        )
+        outcomes: list[Outcome] = []
+        for layout in layouts:
+            outcomes.append(bench.run(layout))
+            print_table(outcomes, options.price, options.rented_price)
+
+
+if __name__ == "__main__":
+    main()
