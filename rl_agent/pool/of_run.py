@@ -14,12 +14,13 @@ from typing import Any
 from yarl import URL
 
 from rl_agent.cluster.address import advertised_address
+from rl_agent.cluster.processes import is_same_process, read_groups
 from rl_agent.config import Plan, PoolConfig
 from rl_agent.engine.model import resolve_model
 from rl_agent.engine.server import Answer, Probe, data_parallel_size, engine_argv, server_environment
 from rl_agent.errors import DeadlineError, RetryLater
 from rl_agent.files import write_whole
-from rl_agent.plan.runs import is_master
+from rl_agent.plan.runs import groups_dir, is_master
 from rl_agent.pool.ask import ask
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.engine_turns import EngineTurns
@@ -128,6 +129,19 @@ def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
 def weights_of(plan: Plan) -> WeightsConfig:
     """Its versions lie where `run.sh`, or its guard, removes them however the run ends."""
     return plan.config.weights.model_copy(update={"store": store_folder(plan)})
+
+
+def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Raises RetryLater once this node's worker has ended and the pool has no engine left.
+
+    Requests would wait for one in vain: who starts it is waiting for them.
+    """
+    worker = next((group for group in read_groups(groups_dir(plan)) if group.name == "vllm"), None)
+    if worker is None or is_same_process(worker.pgid, worker.start_ticks):
+        return
+    url, status = ask_manager(plan, environ, "/status")
+    if not status["engines"]:
+        raise RetryLater(f"{url}: this node's worker (process {worker.pgid}) is dead, the pool has no engine")
 
 
 def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:

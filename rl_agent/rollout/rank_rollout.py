@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import os
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -12,6 +13,7 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import deliberate
 from rl_agent.monitor import progress
+from rl_agent.pool import of_run
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout.collect import ChunkSource, Collector, CollectSettings
 from rl_agent.rollout.conversation import Policy
@@ -132,7 +134,7 @@ class RankRollout:
             self._lengths.save(assignment.config.paths.response_lengths(assignment.split))
 
     async def collect(self, source: ChunkSource) -> None:
-        """Run what `source` gives. Raises like `Collector.collect`, and what `Membership.check` raises."""
+        """Run what `source` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
         self._tokens_before = self._metrics.total.response_tokens
         try:
             async with progress.shown(self.snapshot), asyncio.TaskGroup() as jobs:
@@ -140,6 +142,8 @@ class RankRollout:
                     jobs.create_task(self._follow_pressure(), name="follow engine pressure"),
                     jobs.create_task(self._check_member(), name="check membership"),
                 ]
+                if self._assignment.config.is_pooled:
+                    watchers.append(jobs.create_task(self._check_engine(), name="check this node's engine"))
                 try:
                     await self.collector.collect(source)
                 finally:
@@ -160,6 +164,11 @@ class RankRollout:
             self._member.set_doing(
                 f"{where}: {done} of {submitted} episodes, {self._gate.in_use} at the engine"
             )
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    async def _check_engine(self) -> None:
+        while True:
+            await asyncio.to_thread(of_run.check_engine, self._assignment.plan, os.environ)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     def record(self) -> dict[str, float | int | str]:

@@ -21,6 +21,7 @@ from rl_agent.cli.__main__ import call as real_call
 from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
+from rl_agent.errors import RetryLater
 from rl_agent.plan.runs import groups_dir
 from rl_agent.pool import of_run
 from rl_agent.trainer.launch import progress_file
@@ -106,9 +107,16 @@ def rollout(plan: Plan, argv: list[str]) -> int:
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
-    if how == "engine_dies" and not is_begun:
+    if how in ("engine_dies", "engine_dies_unseen") and not is_begun:
         record = groups_dir(plan) / "vllm"
         os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
+        while how == "engine_dies_unseen":  # what a rollout looks at that waits for the pool
+            try:
+                of_run.check_engine(plan, os.environ)
+            except RetryLater as error:
+                print(error, file=sys.stderr)
+                break
+            time.sleep(0.1)
         return 75
     if how == "manager_dies" and not is_begun:
         os.kill(int((groups_dir(plan) / "manager").read_text().split()[0]), signal.SIGKILL)

@@ -71,6 +71,15 @@ def test_a_manager_that_is_killed_comes_back_and_the_engine_stays(harness, pool,
     assert harness.processes() == {}
 
 
+def test_a_worker_that_is_killed_in_a_rollout_is_started_again(harness, pool):
+    done = harness.run(*ROLLOUT, *pool, FAKE_ROLLOUT="engine_dies_unseen")
+
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs == ["join-pool", "rollout", "join-pool", "rollout"]
+    assert "the pool has no engine" in done.stderr
+    assert harness.processes() == {}
+
+
 def test_an_engine_that_others_start_is_enough_and_outlives_the_run(harness, pool):
     process = harness.start(*ROLLOUT, *pool, "pool.local_engine=false")
     wait_until(lambda: "waiting for an engine to join" in harness.stderr, harness=harness)
