@@ -7,7 +7,8 @@ second up to 16 requests, then shares. Lengths are lognormal (median 400, sigma 
 the 8 siblings of a task around one of its own with sigma 0.4, tasks among each other with sigma 0.69. No
 schedule is shorter than the lower bound: all tokens over all engines' best throughput, or the longest
 response on the fastest engine. It knows the lengths. `equal shares` does not: all requests from the start,
-each at the same rate, moved at no cost, as fast as the engines can. What is ahead of it was lucky or told:
+each at the same rate, moved at no cost, as fast as the engines can. What is ahead of it was lucky, or told,
+or learned: `by siblings` the pool learns from the siblings in the batch itself, `no groups` it knows of none;
 `by earlier episodes` is what the collector says, the mean of what others of the task took, 8 of them or 1.
 """
 
@@ -88,7 +89,15 @@ def by_earlier(count: int) -> Tell:
     return lambda batch: [statistics.mean(lengths[:count]) for lengths in batch.earlier]
 
 
-def play(batch: Batch, *, policy: str, moves: bool, capacity: int, tell: Tell | None = None) -> Ends:
+def play(
+    batch: Batch,
+    *,
+    policy: str,
+    moves: bool,
+    capacity: int,
+    tell: Tell | None = None,
+    names_groups: bool = True,
+) -> Ends:
     rules = replace(RULES, policy=policy, rebalance_gain_s=1.0 if moves else 0.0)
     world = World(rules=rules, is_checking=False, chunk=4)
     for number, speed in enumerate(SPEEDS):
@@ -97,7 +106,8 @@ def play(batch: Batch, *, policy: str, moves: bool, capacity: int, tell: Tell | 
     lengths = batch.lengths
     if tell is None:
         for number, length in enumerate(lengths):
-            world.submit(f"r{number}", length, seed=number, group=str(number // SIBLINGS))
+            group = str(number // SIBLINGS) if names_groups else None
+            world.submit(f"r{number}", length, seed=number, group=group)
     else:
         told = [max(1, round(length)) for length in tell(batch)]
         for number in sorted(range(len(lengths)), key=lambda number: -told[number]):
@@ -112,8 +122,11 @@ def ways() -> dict[str, Callable[[Batch], Ends]]:
     for policy in ("round_robin", "least_loaded", "least_work"):
         found[f"{policy}, no moves"] = partial(play, policy=policy, moves=False, capacity=4 * BATCH)
     moving = partial(play, policy="least_work", moves=True)
-    found["moves, 4 batches at an engine"] = partial(moving, capacity=4 * BATCH)
-    found["moves, 1 batch at an engine"] = partial(moving, capacity=BATCH)
+    for batches in (4, 1):
+        at_each = f"{batches} x {BATCH} at each"
+        alone = partial(moving, capacity=batches * BATCH, names_groups=False)
+        found[f"moves, {at_each}, no groups"] = alone
+        found[f"moves, {at_each}, by siblings"] = partial(moving, capacity=batches * BATCH)
     found["equal shares, ideal"] = equal_shares
     for count in (1, 8):
         tell = by_earlier(count)

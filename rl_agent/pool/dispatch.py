@@ -126,12 +126,18 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
 
 
 def expected_rest(state: PoolState, request: Request) -> float:
-    """Tokens that it will need still: by what its submitter says, or else by what others took."""
-    made, told = len(request.token_ids), request.order.expected_tokens
+    """Tokens that it will need still: by what its submitter says, its siblings took, or else all others."""
+    made, told = len(request.token_ids), _told_or_learned(state, request)
     if told is not None:
         return min(rest_of(told, made), max(1.0, request.order.max_tokens - made))
     lengths = state.lengths.get(request.order.run) or LengthEstimate()
     return lengths.remaining(made, request.order.max_tokens)
+
+
+def _told_or_learned(state: PoolState, request: Request) -> float | None:
+    """How long a response of its kind is; None if nothing is known."""
+    order = request.order
+    return order.expected_tokens or state.siblings.mean(order.run, order.group)
 
 
 def _send(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
@@ -302,7 +308,7 @@ def _share(state: PoolState, engine: Engine, others: list[Engine], unknown: floa
 
 
 def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
-    """What is taken to be left of each response of which nobody said how long it will be.
+    """What is taken to be left of each response of which nothing is known.
 
     The same for all: what ended first was short, so that the lengths learned from it mislead, and equal rates
     are what finds the long ones soonest.
@@ -311,7 +317,7 @@ def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
     rests = [
         max(expected_rest(state, one), len(one.token_ids))
         for one in requests
-        if one.order.expected_tokens is None
+        if _told_or_learned(state, one) is None
     ]
     return sum(rests) / len(rests) if rests else 0.0
 
@@ -321,6 +327,6 @@ def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engin
     context = len(request.order.prompt_token_ids) + len(request.token_ids)
     can_move = can_continue(request.order.params) and not is_suspect(request)
     can_move = can_move and all(is_new_enough(engine, request) for engine in engines)
-    tokens = unknown if request.order.expected_tokens is None else expected_rest(state, request)
+    tokens = unknown if _told_or_learned(state, request) is None else expected_rest(state, request)
     lost = request.interval / 2  # sampled there and not sent yet
     return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

@@ -131,6 +131,7 @@ class OpenAiApi:
         call = f"api-{unique()}"
         run = request.headers.get("X-Run", "api")[:200]
         deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
+        group = _session_of(request) or call
         followed = []
         try:
             for index in range(asked.n):
@@ -144,7 +145,7 @@ class OpenAiApi:
                     asked.wanted_tokens,
                     params,
                     deadline,
-                    group=call,
+                    group=group,
                     min_weight_version=asked.min_weight_version,
                     expected_tokens=asked.expected_tokens,
                     is_read_along=asked.stream and asked.messages is None,
@@ -248,8 +249,8 @@ class OpenAiApi:
         prompt: tuple[int, ...],
         said: list[Any],
     ) -> None:
-        name = request.headers.get("X-Session-Id")
-        if not name or len(name) > 200:
+        name = _session_of(request)
+        if name is None:
             return
         exchanges = self._sessions.setdefault(name, [])
         self._sessions.move_to_end(name)
@@ -271,6 +272,11 @@ class OpenAiApi:
                     "time": time.time(),
                 }
             )
+
+
+def _session_of(request: web.Request) -> str | None:
+    name = request.headers.get("X-Session-Id", "")
+    return name if 0 < len(name) <= 200 else None
 
 
 async def _json(request: web.Request) -> dict[str, Any]:

@@ -15,9 +15,11 @@ def submitted(state: PoolState, event: events.Submitted, now: float, out: list[C
     request = Request(order=order, number=next(state.numbers), submitted_at=now)
     state.requests[order.request_id] = request
     state.account.submitted += 1
+    state.siblings.submitted(order.run, order.group)
     set_timer(state, order.deadline, "deadline", order.request_id)
     if event.made is not None and event.made.token_ids:
         _take_up(request, event.made)
+        state.siblings.made(order.run, order.group, len(event.made.token_ids))
         if ended := finish_of_tokens(request):
             end(state, request, RequestState.COMPLETED, now, out, finish=ended)
             return
@@ -57,6 +59,7 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     engine.tokens_since_measure += len(event.token_ids)
     engine.useful_tokens += len(event.token_ids)
     state.account.tokens += len(event.token_ids)
+    state.siblings.made(request.order.run, request.order.group, len(event.token_ids))
     engine.work = max(0.0, engine.work - len(event.token_ids))
     poison.progressed(request, engine, state.rules)
     if event.text and (stop := find_stop(request, event.text)) is not None:
@@ -117,6 +120,7 @@ def _complete(
     release(state, request, now)
     lengths = state.lengths.setdefault(request.order.run, LengthEstimate())
     lengths.add(len(request.token_ids))
+    state.siblings.ended(request.order.run, request.order.group)
     request.stop_reason = stop
     end(state, request, RequestState.COMPLETED, now, out, finish=reason)
 

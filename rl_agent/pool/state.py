@@ -12,6 +12,7 @@ from rl_agent.pool import poison
 from rl_agent.pool.balance import LengthEstimate, Placement
 from rl_agent.pool.continuation import can_continue, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Ended, EngineChanged
+from rl_agent.pool.lengths import Siblings
 from rl_agent.pool.records import Account, Engine, EngineState, PoolRules, Request, RequestState, Weights
 
 FLAP_WINDOW_S = 300.0
@@ -35,6 +36,7 @@ class PoolState:
         self.account = Account()
         self.placement = Placement(rules, self.engines)
         self.lengths: dict[str, LengthEstimate] = {}
+        self.siblings = Siblings()
         self.queues: dict[str, list[tuple[int, str]]] = {}
         """Waiting requests of each run, oldest submission first; stale entries are skipped."""
         self.at_engines: dict[str, int] = {}

@@ -6,7 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from rl_agent.pool.lengths import SPREAD, rest_of
+from rl_agent.pool import lengths as pool_lengths
+from rl_agent.pool.dispatch import expected_rest
+from rl_agent.pool.lengths import SPREAD, Siblings, rest_of
+from tests.pool_world import World
 
 
 def test_nothing_made_leaves_what_was_told_and_the_rest_grows_beyond_it():
@@ -30,3 +33,75 @@ def test_it_is_the_mean_of_what_lies_beyond(made):
     lengths = [median * random_.lognormvariate(0, SPREAD) for _ in range(200_000)]
     beyond = [length - made for length in lengths if length > made]
     assert rest_of(mean, made) == pytest.approx(statistics.mean(beyond), rel=0.05)
+
+
+def siblings_with(*lengths: int, running: int = 0, earlier: int = 200) -> Siblings:
+    """A group of which some have ended and others go on, in a run where 20 others took `earlier` tokens."""
+    siblings = Siblings()
+    for number in range(20):
+        siblings.submitted("run", f"before-{number}")
+        siblings.made("run", f"before-{number}", earlier)
+        siblings.ended("run", f"before-{number}")
+    for length in lengths:
+        siblings.submitted("run", "group")
+        siblings.made("run", "group", length)
+        siblings.ended("run", "group")
+    for _ in range(4):
+        siblings.submitted("run", "group")
+        siblings.made("run", "group", running)
+    return siblings
+
+
+def test_a_group_is_taken_for_what_its_siblings_took_the_more_the_more_have_ended():
+    means = [siblings_with(*[800] * ended).mean("run", "group") for ended in (0, 1, 4, 16)]
+    assert means == sorted(means)
+    assert means[0] == pytest.approx(200, rel=0.1) and 650 < means[-1] < 800
+
+
+def test_what_its_siblings_have_made_already_counts_before_any_has_ended():
+    assert siblings_with(running=600).mean("run", "group") > 2 * siblings_with(running=0).mean("run", "group")
+
+
+def test_short_ones_that_end_first_do_not_make_the_others_short():
+    """Half of them have ended; the mean of those is far below that of all."""
+    random_ = random.Random(1)
+    lengths = sorted(round(400 * random_.lognormvariate(0, 0.8)) for _ in range(2000))
+    half, siblings = lengths[1000], Siblings()
+    for length in lengths:
+        siblings.submitted("run", "group")
+        siblings.made("run", "group", min(length, half))
+        if length <= half:
+            siblings.ended("run", "group")
+    assert siblings.mean("run", "group") > 0.9 * statistics.mean(lengths)
+
+
+def test_nothing_is_said_of_one_alone_nor_while_little_has_ended():
+    siblings = siblings_with()
+    siblings.submitted("run", "alone")
+    assert siblings.mean("run", "alone") is None and siblings.mean("run", None) is None
+    assert siblings.mean("other", "group") is None
+    for _ in range(2):
+        siblings.submitted("new", "group")
+        siblings.ended("new", "group")
+    assert siblings.mean("new", "group") is None
+
+
+def test_a_request_of_which_nothing_is_told_is_expected_to_be_like_its_siblings():
+    world = World()
+    world.join("a", capacity=4)
+    world.run(1.0)
+    for number in range(12):
+        for group, length in (("short", 40), ("long", 400)):
+            world.submit(f"{group}-{number}", length, group=group)
+    while world.state.account.completed < 10:
+        world.run(world.now + 1.0)
+    last = [expected_rest(world.state, world.state.requests[f"{group}-11"]) for group in ("short", "long")]
+    assert last[1] > 2 * last[0]
+
+
+def test_groups_are_forgotten_oldest_first(monkeypatch):
+    monkeypatch.setattr(pool_lengths, "MAX_GROUPS", 2)
+    siblings = siblings_with()
+    for group in ("a", "a", "b", "b", "c", "c"):
+        siblings.submitted("run", group)
+    assert [siblings.mean("run", group) is None for group in "abc"] == [True, False, False]
