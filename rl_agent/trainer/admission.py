@@ -1,10 +1,9 @@
-"""Which groups a training step may use, and how many may be under way: pure functions of weight versions.
+"""Which groups a training step may use: a pure function of weight versions.
 
 A step that starts from version v and makes v + 1 may train on tokens of the versions v − max_staleness … v.
-Two gates hold that. `may_submit` is the one that costs nothing: no group is begun that could be too old by
-the time its turn comes. `judge` is the one that guarantees it: whatever was begun, a group that is too old
-(its engine missed an update, say) is turned away with a reason. With max_staleness = 0 all groups of step v
-are begun and trained on at version v: synchronous training.
+A rollout begins only once engines serve what allows that; whatever was begun, a group that is too old (its
+engine missed an update, say) is turned away with a reason. With max_staleness = 0 all groups of step v are
+begun and trained on at version v: synchronous training.
 """
 
 from collections.abc import Iterable
@@ -48,11 +47,3 @@ class AdmissionRule:
             if episode.oldest != episode.newest and not self.allow_mixed_versions:
                 return Verdict.MIXED_VERSIONS
         return Verdict.ADMITTED
-
-    def may_submit(self, submitted: int, version: int, *, groups_per_step: int) -> int:
-        """Groups that may be begun now, where `submitted` were begun since version 0 and not turned away.
-
-        The n-th group (from 0) is trained on by step n // groups_per_step, which starts from the version
-        of that number; begun now it is `version` old, so that step may be at most `max_staleness` ahead.
-        """
-        return max((version + self.max_staleness + 1) * groups_per_step - submitted, 0)
