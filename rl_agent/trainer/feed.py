@@ -11,7 +11,6 @@ and what was published goes on being served. A number never stands for two conte
 import logging
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
 from rl_agent.pool.ask import Manager
+from rl_agent.trainer.background import Background
 from rl_agent.trainer.lora import served_weights
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
@@ -179,7 +179,7 @@ def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> 
     return used + 1, newest.digest if is_pool_behind or pool == newest else None
 
 
-class Announcer:
+class Announcer(Background):
     """Tells the manager what the newest version is, in a thread: until it knows, and then now and again."""
 
     def __init__(
@@ -190,28 +190,14 @@ class Announcer:
         source: str,
         every_s: float,
     ) -> None:
+        super().__init__("announce-weights")
         self._manager = manager
         self._transfer_token = transfer_token
         self._source = source
         self._every_s = every_s
-        self._changed = threading.Condition()
         self._wanted: dict[str, Any] | None = None
         self._known = -1
-        self._is_stopping = False
         self._problem = ""
-        self._thread = threading.Thread(target=self._run, name="announce-weights", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        self._thread.join()
 
     def announce(self, snapshot: Snapshot) -> None:
         with self._changed:

@@ -11,17 +11,16 @@ that was restarted counts from nothing again, and so is counted from nothing.
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.files import write_whole
 from rl_agent.pool.ask import Manager
+from rl_agent.trainer.background import Background
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 0.25
@@ -118,28 +117,14 @@ class Meter:
             write_whole(self._file, json.dumps({"time": now, "pool": asdict(totals)}), is_durable=False)
 
 
-class PoolWatch:
+class PoolWatch(Background):
     """Asks a manager in a thread of its own, so that a step waits for an answer no longer than a moment."""
 
     def __init__(self, manager: Manager) -> None:
+        super().__init__("watch-pool")
         self._manager = manager
         self._newest: PoolTotals | None = None
-        self._changed = threading.Condition()
         self._is_asked = False
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="watch-pool", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-        self._thread.join()
 
     def totals(self) -> PoolTotals | None:
         """As they are now; those of the last answer if none comes soon, None before the first."""

@@ -1,0 +1,29 @@
+"""A thread that works beside the steps of a trainer and ends with its context."""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Background:
+    """Who changes what `_run` waits for holds `_changed` and notifies it; `_run` ends once `_is_stopping`."""
+
+    def __init__(self, name: str) -> None:
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
