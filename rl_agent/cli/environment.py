@@ -48,7 +48,6 @@ def _facts(plan: Plan) -> dict[str, str]:
         "takes_turns": str(int(plan.config.takes_turns)),
         "trainer_restarts": str(plan.config.grpo.max_restarts if plan.config.is_streaming else 0),
         "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",
-        "model_link": str(plan.paths.model_link),
         "start_attempts": str(plan.config.engine.start_attempts),
         "visibility_s": str(math.ceil(plan.config.cluster.lease_s)),
         "stop_timeout_s": str(math.ceil(plan.config.engine.stop_timeout_s)),

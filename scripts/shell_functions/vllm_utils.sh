@@ -72,7 +72,9 @@ ensure_vllm_running() {
   [[ $ANSWER != old-version ]] || swap_weights "$1"
   if ((${PLAN[debug_mode]})); then
     [[ $ANSWER != wanted ]] || return 0
-    say "the external engine does not serve what it should ($ANSWER): start it on $(readlink -f "${PLAN[model_link]}"), then --resume"
+    say "the external engine does not serve what it should ($ANSWER)"
+    resolve_model_to_serve
+    say "start it on ${ANSWER%%$'\t'*}, then --resume"
     return 75
   fi
   wait_for_pooled_engine
