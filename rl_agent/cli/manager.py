@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._plan_file import read_plan
 from rl_agent.errors import UsageError, deliberate
 
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
             of_run.announce(plan, url)
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(config, on_listening))
     except BaseExceptionGroup as group:
         raise deliberate(group) from None

@@ -2,14 +2,13 @@
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._plan_file import plan_parser, read_plan
 
 if TYPE_CHECKING:
@@ -106,26 +105,12 @@ def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> t
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with _rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             account = runner.run(run())
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     return account, received[0] if received else 0
-
-
-@contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    """Almost nothing an episode makes is cyclic; looking for cycles as often as Python does by default cost
-    the collector a sixth of its CPU time."""
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 def _cancel(job: asyncio.Task[Any], number: int, received: list[int]) -> None:

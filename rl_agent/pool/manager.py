@@ -1,7 +1,6 @@
 """The manager's process: settings in, a listening socket out, until a signal."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -33,17 +32,7 @@ async def serve(config: PoolConfig, on_listening: Callable[[str], None]) -> None
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running_manager(config) as (url, _):
         on_listening(url)
-        _collect_rarely()
         await stop.wait()
-
-
-def _collect_rarely() -> None:
-    """A request leaves no cycles, but all that are open are walked through by every collection of cycles.
-
-    With Python's own thresholds that took a quarter of the manager's time.
-    """
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
 
 
 @asynccontextmanager
