@@ -26,6 +26,7 @@ CONTROL_TIMEOUT_S = 5.0
 LAST_WORDS_S = 1.0
 """An engine may take to end a stream in which a response has ended."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _LOAD_LINE = re.compile(
     r"^(?:vllm|sglang):(num_requests_running|num_running_reqs|num_requests_waiting|num_queue_reqs"
     r"|kv_cache_usage_perc|token_usage)(?:\{[^}]*\})? (\S+)",
@@ -80,14 +81,13 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Answer]:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session.request(
                 method,
                 self._urls.get(path) or self._urls.setdefault(path, self._url.join(URL(path))),
                 data=body,
                 headers=self._headers,
-                timeout=timeout,
+                timeout=_TIMEOUT,
                 allow_redirects=False,
             ) as response:
                 yield HttpAnswer(response)
@@ -167,7 +167,8 @@ class EngineLink:
                     for chunk in reader.read(payload):
                         yield chunk
                         if chunk.finish_reason is not None:
-                            await _read_to_end(answer)
+                            if events is not None:
+                                await _read_to_end(answer)
                             return
         raise StreamError("the stream ended before the response did")
 

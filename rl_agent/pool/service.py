@@ -132,7 +132,9 @@ class Pool:
     def release(self, request_ids: list[str]) -> None:
         """Whoever watched these is done with them, ended or not."""
         for request_id in request_ids:
-            self.tell(events.Cancelled(request_id))
+            request = self.state.requests.get(request_id)
+            if request is not None and request.is_open:
+                self.cancel(request_id)
             self.watches.pop(request_id, None)
         self.tell(events.Forgotten(tuple(request_ids)))
 
