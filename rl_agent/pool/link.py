@@ -153,8 +153,7 @@ class EngineLink:
         if self._adapter is None or self.info is None:
             raise StreamError("the engine was not probed")
         adapter = self._adapter
-        if token_by_token and not adapter.has_text:
-            raise Refused(f"stop strings need text, and an engine of kind {adapter.kind} gives none")
+        _check_params(adapter, params, token_by_token=token_by_token)
         interval = 1 if token_by_token else stream_interval
         body = adapter.body(self.info.served_name, prompt, max_tokens, params, request_id, interval)
         reader = adapter.reader(token_by_token=token_by_token)
@@ -191,6 +190,17 @@ class EngineLink:
         if status != 200:
             raise StreamError(f"{path} answered HTTP {status}")
         return payload
+
+
+def _check_params(adapter: Adapter, params: dict[str, Any], *, token_by_token: bool) -> None:
+    """Raises Refused for what engines of this kind do not do, or would not go on with as another began it."""
+    if token_by_token and not adapter.has_text:
+        raise Refused(f"stop strings need text, and an engine of kind {adapter.kind} gives none")
+    if adapter.kind == "sglang" and params.get("repetition_penalty", 1.0) != 1.0:
+        # The tokens so far are part of the prompt after a move: the penalty would forget them.
+        raise Refused(
+            "repetition_penalty: SGLang counts the response only, vLLM the prompt too; leave it out"
+        )
 
 
 def _payloads(events: EventReader, part: bytes) -> list[bytes]:

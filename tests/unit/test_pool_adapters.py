@@ -113,10 +113,9 @@ async def engine(kind: str, answer: Callable[[web.Request], object]) -> AsyncIte
         yield link
 
 
-async def collect(link: EngineLink, **more):
-    return [
-        chunk async for chunk in link.generate([1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", **more)
-    ]
+async def collect(link: EngineLink, params=None, **more):
+    params = {"temperature": 0.5, "seed": 4} | (params or {})
+    return [chunk async for chunk in link.generate([1, 2, 3], 64, params, "r", **more)]
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -257,6 +256,14 @@ async def test_an_engine_without_text_refuses_stop_strings():
     async with engine("vllm-tokens", lambda _: response(vllm_tokens)) as link:
         with pytest.raises(Refused, match="stop strings need text"):
             await collect(link, token_by_token=True)
+
+
+async def test_sglang_refuses_a_penalty_that_would_forget_the_tokens_so_far_at_a_move():
+    async with engine("sglang", lambda request: web.Response(status=500)) as link:
+        with pytest.raises(Refused, match="repetition_penalty"):
+            await collect(link, {"repetition_penalty": 1.3})
+        with pytest.raises(StreamError, match="HTTP 500"):  # it went to the engine
+            await collect(link, {"repetition_penalty": 1.0})
 
 
 async def test_a_stranger_is_no_engine():

@@ -1,0 +1,112 @@
+"""A real SGLang that joins with `join_pool.sh --engine sglang` and is killed while it generates.
+
+RL_AGENT_SGLANG_PYTHON names an interpreter that has SGLang, RL_AGENT_SGLANG_ARGS what its server is to be
+told on this machine, for example `--device cpu --attention-backend torch_native --sampling-backend pytorch`.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.conftest import stop_group
+from tests.integration.tiny_model import make_tiny_model
+from tests.pool_setup import Client, manager
+
+JOIN = Path(__file__).resolve().parents[2] / "scripts" / "join_pool.sh"
+PYTHON = os.environ.get("RL_AGENT_SGLANG_PYTHON", "")
+# In half precision a token that was read and one that was sampled differ in the last bits, and so may a tie.
+ARGS = f"--dtype float32 {os.environ.get('RL_AGENT_SGLANG_ARGS', '')}"
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not PYTHON, reason="RL_AGENT_SGLANG_PYTHON names no interpreter with SGLang"),
+]
+
+START_S = 500.0
+PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(6)]
+TOKENS = 64
+REFUSALS = {
+    "a wrong parameter": ([20] * 8, {"temperature": -3.0}, "temperature must be"),
+    "a prompt that is too long": ([20] * 4000, {}, "fills the"),
+    "a penalty that a move would change": ([20] * 8, {"repetition_penalty": 1.3}, "repetition_penalty"),
+}
+
+
+@contextmanager
+def joined(url: str, model: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    words = ["bash", str(JOIN), "--manager", url, "--engine", "sglang", "--engine-python", PYTHON]
+    words += ["--model", str(model), "--name", "spot-1", "--start-timeout-s", str(START_S)]
+    words += ["--engine-args", ARGS, "--log", str(folder / "engine.log")]
+    environ = os.environ | {"RL_AGENT_PYTHON": sys.executable}
+    with (folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(words, env=environ, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield worker
+    finally:
+        stop_group(worker)
+
+
+def server_of(worker: "subprocess.Popen[bytes]") -> psutil.Process:
+    [found] = [
+        one for one in psutil.Process(worker.pid).children() if "sglang.launch_server" in one.cmdline()
+    ]
+    return found
+
+
+async def submit(pool: Client, run: str, asked: dict[str, tuple[list[int], dict]]) -> None:
+    items = [
+        {
+            "id": name,
+            "prompt_token_ids": prompt,
+            "max_tokens": TOKENS,
+            "sampling": {"temperature": 0.0, "ignore_eos": True, **more},
+        }
+        for name, (prompt, more) in asked.items()
+    ]
+    status, answer = await pool.call("POST", f"/runs/{run}/requests", {"requests": items})
+    assert status == 202, answer
+
+
+async def collected(pool: Client, run: str, count: int) -> dict[str, dict]:
+    found = await pool.samples(run, at_least=count, wait_s=300)
+    assert len(found) == count
+    return {sample["id"]: sample for sample in found}
+
+
+async def test_sglang_serves_dies_and_goes_on_with_the_same_tokens(tmp_path):
+    model = await asyncio.to_thread(make_tiny_model, tmp_path / "model", hidden_size=128)
+    asked = {f"r{number}": (prompt, {}) for number, prompt in enumerate(PROMPTS)}
+    async with manager("lease_s=30", "heartbeat_s=1", "stall_timeout_s=60") as pool:
+        with joined(pool.url, model, tmp_path) as worker:
+            await pool.until(lambda: any(e.state == "ready" for e in pool.state.engines.values()), START_S)
+            await submit(pool, "whole", asked)
+            whole = await collected(pool, "whole", len(asked))
+            before = pool.state.account.tokens
+            await submit(pool, "killed", asked)
+            await pool.until(lambda: pool.state.account.tokens > before + TOKENS, 120)
+            os.killpg(server_of(worker).pid, signal.SIGKILL)
+            killed = await collected(pool, "killed", len(asked))
+            await submit(pool, "refused", {name: case[:2] for name, case in REFUSALS.items()})
+            refused = await collected(pool, "refused", len(REFUSALS))
+            worker.terminate()
+            assert await asyncio.to_thread(worker.wait, 60) == 0
+    for name, sample in whole.items():
+        assert not sample["failure"] and not killed[name]["failure"]
+        assert len(sample["token_ids"]) == len(sample["logprobs"]) == TOKENS
+        assert killed[name]["token_ids"] == sample["token_ids"]
+        assert killed[name]["logprobs"] == pytest.approx(sample["logprobs"], abs=1e-3)
+    assert any(sample["moves"] for sample in killed.values())
+    # Nothing that the pool had was sampled again.
+    assert pool.state.account.tokens == 2 * len(asked) * TOKENS
+    assert pool.state.account.engine_deaths == 1
+    assert pool.state.departed[-1].reason == "left in order"
+    for name, (_, _, words) in REFUSALS.items():
+        assert words in refused[name]["failure"]
