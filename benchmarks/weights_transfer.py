@@ -2,18 +2,20 @@
 
     python benchmarks/weights_transfer.py [--gb 4] [--streams 4] [--repeats 3]
 
-Sender and receiver are processes of their own; the versions lie in /dev/shm, twice --gb. In the same run:
+Sender and receiver are processes of their own; versions lie in /dev/shm, four times --gb. In the same run:
 
     memcpy         one thread copies as many bytes from one file of /dev/shm to another
     iperf3         as many streams for five seconds, where iperf3 is installed
-    plain sockets  as many streams, sendfile to recv_into in the same pieces, nothing checked, nothing kept
+    plain sockets  as many streams, sendall to recv_into in the same pieces, nothing checked, nothing kept
+    plain, digest  the same with BLAKE3 of every piece, into the same few buffers: no less can a transfer do
     first          the real thing: manifest, pieces, BLAKE3 of every byte, published at the end
     transfer       the same, into the memory of a collected version, as with all but the first few
     mooncake       the same as `transfer`, the bytes by Mooncake's engine over TCP, where it can be imported
 
 Claim: at least 80 % of iperf3, or of plain sockets where there is no iperf3. `processor`: time of both
 processes, user and system, which other work on the machine changes less than the rates; all cores divided by
-it are what the machine could do if nothing ever waited.
+it are what the machine could do if nothing ever waited. "cubic": with that congestion control, which the
+transfer chooses within a host, in place of the system's.
 """
 
 import argparse
@@ -29,9 +31,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,20 +45,24 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.checksums import digest
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.fetch import FetchSettings
+from rl_agent.weights.manifest import Manifest
 from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
-from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL, SPARE, SnapshotStore, version_name
+from rl_agent.weights.store import FULL, SnapshotStore
 
 TOKEN = b"benchmark"
 TENSORS = 64
 LIMIT_S = 120.0
+WARM_UP = 4
+"""Versions until every one goes into memory that is there and mapped."""
 
 
 def settings(piece_bytes: int, threads: int) -> PublishSettings:
@@ -86,13 +92,25 @@ def publish_random(root: Path, size_bytes: int, piece_bytes: int) -> Announcemen
         return Announcement(1, snapshot.manifest.digest)
 
 
+class EveryVersion(Shelf):
+    """Gives its one version under any number, as if it was published again and again."""
+
+    def manifest(self, weight_version: int) -> Manifest:
+        return super().manifest(1).model_copy(update={"weight_version": weight_version})
+
+    @contextmanager
+    def open(self, weight_version: int, name: str) -> Iterator[Offer]:
+        with super().open(1, name) as offer:
+            yield offer
+
+
 def serve(root: Path, streams: int, pipe: Connection) -> None:
     server = ServerSettings("127.0.0.1", 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
     engine = transfer_engine()
     memory = RegisteredBlobs(engine) if engine else None
     with (
         SnapshotStore(root, keep_versions=1) as store,
-        WeightServer(Shelf(store), TOKEN, server, memory=memory) as running,
+        WeightServer(EveryVersion(store), TOKEN, server, memory=memory) as running,
     ):
         pipe.send(running.address)
         pipe.recv()
@@ -108,18 +126,17 @@ def transfer_engine() -> TransferEngine | None:
 
 
 def serve_plain(path: Path, piece_bytes: int, pipe: Connection) -> None:
-    """sendfile of whatever pieces are asked for, eight bytes an index."""
+    """Whatever pieces are asked for, eight bytes an index."""
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.send(listener.getsockname())
-    descriptor = os.open(path, os.O_RDONLY)
-    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def answer(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
         while request := connection.recv(8, socket.MSG_WAITALL):
             start = int.from_bytes(request, "little") * piece_bytes
-            end = min(start + piece_bytes, size_bytes)
-            while start < end:
-                start += os.sendfile(connection.fileno(), descriptor, start, end - start)
+            connection.sendall(content[start : start + piece_bytes])
 
     def accept() -> None:
         while True:
@@ -156,26 +173,28 @@ def processor_s(peer: Peer) -> float:
     return time.process_time() + sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def transfer(
-    root: Path, address: tuple[str, int], announced: Announcement, streams: int, *, by_engine: bool = False
-) -> float:
-    """The store's own version, if it has one, is collected first."""
-    had = root / version_name(1)
-    if had.exists():
-        (had / f"{FULL}.bin").rename(root / SPARE)
-        shutil.rmtree(had)
-    with SnapshotStore(root, keep_versions=1) as store:
-        receiver = Receiver(
-            store, Shelf(store), ReceiveSettings(fetch_settings(streams), threads=2, max_deltas=0)
-        )
+class Host:
+    """A receiver with its store, which brings one version after the other."""
+
+    def __init__(self, root: Path, digest: str, streams: int) -> None:
+        self.store = SnapshotStore(root, keep_versions=1)
+        self._digest = digest
+        settings = ReceiveSettings(fetch_settings(streams), threads=2, max_deltas=0)
+        self._receiver = Receiver(self.store, Shelf(self.store), settings)
+
+    def transfer(self, address: tuple[str, int], *, by_engine: bool = False) -> float:
         tcp, engine = TcpSource(*address, TOKEN, 30.0), transfer_engine()
         source = MooncakeSource(tcp, engine) if by_engine and engine else tcp
+        newest = self.store.newest
+        announced = Announcement(newest.weight_version + 1 if newest else 1, self._digest)
         began = time.perf_counter()
-        receiver.receive(announced, [source], timeout_s=LIMIT_S, stop=threading.Event())
+        self._receiver.receive(announced, [source], timeout_s=LIMIT_S, stop=threading.Event())
         return time.perf_counter() - began
 
 
-def transfer_plain(address: tuple[str, int], size_bytes: int, piece_bytes: int, streams: int) -> float:
+def transfer_plain(
+    address: tuple[str, int], size_bytes: int, piece_bytes: int, streams: int, *, is_digested: bool = False
+) -> float:
     """The receiving side of `serve_plain`, into memory that is there already."""
     buffers = [memoryview(bytearray(piece_bytes)) for _ in range(streams)]
     pieces = iter(range(-(-size_bytes // piece_bytes)))
@@ -183,15 +202,19 @@ def transfer_plain(address: tuple[str, int], size_bytes: int, piece_bytes: int, 
 
     def take(buffer: memoryview) -> None:
         with socket.create_connection(address) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
             while True:
                 with lock:
                     index = next(pieces, None)
                 if index is None:
                     return
                 connection.sendall(index.to_bytes(8, "little"))
-                left = min(piece_bytes, size_bytes - index * piece_bytes)
+                content = buffer[: min(piece_bytes, size_bytes - index * piece_bytes)]
+                left = len(content)
                 while left:
-                    left -= connection.recv_into(buffer[:left])
+                    left -= connection.recv_into(content[-left:])
+                if is_digested:
+                    digest(content)
 
     threads = [threading.Thread(target=take, args=(buffer,)) for buffer in buffers]
     began = time.perf_counter()
@@ -217,12 +240,12 @@ def copy(path: Path, target: Path) -> float:
     return took_s
 
 
-def iperf3(streams: int) -> tuple[float, float] | None:
+def iperf3(streams: int, congestion: Sequence[str]) -> tuple[float, float] | None:
     """Bytes a second that arrived, and processor seconds a byte; None if the program is not installed."""
     if shutil.which("iperf3") is None:
         return None
     for _ in range(3):  # on a busy machine it now and then breaks a test off
-        result = run_iperf3(streams)
+        result = run_iperf3(streams, congestion)
         if "sum_received" in result.get("end", {}):
             received, used = result["end"]["sum_received"], result["end"]["cpu_utilization_percent"]
             rate = received["bits_per_second"] / 8
@@ -230,7 +253,7 @@ def iperf3(streams: int) -> tuple[float, float] | None:
     raise SystemExit(f"iperf3: {result.get('error', result)}")
 
 
-def run_iperf3(streams: int) -> dict[str, Any]:
+def run_iperf3(streams: int, congestion: Sequence[str]) -> dict[str, Any]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     server = subprocess.Popen(
@@ -244,10 +267,65 @@ def run_iperf3(streams: int) -> dict[str, Any]:
             if "listening" in line:
                 break
         command = ["iperf3", "-c", "127.0.0.1", "-p", port, "-P", str(streams), "-t", "5", "-J"]
-        return json.loads(subprocess.run(command, capture_output=True, timeout=60).stdout)
+        result = subprocess.run([*command, *congestion], capture_output=True, timeout=60)
+        return json.loads(result.stdout)
     finally:
         server.kill()
         server.communicate()
+
+
+@dataclass
+class Row:
+    """A way to move the bytes, and what each time brought."""
+
+    name: str
+    run: Callable[[], float] = float
+    """Moves all, and returns the seconds."""
+    peer: Peer | None = None
+    rates: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    """Seconds a byte."""
+
+    def measure(self, size_bytes: int) -> None:
+        began_s = processor_s(self.peer) if self.peer else 0.0
+        self.rates.append(size_bytes / self.run())
+        if self.peer:
+            self.processor.append((processor_s(self.peer) - began_s) / size_bytes)
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    def line(self, limit: "Row") -> str:
+        least, most = min(self.rates) / 1e9, max(self.rates) / 1e9
+        text = f"{self.name:14s} {self.rate / 1e9:6.2f} GB/s ({least:.2f}, {most:.2f})"
+        text += f"  {100 * self.rate / limit.rate:4.0f} % of {limit.name}"
+        if self.processor:
+            text += f", processor {1e9 * statistics.median(self.processor):.2f} s/GB"
+        return text
+
+
+@dataclass
+class Iperf3Row(Row):
+    """For some seconds rather than some bytes."""
+
+    streams: int = 1
+    options: Sequence[str] = ()
+
+    def measure(self, size_bytes: int) -> None:
+        measured = iperf3(self.streams, self.options)
+        if measured is not None:
+            self.rates.append(measured[0])
+            self.processor.append(measured[1])
+
+
+def first_transfer(root: Path, digest_of_all: str, streams: int, address: tuple[str, int]) -> float:
+    host = Host(root, digest_of_all, streams)
+    try:
+        return host.transfer(address)
+    finally:
+        host.store.close()
+        shutil.rmtree(root)
 
 
 def main() -> None:
@@ -256,60 +334,61 @@ def main() -> None:
     )
     parser.add_argument("--gb", type=float, default=4.0)
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--piece-mib", type=int, default=4)
+    parser.add_argument("--piece-mib", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    size_bytes, piece_bytes = int(args.gb * 1e9), args.piece_mib * 2**20
+    size_bytes, piece_bytes, streams = int(args.gb * 1e9), args.piece_mib * 2**20, args.streams
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         sender_root, receiver_root = Path(folder, "sender"), Path(folder, "receiver")
         announced = publish_random(sender_root, size_bytes, piece_bytes)
         file = sender_root / "version-000001" / f"{FULL}.bin"
         size_bytes = file.stat().st_size
-        rates: dict[str, list[float]] = {
-            name: [] for name in ("memcpy", "iperf3", "plain sockets", "first", "transfer", "mooncake")
-        }
-        processor: dict[str, list[float]] = {name: [] for name in list(rates)[1:]}
         with (
-            process(serve, sender_root, args.streams) as real,
+            process(serve, sender_root, streams) as real,
             process(serve_plain, file, piece_bytes) as plain,
         ):
+            host = Host(receiver_root, announced.digest, streams)
+            for _ in range(WARM_UP):
+                host.transfer(real.address)
+            rows = [
+                Row("memcpy", lambda: copy(file, Path(folder, "copy"))),
+                Iperf3Row("iperf3", streams=streams),
+                Iperf3Row("iperf3 cubic", streams=streams, options=("-C", "cubic")),
+                Row(
+                    "plain sockets",
+                    lambda: transfer_plain(plain.address, size_bytes, piece_bytes, streams),
+                    plain,
+                ),
+                Row(
+                    "plain, digest",
+                    lambda: transfer_plain(plain.address, size_bytes, piece_bytes, streams, is_digested=True),
+                    plain,
+                ),
+                Row(
+                    "first",
+                    lambda: first_transfer(Path(folder, "first"), announced.digest, streams, real.address),
+                    real,
+                ),
+                Row("transfer", lambda: host.transfer(real.address), real),
+            ]
+            if transfer_engine():
+                rows.append(Row("mooncake", lambda: host.transfer(real.address, by_engine=True), real))
             for _ in range(args.repeats):  # in turn, so that other work on the machine meets all alike
-                rates["memcpy"].append(size_bytes / copy(file, Path(folder, "copy")))
-                limit = iperf3(args.streams)
-                if limit is not None:
-                    rates["iperf3"].append(limit[0])
-                    processor["iperf3"].append(limit[1] * size_bytes)
-                began_s = processor_s(plain)
-                took_s = transfer_plain(plain.address, size_bytes, piece_bytes, args.streams)
-                rates["plain sockets"].append(size_bytes / took_s)
-                processor["plain sockets"].append(processor_s(plain) - began_s)
-                for name in ("first", "transfer", "mooncake")[: 3 if transfer_engine() else 2]:
-                    began_s = processor_s(real)
-                    is_mooncake = name == "mooncake"
-                    took_s = transfer(
-                        receiver_root, real.address, announced, args.streams, by_engine=is_mooncake
-                    )
-                    rates[name].append(size_bytes / took_s)
-                    processor[name].append(processor_s(real) - began_s)
-                shutil.rmtree(receiver_root)
-    medians = {name: statistics.median(some) for name, some in rates.items() if some}
-    spent_s = {name: statistics.median(some) for name, some in processor.items() if some}
-    limit_name = "iperf3" if "iperf3" in medians else "plain sockets"
+                for row in rows:
+                    row.measure(size_bytes)
+            host.store.close()
+    by_name = {row.name: row for row in rows if row.rates}
+    limit = by_name.get("iperf3", by_name["plain sockets"])
     cores = len(os.sched_getaffinity(0))
     print(
-        f"{size_bytes / 1e9:.2f} GB, {args.streams} streams, pieces of {args.piece_mib} MiB, {cores} cores;"
+        f"{size_bytes / 1e9:.2f} GB, {streams} streams, pieces of {args.piece_mib} MiB, {cores} cores;"
         f" median of {args.repeats} (least, most)"
     )
-    for name, rate in medians.items():
-        least, most = min(rates[name]) / 1e9, max(rates[name]) / 1e9
-        print(
-            f"{name:14s} {rate / 1e9:6.2f} GB/s ({least:.2f}, {most:.2f})"
-            f"  {100 * rate / medians[limit_name]:4.0f} % of {limit_name}"
-            + (f", processor {spent / size_bytes * 1e9:.2f} s/GB" if (spent := spent_s.get(name)) else "")
-        )
-    share = medians["transfer"] / medians[limit_name]
+    for row in by_name.values():
+        print(row.line(limit))
+    share = by_name["transfer"].rate / limit.rate
     print(
-        f"transfer at {100 * share:.0f} % of {limit_name}; wanted 80 %: {'met' if share >= 0.8 else 'missed'}"
+        f"transfer at {100 * share:.0f} % of {limit.name}; wanted 80 %: {'met' if share >= 0.8 else 'missed'}"
     )
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.draft_file import map_file
 from rl_agent.weights.receive import Announcement
-from rl_agent.weights.store import DELTA, FULL, Snapshot, SnapshotStore, map_file, open_snapshot
+from rl_agent.weights.store import DELTA, FULL, Snapshot, SnapshotStore, open_snapshot
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1

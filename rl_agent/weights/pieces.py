@@ -104,7 +104,8 @@ class PieceBoard:
         with self._changed:
             self._verified.add(index)
             self._claimed[index] = False
-            self._changed.notify_all()
+            if self.is_finished:  # else nobody waits for this: it makes no work
+                self._changed.notify_all()
 
     def give_back(self, indices: Iterable[int]) -> None:
         with self._changed:
@@ -117,7 +118,7 @@ class PieceBoard:
         return bool(self.unclaimed().any())
 
     def wait_until(self, is_over: Callable[[], bool], timeout_s: float) -> None:
-        """Until `is_over`, which is looked at when a piece is done or given back; at most `timeout_s`."""
+        """Until `is_over`, looked at when all is done or a piece is given back; at most `timeout_s`."""
         with self._changed:
             self._changed.wait_for(is_over, timeout_s)
 

@@ -1,5 +1,6 @@
 """From a source to a published version: lay out, write tensor by tensor, encode, digest, publish whole."""
 
+import mmap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +10,20 @@ from rl_agent.files import remove
 from rl_agent.weights.checksums import piece_digests
 from rl_agent.weights.delta import encode_delta
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.draft_file import DraftFile
 from rl_agent.weights.manifest import Blob, Delta, Layout, lay_out, make_manifest
 from rl_agent.weights.sources import Source, served_as, tensor_bytes
-from rl_agent.weights.store import DELTA, FULL, Draft, DraftFile, Snapshot, SnapshotStore
+from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
+
+_LEAST_PIECE_BYTES = 2**20
+_PIECES = 64
+"""A blob has at least as many, if they are not too small then."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishSettings:
     piece_bytes: int
+    """At most; a small blob has smaller ones."""
     threads: int
     serving_dtype: str | None
     """Floats are cast to it on the way, e.g. BF16; None sends them as they are."""
@@ -90,12 +97,17 @@ class Publisher:
         )
 
     def _blob(self, view: memoryview) -> Blob:
-        settings = self._settings
+        piece_bytes = choose_piece_bytes(len(view), self._settings.piece_bytes)
         return Blob(
             size_bytes=len(view),
-            piece_bytes=settings.piece_bytes,
-            digests=piece_digests(view, settings.piece_bytes, threads=settings.threads),
+            piece_bytes=piece_bytes,
+            digests=piece_digests(view, piece_bytes, threads=self._settings.threads),
         )
+
+
+def choose_piece_bytes(size_bytes: int, most_bytes: int) -> int:
+    """Large pieces take fewer questions; of many pieces each of several receivers has some to give."""
+    return min(most_bytes, max(_LEAST_PIECE_BYTES, size_bytes // _PIECES // mmap.PAGESIZE * mmap.PAGESIZE))
 
 
 def _fill(file: DraftFile, layout: Layout, source: Source) -> None:

@@ -18,12 +18,13 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.delta import decode_delta
+from rl_agent.weights.draft_file import DraftFile
 from rl_agent.weights.fetch import BlobWanted, Connection, FetchSettings, Source, SourceReport, fetch_blob
 from rl_agent.weights.manifest import Blob, Manifest
 from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.routes import Route, choose_route
 from rl_agent.weights.shelf import Shelf
-from rl_agent.weights.store import DELTA, FULL, Draft, DraftFile, Snapshot, SnapshotStore
+from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -194,16 +194,16 @@ class WeightServer:
             return self._memory.place(weight_version, blob, offer.descriptor, self._shelf.versions())
 
     def _send(self, offer: Offer, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
-        view = offer.view if channel.is_on_this_host else None
+        view = offer.view if channel.wire.is_within_a_host else None
         slice_bytes = _THROTTLED_BYTES if self._throttle.is_on else end - start
         while start < end:
             size_bytes = min(slice_bytes, end - start)
             if self._stopping.wait(self._throttle.take(size_bytes)):
                 raise WeightsError("the sender is stopping")
             if view is None:
-                channel.send_file(offer.descriptor, start, size_bytes, deadline)
+                channel.wire.send_file(offer.descriptor, start, size_bytes, deadline)
             else:
-                channel.send_memory(view[start : start + size_bytes], deadline)
+                channel.wire.send(view[start : start + size_bytes], deadline)
             start += size_bytes
             with self._lock:
                 self._sent_bytes += size_bytes

@@ -115,7 +115,7 @@ class TcpConnection:
         size_bytes = self._ask(request, deadline).get("size_bytes")
         if size_bytes != len(target):
             raise WeightsError(f"piece {index} has {size_bytes} bytes there, {len(target)} by the manifest")
-        self._opened.receive_into(target, deadline)
+        self._opened.wire.receive_into(target, deadline)
 
     @property
     def _opened(self) -> Channel:

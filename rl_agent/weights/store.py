@@ -9,23 +9,20 @@ collected when nobody in the writing process holds them; a reader elsewhere that
 bytes, as files do. A draft survives its writer: what it holds counts only as far as it matches the digests.
 """
 
-import contextlib
-import errno
-import fcntl
 import mmap
 import os
 import re
 import shutil
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.files import sync
 from rl_agent.weights import abandoned
+from rl_agent.weights.draft_file import DraftFile, map_file
 from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
 
 MANIFEST = "manifest.json"
@@ -33,7 +30,6 @@ SPARE = "spare.bin"
 FULL = "full"
 DELTA = "delta"
 
-_MADV_POPULATE_READ = 22  # of Linux 5.14 on, without a name in Python; reading maps sixteen pages at once
 _VERSION = re.compile(r"^version-(\d{6,})$")
 
 
@@ -41,29 +37,14 @@ def version_name(weight_version: int) -> str:
     return f"version-{weight_version:06d}"
 
 
-def map_file(path: Path) -> memoryview:
-    """A file's bytes without a copy, empty for an empty file. The mapping lives as long as the view."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return memoryview(b"")
-        # ACCESS_COPY rather than ACCESS_READ, since torch wants writable memory: writes stay in this process.
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-
-
-def is_memory(path: Path) -> bool:
-    """Whether a file lies in memory, where one that has its pages can always be written to."""
-    device = path.stat().st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with Path("/proc/self/mountinfo").open(encoding="utf-8") as mounts:
-        return any(words[2] == number and "tmpfs" in words for words in map(str.split, mounts))
-
-
 class Snapshot:
     """A published version."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, full: DraftFile | None = None) -> None:
         self.folder = folder
         self.manifest = manifest
+        self.full = full
+        """Of a version that this process has written."""
         self._views: dict[str, memoryview] = {}
 
     @property
@@ -77,7 +58,12 @@ class Snapshot:
         return map_file(self.path(blob))
 
     def view(self, blob: str) -> memoryview:
-        """Its bytes to read only, in a mapping that all who ask share; it goes with the version."""
+        """Its bytes to read only, in a mapping that all who ask share; it goes with the version.
+
+        Who reads after that has to have the file open, too.
+        """
+        if blob == FULL and self.full is not None:
+            return self.full.view()
         if blob not in self._views:
             with self.path(blob).open("rb") as file:
                 self._views[blob] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -87,100 +73,31 @@ class Snapshot:
 class Draft:
     """A version that is being written."""
 
-    def __init__(self, folder: Path, *, is_resumed: bool) -> None:
+    def __init__(self, folder: Path, *, is_resumed: bool, take_spare: Callable[[], DraftFile | None]) -> None:
         self.folder = folder
+        self.full: DraftFile | None = None
         self.is_resumed = is_resumed
         """Whether an earlier writer may have left something in it."""
+        self._take_spare = take_spare
 
     def path(self, blob: str) -> Path:
         return self.folder / f"{blob}.bin"
 
-    def create(self, blob: str, size_bytes: int) -> "DraftFile":
+    def create(self, blob: str, size_bytes: int) -> DraftFile:
         """A blob to be written; what an earlier, interrupted writer left there is kept.
 
         Raises WeightsError if there is no room.
         """
         path = self.path(blob)
-        if blob == FULL and not path.exists():
-            _take_spare(self.folder.parent / SPARE, path)
-        return DraftFile(path, size_bytes)
-
-
-class DraftFile:
-    """A file that is written at any place by several threads.
-
-    New pages are written by system call rather than through a mapping: they then cost half as much, and a
-    full device is an error rather than the death of the process. Memory that is there is written in place.
-    """
-
-    def __init__(self, path: Path, size_bytes: int) -> None:
-        self.path = path
-        self.size_bytes = size_bytes
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._closing = weakref.finalize(self, os.close, self._descriptor)
-        status, space = os.fstat(self._descriptor), os.fstatvfs(self._descriptor)
-        if size_bytes - 512 * status.st_blocks > space.f_bavail * space.f_frsize:
-            self.close()
-            path.unlink()
-            raise WeightsError(_no_room(path, size_bytes))
-        os.ftruncate(self._descriptor, size_bytes)
-        is_whole = 512 * os.fstat(self._descriptor).st_blocks >= size_bytes > 0
-        self._memory = mmap.mmap(self._descriptor, size_bytes) if is_whole and is_memory(path) else None
-
-    def write(self, start: int, content: memoryview | bytes) -> None:
-        view = memoryview(content)
-        try:
-            while view:
-                written = os.pwrite(self._descriptor, view, start)
-                start, view = start + written, view[written:]
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise WeightsError(_no_room(self.path, self.size_bytes)) from error
-
-    def map(self) -> memoryview:
-        """The bytes to read, with what is written later."""
-        return map_file(self.path)
-
-    def place(self, start: int, end: int) -> memoryview | None:
-        """These bytes to write into, a copy less than `write`; None where that may fail or does not pay."""
-        if self._memory is None:
-            return None
-        page = start - start % mmap.PAGESIZE
-        with contextlib.suppress(OSError):  # an older kernel: pages come one at a time, as they are used
-            self._memory.madvise(_MADV_POPULATE_READ, page, end - page)
-        return memoryview(self._memory)[start:end]
-
-    def close(self) -> None:
-        self._closing()
-
-
-def _take_spare(spare: Path, path: Path) -> None:
-    """Let `path` be the spare file, if there is one and nobody at all has it open or mapped any more.
-
-    New pages of memory cost several times what it costs to write to them. The kernel gives a write lease only
-    on a file that no other open file or mapping refers to, and nobody can open this one by its old name; a
-    store that has taken the version by a link still has that link.
-    """
-    try:
-        descriptor = os.open(spare, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        if os.fstat(descriptor).st_nlink > 1:
-            raise OSError(errno.EBUSY, "another store has it")
-    except OSError:  # it is in use, or this file system has no leases
-        spare.unlink()
-    else:
-        spare.rename(path)
-    finally:
-        os.close(descriptor)
-
-
-def _no_room(path: Path, size_bytes: int) -> str:
-    return f"{path.parent.parent}: no room for {size_bytes} bytes of weights"
+        file = self._take_spare() if blob == FULL and not path.exists() else None
+        if file is None:
+            file = DraftFile(path)
+        else:
+            file.rename(path)
+        file.resize(size_bytes)
+        if blob == FULL:
+            self.full = file
+        return file
 
 
 class SnapshotStore:
@@ -196,6 +113,7 @@ class SnapshotStore:
         self._lock = threading.RLock()
         self._holders: Counter[int] = Counter()
         self._snapshots: dict[int, Snapshot] = {}
+        self._spare: DraftFile | None = None
         root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
         try:
             self._owner = abandoned.take(root, os.getpid() if owner_pid is None else owner_pid)
@@ -238,7 +156,7 @@ class SnapshotStore:
                 shutil.rmtree(other, ignore_errors=True)
         is_resumed = folder.exists()
         folder.mkdir(exist_ok=True)
-        return Draft(folder, is_resumed=is_resumed)
+        return Draft(folder, is_resumed=is_resumed, take_spare=self._take_spare)
 
     def publish(self, draft: Draft, manifest: Manifest) -> Snapshot:
         """Make a draft, whose bytes the caller has verified, a version that all can see.
@@ -261,7 +179,9 @@ class SnapshotStore:
             folder = self.root / version_name(manifest.weight_version)
             draft.folder.rename(folder)
             sync(self.root)
-            snapshot = Snapshot(folder, manifest)
+            if draft.full is not None:
+                draft.full.path = folder / draft.full.path.name
+            snapshot = Snapshot(folder, manifest, draft.full)
             self._snapshots[manifest.weight_version] = snapshot
             self._collect()
             return snapshot
@@ -289,7 +209,27 @@ class SnapshotStore:
                 doomed = self.root / f"draft-{weight_version:06d}-collected"
                 snapshot.folder.rename(doomed)
                 (doomed / f"{FULL}.bin").rename(self.root / SPARE)
+                self._spare = snapshot.full
                 shutil.rmtree(doomed, ignore_errors=True)
+
+    def _take_spare(self) -> DraftFile | None:
+        """Memory to write the next version into, if there is some that nobody at all reads any more.
+
+        Nobody can open it by its old name; another store that has taken the version by a link has that link.
+        """
+        with self._lock:
+            path, file = self.root / SPARE, self._spare
+            self._spare = None
+            if not path.exists():
+                return None
+            if file is None:  # of a version that an earlier process wrote
+                file = DraftFile(path)
+            file.path = path
+            if file.is_used_elsewhere():
+                path.unlink()
+                file.close()
+                return None
+            return file
 
 
 def open_snapshot(root: Path, weight_version: int) -> Snapshot:

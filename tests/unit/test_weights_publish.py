@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from rl_agent.errors import WeightsError
 from rl_agent.weights.delta import decode_delta, encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
-from rl_agent.weights.publish import Publisher
+from rl_agent.weights.publish import Publisher, choose_piece_bytes
 from rl_agent.weights.sources import Checkpoint, StateDict
 from rl_agent.weights.store import DELTA, FULL
 from tests.unit.weight_versions import (
@@ -49,6 +49,14 @@ def test_a_checkpoint_gives_the_same_version_as_the_model_in_memory(tmp_path, sh
         snapshot = Publisher(store, settings()).publish(1, Checkpoint.of(folder))
     with publish_steps(tmp_path / "memory", 1) as store:
         assert snapshot.manifest.digest == store.newest.manifest.digest
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "most_mib", "piece_mib"),
+    [(0.1, 16, 1), (32, 16, 1), (256, 16, 4), (4096, 16, 16), (256, 1, 1)],
+)
+def test_a_small_version_has_small_pieces(size_mib, most_mib, piece_mib):
+    assert choose_piece_bytes(int(size_mib * 2**20), most_mib * 2**20) == piece_mib * 2**20
 
 
 def test_floats_are_cast_to_the_serving_type_and_nothing_else_is(tmp_path):

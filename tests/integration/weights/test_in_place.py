@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from rl_agent.weights.draft_file import is_memory
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL, is_memory
+from rl_agent.weights.store import FULL
 from tests.unit.weight_versions import open_store, random_state, settings
 from tests.weight_transfers import Link, announced, host, receive, source_at, with_fetch
 
@@ -78,3 +79,23 @@ def test_memory_that_is_read_is_not_written_into(hosts):
     for version in (2, 3, 4):
         receive(receiver, announced(publish(sender, version)), [sender.source])
     assert bytes(read) == before
+
+
+def test_what_is_being_given_on_is_not_written_into(hosts):
+    """The sender's own mapping outlives a version: only who has the file open keeps its bytes."""
+    sender, _ = hosts
+    publish(sender, 1)
+    with sender.shelf.open(1, FULL) as offer:
+        before = bytes(offer.view)
+        for version in (2, 3, 4):
+            publish(sender, version)
+        assert bytes(offer.view) == before
+
+
+def test_memory_of_a_version_of_another_size_is_used_again(hosts):
+    sender, receiver = hosts
+    for version, rows in enumerate((ROWS, ROWS, 2 * ROWS, ROWS // 2, ROWS), 1):
+        state = StateDict.of(random_state(version, rows=rows))
+        sent = Publisher(sender.store, settings("never")).publish(version, state)
+        got, _ = receive(receiver, announced(sent), [sender.source])
+        assert got.map(FULL) == sent.map(FULL)

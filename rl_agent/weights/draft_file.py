@@ -1,0 +1,133 @@
+"""A file of weights in the hands of the one process that writes it, from its first byte to its last reuse.
+
+    created ─► written by several threads ─► published: read only ─► collected: spare ─► written again …
+                                                                        │ somebody still has it open
+                                                                        └─► left to them, and dropped here
+
+New pages of memory cost several times what it costs to write to them, and to map pages costs as much as to
+receive their bytes. So a file in memory is kept, open and mapped, from one version to the next.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from pathlib import Path
+
+from rl_agent.errors import WeightsError
+
+_MADV_POPULATE_READ = 22  # of Linux 5.14 on, without a name in Python; reading maps sixteen pages at once
+
+
+def map_file(path: Path) -> memoryview:
+    """A file's bytes without a copy, empty for an empty file. The mapping lives as long as the view."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        # ACCESS_COPY rather than ACCESS_READ, since torch wants writable memory: writes stay in this process.
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+
+
+class DraftFile:
+    """New pages are written by system call rather than through the mapping: they then cost half as much, and
+    a full device is an error rather than the death of the process. Memory that is there is written in place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size_bytes = 0
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self._lock = threading.Lock()
+        self._memory: mmap.mmap | None = None
+        self._mapped: set[tuple[int, int]] = set()
+        self._has_all_pages = False
+
+    def resize(self, size_bytes: int) -> None:
+        """Make room for as many bytes; what is there stays. Raises WeightsError if there is no room."""
+        status, space = os.fstat(self._descriptor), os.fstatvfs(self._descriptor)
+        if size_bytes - 512 * status.st_blocks > space.f_bavail * space.f_frsize:
+            self.close()
+            self.path.unlink()
+            raise WeightsError(_no_room(self.path, size_bytes))
+        if size_bytes != status.st_size:
+            os.ftruncate(self._descriptor, size_bytes)
+        if self._memory is None or size_bytes != len(self._memory):
+            self._memory = None
+            self._mapped.clear()
+        self.size_bytes = size_bytes
+        is_whole = 512 * os.fstat(self._descriptor).st_blocks >= size_bytes > 0
+        self._has_all_pages = is_whole and is_memory(self.path)
+
+    def write(self, start: int, content: memoryview | bytes) -> None:
+        view = memoryview(content)
+        try:
+            while view:
+                written = os.pwrite(self._descriptor, view, start)
+                start, view = start + written, view[written:]
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise WeightsError(_no_room(self.path, self.size_bytes)) from error
+
+    def map(self) -> memoryview:
+        """The bytes to read, with what is written later."""
+        return map_file(self.path)
+
+    def view(self) -> memoryview:
+        """The bytes to read, in the mapping that is kept.
+
+        Who reads has to have the file open, too: else, once collected, it is written again meanwhile.
+        """
+        return memoryview(self._mapping()).toreadonly()
+
+    def place(self, start: int, end: int) -> memoryview | None:
+        """These bytes to write into, a copy less than `write`; None where that may fail or does not pay."""
+        if not self._has_all_pages:
+            return None
+        memory = self._mapping()
+        if (start, end) not in self._mapped:
+            page = start - start % mmap.PAGESIZE
+            with contextlib.suppress(OSError):  # an older kernel: pages come one at a time, as they are used
+                memory.madvise(_MADV_POPULATE_READ, page, end - page)
+            self._mapped.add((start, end))
+        return memoryview(memory)[start:end]
+
+    def is_used_elsewhere(self) -> bool:
+        """Whether anybody else has it open or mapped, in this process or another, or by another name."""
+        try:
+            # The kernel gives a write lease only on a file that no other open file or mapping refers to.
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:  # it is, or this file system has no leases
+            return True
+        return os.fstat(self._descriptor).st_nlink > 1
+
+    def rename(self, path: Path) -> None:
+        self.path.rename(path)
+        self.path = path
+
+    def close(self) -> None:
+        self._memory = None
+        self._closing()
+
+    def _mapping(self) -> mmap.mmap:
+        with self._lock:
+            if self._memory is None:
+                self._memory = mmap.mmap(self._descriptor, self.size_bytes)
+            return self._memory
+
+
+def is_memory(path: Path) -> bool:
+    """Whether a file lies in memory, where one that has its pages can always be written to."""
+    device = path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with Path("/proc/self/mountinfo").open(encoding="utf-8") as mounts:
+        return any(words[2] == number and "tmpfs" in words for words in map(str.split, mounts))
+
+
+def _no_room(path: Path, size_bytes: int) -> str:
+    return f"{path.parent.parent}: no room for {size_bytes} bytes of weights"
