@@ -57,7 +57,7 @@ ask() {
 }
 
 # `read` and not a subshell waits for the reply, so that a signal ends the wait at once. If the node process
-# has ended instead, its exit status is returned; it has said why.
+# has ended instead, its exit status is returned; it has said why, unless it was killed.
 # Usage: take_reply
 take_reply() {
   local status=0
@@ -65,6 +65,7 @@ take_reply() {
   IFS='' read -r -d '' ANSWER <&"$NODE_OUT" && return "$status"
   status=0
   wait "${PGID_OF[node]}" || status=$?
+  ((status <= 128 || IS_STOPPING)) || say "the node process of this run was killed by signal $((status - 128))"
   return $((status ? status : 70))
 }
 

@@ -70,6 +70,18 @@ def test_a_killed_driver_leaves_nothing_behind(harness, phase):
     assert seconds_until_gone(harness, process) < LIMIT_S
 
 
+def test_a_killed_node_process_is_named_and_leaves_nothing_behind(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+    (record,) = (harness.log / "runs" / "latest" / "groups").glob("*/rank-0/node")
+
+    os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
+
+    assert seconds_until_gone(harness, process) < LIMIT_S
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "the node process of this run was killed by signal 9" in harness.stderr
+
+
 def test_processes_that_ignore_term_are_killed(harness):
     process = harness.start(*BOTH, FAKE_ROLLOUT="stubborn", FAKE_SERVE="stubborn")
     harness.wait_for_call("rollout")
