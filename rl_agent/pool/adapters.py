@@ -18,6 +18,18 @@ T = TypeVar("T")
 C = TypeVar("C", covariant=True)
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What an engine is asked for."""
+
+    model: str
+    prompt: Sequence[int]
+    max_tokens: int
+    params: dict[str, Any]
+    request_id: str
+    stream_interval: int | None
+    """None: the whole response at once."""
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """Some tokens of a response; `finish_reason` is set on its last one."""
 
@@ -47,16 +59,7 @@ class Adapter(Protocol):
     path: str
     has_text: bool
 
-    # Without an interval the whole response is asked for at once.
-    def body(
-        self,
-        model: str,
-        prompt: Sequence[int],
-        max_tokens: int,
-        params: dict[str, Any],
-        request_id: str,
-        stream_interval: int | None,
-    ) -> bytes: ...
+    def body(self, asked: Asked) -> bytes: ...
 
     def reader(self, *, token_by_token: bool) -> Reader: ...
 
@@ -175,12 +178,12 @@ _VLLM_STREAM: dict[str, Any] = {
 }
 
 
-def _vllm_sampling(max_tokens: int, params: dict[str, Any], stream_interval: int | None) -> dict[str, Any]:
+def _vllm_sampling(asked: Asked) -> dict[str, Any]:
     """`params` win over what is stated, lest a model's own defaults slip in; lengths are the pool's."""
     stated: dict[str, Any] = {"repetition_penalty": 1.0}
-    if stream_interval is not None:
-        stated["stream_interval"] = stream_interval
-    return stated | params | {"max_tokens": max_tokens, "logprobs": 0}
+    if asked.stream_interval is not None:
+        stated["stream_interval"] = asked.stream_interval
+    return stated | asked.params | {"max_tokens": asked.max_tokens, "logprobs": 0}
 
 
 class VllmCompletions:
@@ -188,25 +191,17 @@ class VllmCompletions:
     path = "/v1/completions"
     has_text = True
 
-    def body(
-        self,
-        model: str,
-        prompt: Sequence[int],
-        max_tokens: int,
-        params: dict[str, Any],
-        request_id: str,
-        stream_interval: int | None,
-    ) -> bytes:
+    def body(self, asked: Asked) -> bytes:
         return to_json(
             {"skip_special_tokens": False}
-            | _vllm_sampling(max_tokens, params, stream_interval)
+            | _vllm_sampling(asked)
             | {
-                "model": model,
-                "prompt": list(prompt),
-                "request_id": request_id,
+                "model": asked.model,
+                "prompt": list(asked.prompt),
+                "request_id": asked.request_id,
                 "return_token_ids": True,
             }
-            | (_VLLM_STREAM if stream_interval is not None else {})
+            | (_VLLM_STREAM if asked.stream_interval is not None else {})
         )
 
     def reader(self, *, token_by_token: bool) -> Reader:
@@ -253,22 +248,14 @@ class VllmTokens:
     path = "/inference/v1/generate"
     has_text = False
 
-    def body(
-        self,
-        model: str,
-        prompt: Sequence[int],
-        max_tokens: int,
-        params: dict[str, Any],
-        request_id: str,
-        stream_interval: int | None,
-    ) -> bytes:
+    def body(self, asked: Asked) -> bytes:
         body = {
-            "model": model,
-            "token_ids": list(prompt),
-            "request_id": request_id,
-            "sampling_params": _vllm_sampling(max_tokens, params, stream_interval),
+            "model": asked.model,
+            "token_ids": list(asked.prompt),
+            "request_id": asked.request_id,
+            "sampling_params": _vllm_sampling(asked),
         }
-        return to_json(body | _VLLM_STREAM if stream_interval is not None else body)
+        return to_json(body | _VLLM_STREAM if asked.stream_interval is not None else body)
 
     def reader(self, *, token_by_token: bool) -> Reader:
         return _TokensReader()
@@ -297,26 +284,18 @@ class Sglang:
     has_text = True
     _names = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}  # noqa: RUF012 - never changed
 
-    def body(
-        self,
-        model: str,
-        prompt: Sequence[int],
-        max_tokens: int,
-        params: dict[str, Any],
-        request_id: str,
-        stream_interval: int | None,
-    ) -> bytes:
-        sampling = {self._names.get(name, name): value for name, value in params.items()}
+    def body(self, asked: Asked) -> bytes:
+        sampling = {self._names.get(name, name): value for name, value in asked.params.items()}
         return to_json(
             {
-                "rid": request_id,
-                "input_ids": list(prompt),
+                "rid": asked.request_id,
+                "input_ids": list(asked.prompt),
                 "sampling_params": {"skip_special_tokens": False}
                 | sampling
-                | {"max_new_tokens": max_tokens, "n": 1},
+                | {"max_new_tokens": asked.max_tokens, "n": 1},
                 "return_logprob": True,
                 "top_logprobs_num": 0,
-                "stream": stream_interval is not None,
+                "stream": asked.stream_interval is not None,
             }
         )
 

@@ -17,7 +17,7 @@ from yarl import URL
 
 from rl_agent.engine.wire import read_served_model
 from rl_agent.errors import EngineError
-from rl_agent.pool.adapters import ADAPTERS, Adapter, Chunk, Refused, StreamError, detect, is_refusal
+from rl_agent.pool.adapters import ADAPTERS, Adapter, Asked, Chunk, Refused, StreamError, detect, is_refusal
 from rl_agent.pool.records import Load
 from rl_agent.pool.sse import EventReader
 
@@ -155,7 +155,7 @@ class EngineLink:
         adapter = self._adapter
         _check_params(adapter, params, token_by_token=token_by_token)
         interval = 1 if token_by_token else stream_interval
-        body = adapter.body(self.info.served_name, prompt, max_tokens, params, request_id, interval)
+        body = adapter.body(Asked(self.info.served_name, prompt, max_tokens, params, request_id, interval))
         reader = adapter.reader(token_by_token=token_by_token)
         async with self._transport.open("POST", adapter.path, body) as answer:
             if answer.status != 200:

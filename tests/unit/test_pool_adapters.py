@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.pool.adapters import ADAPTERS, Refused, StreamError, detect
+from rl_agent.pool.adapters import ADAPTERS, Asked, Refused, StreamError, detect
 from rl_agent.pool.link import EngineLink, HttpTransport, read_load
 from rl_agent.pool.records import Load
 from rl_agent.pool.sse import EventReader
@@ -137,7 +137,8 @@ async def test_the_request_states_prompt_limit_and_every_parameter(wire):
 
     async with engine(kind, lambda request: response(make())) as link:
         adapter = ADAPTERS[kind]
-        asked = json.loads(adapter.body("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8))
+        wanted = Asked("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8)
+        asked = json.loads(adapter.body(wanted))
         assert link.info.kind == kind and link.info.model == "/models/one"
     inner = asked.get("sampling_params", asked)
     assert [1, 2, 3] in asked.values()
