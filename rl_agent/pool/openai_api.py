@@ -2,7 +2,8 @@
 
 `/v1/completions` takes text or token ids and answers as vLLM does, with token ids and logprobs on demand.
 `/v1/chat/completions` lets an engine render the messages to tokens, samples them like any other request (so
-they move like any other), and lets an engine turn the response into a message, tool calls included.
+they move like any other), and lets an engine turn the response into a message, tool calls included, or while
+it grows into the pieces of one (`openai_chat`).
 
 With the header `X-Session-Id` every exchange is recorded: prompt and response tokens, logprobs, versions;
 `GET /sessions/{id}` gives them, so an agent that knows nothing of training leaves a trajectory.
@@ -10,7 +11,6 @@ With the header `X-Session-Id` every exchange is recorded: prompt and response t
 
 import asyncio
 import json
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -26,12 +26,20 @@ from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.continuation import can_continue, stop_strings
 from rl_agent.pool.guard import problem
 from rl_agent.pool.link import EngineLink
+from rl_agent.pool.openai_chat import (
+    DERENDER,
+    ChatEvents,
+    chat_body,
+    choice_of,
+    derender_body,
+    message_of,
+)
 from rl_agent.pool.openai_wire import Asked, chunk_body, completion_body, read_asked, unique
 from rl_agent.pool.openapi import described
 from rl_agent.pool.records import Order, Request
 from rl_agent.pool.results import spans_of
 from rl_agent.pool.service import Pool, Watch
-from rl_agent.pool.text import said_tokens, text_of
+from rl_agent.pool.text import text_of
 from rl_agent.pool.wire import ChatCall, CompletionCall
 
 _OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version", "expected_tokens")
@@ -96,12 +104,15 @@ class OpenAiApi:
             raise problem(501, "the pool takes no images; send such a request to an engine")
         prompt = tuple(int(token) for token in rendered["token_ids"])
         async with self._requests(request, asked, prompt) as followed:
+            if asked.stream:
+                return await self._stream_chat(request, body, asked, followed, prompt)
             ended = [await _end_of(one, watch) for one, watch in followed]
-        answer = await self._message(body, asked, ended, prompt)
-        self._record(request, asked, ended, prompt, [c["message"] for c in answer["choices"]])
-        if asked.stream:
-            return await _stream_message(request, answer)
-        return web.json_response(answer)
+        choices = [
+            choice_of(one, await self._parsed(body, asked, one, len(prompt)), asked, index)
+            for index, one in enumerate(ended)
+        ]
+        self._record(request, asked, ended, prompt, [choice["message"] for choice in choices])
+        return web.json_response(chat_body(asked, self._pool.state.model, choices, ended, prompt))
 
     @described()
     async def session(self, request: web.Request) -> web.Response:
@@ -148,7 +159,7 @@ class OpenAiApi:
                     group=group,
                     min_weight_version=asked.min_weight_version,
                     expected_tokens=asked.expected_tokens,
-                    is_read_along=asked.stream and asked.messages is None,
+                    is_read_along=asked.stream,
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._pool.submit(order)
@@ -193,36 +204,65 @@ class OpenAiApi:
         await response.write_eof()
         return response
 
+    async def _stream_chat(
+        self,
+        request: web.Request,
+        body: dict[str, Any],
+        asked: Asked,
+        followed: list[tuple[Request, Watch]],
+        prompt: tuple[int, ...],
+    ) -> web.StreamResponse:
+        """Pieces of what an engine takes the response for; of what is begun afresh after a move, one."""
+        one, watch = followed[0]
+        events = ChatEvents(asked, self._pool.state.model, prompt, has_tools=bool(body.get("tools")))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        while one.is_open:
+            await watch.changed.wait()
+            watch.changed.clear()
+            if one.is_open and can_continue(asked.params) and events.is_worth_showing(one):
+                made = len(one.token_ids)
+                message = await self._parsed_now(body, one, len(prompt))
+                if message is not None and (written := events.piece(one, message, made)):
+                    await _write(request, response, written)
+        try:
+            raise_failure(one)
+            message = await self._parsed(body, asked, one, len(prompt))
+        except web.HTTPException as error:
+            if not response.prepared:
+                raise
+            await _write(request, response, b"data: " + (error.text or "").encode() + b"\n\n")
+        else:
+            self._record(request, asked, [one], prompt, [message])
+            await _write(request, response, events.end(one, message))
+        await response.write_eof()
+        return response
+
     # What engines do better ---------------------------------------------------------------------------------
 
     async def _tokenize(self, body: dict[str, Any], asked: Asked) -> tuple[int, ...]:
         return tuple((await self._ask_engine("/tokenize", body, asked))["tokens"])
 
-    async def _message(
-        self, body: dict[str, Any], asked: Asked, ended: list[Request], prompt: tuple[int, ...]
+    async def _parsed(
+        self, body: dict[str, Any], asked: Asked, one: Request, prompt_tokens: int
     ) -> dict[str, Any]:
-        """The chat completion: an engine parses each response (reasoning, tool calls)."""
-        choices = []
-        answer: dict[str, Any] = {}
-        for index, one in enumerate(ended):
-            raise_failure(one)
-            said = said_tokens(one)  # where an engine looks for tool calls, it shows the special tokens too
-            choice = {"index": 0, "token_ids": said or [0], "finish_reason": one.finish_reason}
-            generated = {"choices": [choice], "model": self._pool.state.model}
-            chat = _alone(body)
-            ask = {"generate_response": generated, "prompt_tokens": len(prompt), "chat_request": chat}
-            answer = await self._ask_engine("/v1/chat/completions/derender", ask, asked)
-            parsed = answer["choices"][0] | {"index": index, "token_ids": list(one.token_ids)}
-            _cut(parsed["message"], one, is_empty=not said)
-            parsed["logprobs"] = _chat_logprobs(one) if asked.wants_logprobs else None
-            parsed["weight_versions"] = [span.model_dump() for span in spans_of(one)]
-            choices.append(parsed)
-        made = sum(len(one.token_ids) for one in ended)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": made, "total_tokens": len(prompt) + made}
-        answer |= {"id": f"chatcmpl-{secrets.token_hex(8)}", "model": self._pool.state.model, "usage": usage}
-        if asked.wants_token_ids:
-            answer["prompt_token_ids"] = list(prompt)
-        return answer | {"created": int(time.time()), "object": "chat.completion", "choices": choices}
+        """What an engine takes the response for, as far as it is there: reasoning, content, tool calls."""
+        ask = derender_body(one, _alone(body), self._pool.state.model, prompt_tokens)
+        answer = await self._ask_engine(DERENDER, ask, asked)
+        return message_of(answer, one)
+
+    async def _parsed_now(
+        self, body: dict[str, Any], one: Request, prompt_tokens: int
+    ) -> dict[str, Any] | None:
+        """The same of a response that still grows; None if no engine says it at once."""
+        link = self._pool.ready_link()
+        if link is None or link.info is None:
+            return None
+        ask = derender_body(one, _alone(body), self._pool.state.model, prompt_tokens)
+        try:
+            answer = await _ask(link, DERENDER, ask | {"model": link.info.served_name})
+        except (StreamError, web.HTTPException):
+            return None
+        return message_of(answer, one)
 
     async def _ask_engine(self, path: str, body: dict[str, Any], asked: Asked) -> dict[str, Any]:
         """Any engine's answer; waits for one to be there, and asks another if one fails."""
@@ -279,6 +319,13 @@ def _session_of(request: web.Request) -> str | None:
     return name if 0 < len(name) <= 200 else None
 
 
+async def _write(request: web.Request, response: web.StreamResponse, events: bytes) -> None:
+    """Until something is there to be written, a failure is an answer of its own."""
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write(events)
+
+
 async def _json(request: web.Request) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(await request.read())
@@ -324,43 +371,3 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
 
 def _alone(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in _OF_THE_CALL}
-
-
-def _cut(message: dict[str, Any], request: Request, *, is_empty: bool) -> None:
-    """Take from a parsed message what nobody is to see: a stop string, or what stands for no token at all."""
-    content = message.get("content") or ""
-    if is_empty:
-        message["content"] = ""
-    elif isinstance(stop := request.stop_reason, str) and (at := content.find(stop)) >= 0:
-        is_kept = request.order.params.get("include_stop_str_in_output")
-        message["content"] = content[: at + len(stop) if is_kept else at]
-
-
-def _chat_logprobs(request: Request) -> dict[str, Any]:
-    content: list[dict[str, Any]] = [
-        {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
-        for token, logprob in zip(request.token_ids, request.logprobs, strict=True)
-    ]
-    return {"content": content}
-
-
-async def _stream_message(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
-    """A chat completion as a stream of two events for each choice: the message, then its finish."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    base = {key: answer[key] for key in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    for choice in answer["choices"]:
-        message = {key: value for key, value in choice["message"].items() if value is not None}
-        calls = message.get("tool_calls") or []
-        message["tool_calls"] = [call | {"index": index} for index, call in enumerate(calls)]
-        if not calls:
-            del message["tool_calls"]
-        first = {"index": choice["index"], "delta": message, "finish_reason": None}
-        first |= {key: choice[key] for key in ("logprobs", "token_ids")}
-        last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
-        for part in (first, last):
-            await response.write(b"data: " + to_json(base | {"choices": [part]}) + b"\n\n")
-    await response.write(b"data: " + to_json(base | {"choices": [], "usage": answer["usage"]}) + b"\n\n")
-    await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
-    return response

@@ -152,7 +152,7 @@ def completion_body(
         for index, (one, text) in enumerate(zip(ended, texts, strict=True))
     ]
     made = sum(len(one.token_ids) for one in ended)
-    return encode(_base(model) | {"choices": choices, "usage": _usage(len(prompt), made)})
+    return encode(_base(model) | {"choices": choices, "usage": usage_of(len(prompt), made)})
 
 
 def chunk_body(
@@ -164,7 +164,7 @@ def chunk_body(
         return b"data: " + encode({"error": error}) + b"\n\n"
     event = _base(model, request.request_id) | {"choices": [_choice(asked, request, piece, prompt, index=0)]}
     if asked.includes_usage:
-        event["usage"] = _usage(len(prompt), piece[1])
+        event["usage"] = usage_of(len(prompt), piece[1])
     return b"data: " + encode(event) + b"\n\n"
 
 
@@ -213,5 +213,5 @@ def _base(model: str, request_id: str = "") -> dict[str, Any]:
     return {"id": f"cmpl-{name}", "object": "text_completion", "created": int(time.time()), "model": model}
 
 
-def _usage(prompt: int, made: int) -> dict[str, int]:
+def usage_of(prompt: int, made: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}

@@ -117,7 +117,8 @@ async def test_openais_client_reads_what_a_pool_answers_whole_and_in_pieces(vllm
             asked = {"model": model, "max_tokens": 12, "temperature": 0}
             messages = [{"role": "user", "content": "What is 1 + 1?"}]
             whole = client.chat.completions.create(messages=messages, **asked)
-            parts = list(client.chat.completions.create(messages=messages, stream=True, **asked))
+            with_usage = {"stream": True, "stream_options": {"include_usage": True}}
+            parts = list(client.chat.completions.create(messages=messages, **with_usage, **asked))
             said = [choice.delta.content or "" for part in parts for choice in part.choices]
             assert whole.usage.completion_tokens == parts[-1].usage.completion_tokens == 12
             text = client.completions.create(prompt="What is 2 + 2?", **asked)
