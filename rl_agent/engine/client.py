@@ -48,6 +48,8 @@ class ClientSettings:
     api_key: str | None = None
     tls_ca: Path | None = None
     """Certificates that are trusted besides the system's."""
+    run: str = ""
+    """Whose requests these are: runs share a pool fairly."""
 
 
 def pause_before(attempt: int, jitter: float) -> float:
@@ -87,6 +89,8 @@ class EngineClient:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._settings.api_key:
             headers["Authorization"] = f"Bearer {self._settings.api_key}"
+        if self._settings.run:
+            headers["X-Run"] = self._settings.run
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trusting(self._settings.tls_ca)

@@ -32,6 +32,8 @@ class Sampling:
     """Of the engine that draws it; asked of a pool alone."""
     expected_tokens: int = 0
     """How long it is likely to be, if that is known; told to a pool alone."""
+    group: str = ""
+    """Responses to what began alike, as siblings' do; told to a pool alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         # Only a pool knows these.
         **({"min_weight_version": sampling.min_weight_version} if sampling.min_weight_version else {}),
         **({"expected_tokens": sampling.expected_tokens} if sampling.expected_tokens else {}),
+        **({"group": sampling.group} if sampling.group else {}),
     }
 
 

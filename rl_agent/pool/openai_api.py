@@ -42,7 +42,15 @@ from rl_agent.pool.service import Pool, Watch
 from rl_agent.pool.text import text_of
 from rl_agent.pool.wire import ChatCall, CompletionCall
 
-_OF_THE_CALL = ("stream", "stream_options", "n", "timeout_s", "min_weight_version", "expected_tokens")
+_OF_THE_CALL = (
+    "stream",
+    "stream_options",
+    "n",
+    "timeout_s",
+    "min_weight_version",
+    "expected_tokens",
+    "group",
+)
 MAX_EXCHANGES = 4096
 """Of one session."""
 
@@ -142,7 +150,7 @@ class OpenAiApi:
         call = f"api-{unique()}"
         run = request.headers.get("X-Run", "api")[:200]
         deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
-        group = _session_of(request) or call
+        group = asked.group or _session_of(request) or call
         followed = []
         try:
             for index in range(asked.n):

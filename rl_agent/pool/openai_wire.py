@@ -39,6 +39,7 @@ _HANDLED = frozenset(
         "timeout_s",
         "min_weight_version",
         "expected_tokens",
+        "group",
         "echo",
         "best_of",
         "suffix",
@@ -72,6 +73,8 @@ class Asked:
     timeout_s: float | None
     min_weight_version: int
     expected_tokens: int | None
+    group: str | None
+    """Of requests that begin alike: kept on one engine while that helps, and like each other in length."""
     params: dict[str, Any]
 
 
@@ -91,6 +94,9 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
     timeout_s = body.get("timeout_s")
     if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
         raise problem(400, "timeout_s: expected seconds")
+    group = body.get("group")
+    if group is not None and not (isinstance(group, str) and 0 < len(group) <= 200):
+        raise problem(400, "group: expected a name of 1 to 200 characters")
     return Asked(
         prompt_token_ids=prompt,
         prompt_text="" if is_chat or prompt else _text(body.get("prompt")),
@@ -104,6 +110,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         timeout_s=timeout_s,
         min_weight_version=_integer(body, "min_weight_version", 0, at_least=0, at_most=2**48),
         expected_tokens=_integer(body, "expected_tokens", 0, at_least=0, at_most=2**24) or None,
+        group=group,
         params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
     )
 

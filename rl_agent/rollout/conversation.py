@@ -126,8 +126,10 @@ class Conversation:
         # Turns and episodes must not share random numbers: neighbouring seeds are spread apart.
         seed = (self._seed * 1_000_003 + len(self._turns)) % _MAX_SEED
         lengths = self._policy.lengths
-        expected = lengths.expected(self._task_id, len(self._turns)) if lengths is not None else 0
-        return replace(self._policy.sampling, seed=seed, expected_tokens=expected)
+        if lengths is None:  # only a pool is told more
+            return replace(self._policy.sampling, seed=seed)
+        expected = lengths.expected(self._task_id, len(self._turns))
+        return replace(self._policy.sampling, seed=seed, expected_tokens=expected, group=self._task_id[:200])
 
     def _request_id(self) -> str:
         return f"{self._name}:{len(self._turns)}"

@@ -162,6 +162,7 @@ def _engine_client(plan: Plan) -> EngineClient:
         retries=config.rollout.request_retries,
         api_key=key,
         tls_ca=tls_ca,
+        run=plan.run_id,
     )
     return EngineClient(url, settings, identify=lambda served: identify(served, config))
 

@@ -174,6 +174,27 @@ async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
         assert (pressure.running, pressure.waiting) == (0, 0)
 
 
+async def test_collectors_of_two_runs_take_turns_and_siblings_of_a_task_are_known_as_such():
+    async with manager("stall_timeout_s=20") as pool, serving(engine()) as a, asyncio.TaskGroup() as jobs:
+        await pool.join(a.url, capacity=2)
+        await pool.ready(1)
+        a.engine.interval_s = 0.01
+
+        async def collect(run: str) -> None:
+            settings = ClientSettings(request_timeout_s=60, retries=0, run=run)
+            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0, group="task-7")
+            async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
+                calls = [client.generate([100, n, 5, 6], sampling, request_id="q") for n in range(4)]
+                await asyncio.gather(*calls)
+
+        jobs.create_task(collect("first"))
+        await pool.until(lambda: len(pool.state.requests) == 4)
+        jobs.create_task(collect("second"))
+        await pool.until(lambda: len(pool.state.requests) == 8 or not pool.batches.pool.open_requests())
+        orders = [request.order for request in pool.state.requests.values()]
+        assert {(order.run, order.group) for order in orders} == {("first", "task-7"), ("second", "task-7")}
+
+
 async def test_a_pool_knows_its_model_also_while_no_engine_is_there():
     async with manager() as pool, serving(StreamingEngine(Behaviour())) as engine:
         status, _ = await pool.call("GET", "/v1/models")

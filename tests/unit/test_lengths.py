@@ -44,7 +44,9 @@ def test_a_file_that_is_missing_or_damaged_is_not_missed(tmp_path):
 def test_only_where_it_is_known_a_request_says_it():
     sampling = Sampling(1.0, 1.0, -1, 0.0, 64, 7)
     assert b"expected_tokens" not in completion_request("model", [1], sampling, "r")
-    known = replace(sampling, expected_tokens=33)
+    assert b"group" not in completion_request("model", [1], sampling, "r")
+    known = replace(sampling, expected_tokens=33, group="task-7")
+    assert b'"group":"task-7"' in completion_request("model", [1], known, "r")
     assert b'"expected_tokens":33' in completion_request("model", [1], known, "r")
 
 
