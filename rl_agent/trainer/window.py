@@ -7,14 +7,15 @@
                  window closed: the trainer trains, other engines go on with what was not finished
 
 How long a window lasts at least is learnt (`next_length`). Let w be the seconds that the trainer waited for
-groups after the window, and e those that another engine stood idle, on average. A longer window makes the
-trainer wait less and end later, in which the others wait: w − e falls with its length T, and where it is 0
-nobody waits for the other. So
+groups after the window, and e those that another engine stood idle, on average. While w > 0 generation is what
+takes long, and a longer window shortens it. Where w = 0 the trainer is what takes long, and a longer window
+makes it end later. The others stand idle in both cases, since training cannot end before the last groups are
+trained on and the weights published: for f seconds, which is what e is while w > 0. So
 
-    T ← max(0, T + γ (w − e))
+    T ← max(0, T + γ (w − max(0, e − f)))
 
-with a step γ that is halved whenever w − e changes its sign, and grows again where it does not: how steeply
-w − e falls depends on how fast the shared engine is beside the others, which is not known. The best T
+with a step γ that is halved whenever the difference changes its sign, and grows again where it does not: how
+steeply it falls depends on how fast the shared engine is beside the others, which is not known. The best T
 depends on how many others there are; what was learnt is kept for each number of them, and a number not met
 yet begins with the nearest one's.
 """
@@ -26,6 +27,10 @@ from rl_agent.grpo_config import Placement
 
 LARGEST_STEP = 0.5
 GROWTH = 1.5
+WAITED_SHARE = 0.1
+"""Of e: a trainer that waited less did so between two groups, not for the end of generation."""
+RISE = 0.3
+"""With which f follows an e above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +80,27 @@ class Learnt:
     length_s: float = 0.0
     step: float = LARGEST_STEP
     difference_s: float = 0.0
-    """w − e of the iteration before."""
+    """w − max(0, e − f) of the iteration before."""
+    floor_s: float = 0.0
+    """f."""
 
 
 def next_length(before: Learnt, waits: Waits) -> Learnt:
     """From what was measured with a window of that length."""
-    difference_s = waits.trainer_s - waits.engines_s
+    floor_s = _floor(before.floor_s, waits)
+    difference_s = waits.trainer_s - max(0.0, waits.engines_s - floor_s)
     has_turned = difference_s * before.difference_s < 0
     step = before.step / 2 if has_turned else min(LARGEST_STEP, before.step * GROWTH)
-    return Learnt(max(0.0, before.length_s + step * difference_s), step, difference_s)
+    return Learnt(max(0.0, before.length_s + step * difference_s), step, difference_s, floor_s)
+
+
+def _floor(before_s: float, waits: Waits) -> float:
+    """f after an iteration with these waits; it is not known until the trainer has waited for once."""
+    if waits.trainer_s <= WAITED_SHARE * waits.engines_s:
+        return min(before_s, waits.engines_s)
+    if before_s == 0 or waits.engines_s < before_s:
+        return waits.engines_s
+    return before_s + RISE * (waits.engines_s - before_s)
 
 
 def about(known: Mapping[int, Learnt], others: int) -> Learnt:

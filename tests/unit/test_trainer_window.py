@@ -31,9 +31,17 @@ def test_a_window_is_open_while_that_helps(placement, is_open, changes, expected
 
 
 def test_who_waits_longer_moves_the_end_of_the_window():
-    assert next_length(Learnt(10.0), Waits(trainer_s=6.0, engines_s=2.0)).length_s == 12.0
-    assert next_length(Learnt(10.0), Waits(trainer_s=2.0, engines_s=6.0)).length_s == 8.0
+    assert next_length(Learnt(10.0), Waits(trainer_s=6.0, engines_s=0.0)).length_s == 13.0
+    assert next_length(Learnt(10.0), Waits(trainer_s=0.0, engines_s=6.0)).length_s == 7.0
     assert next_length(Learnt(1.0), Waits(trainer_s=0.0, engines_s=90.0)).length_s == 0.0
+
+
+def test_idleness_that_no_window_takes_away_does_not_shorten_it():
+    waited = next_length(Learnt(10.0), Waits(trainer_s=6.0, engines_s=30.0))
+    assert (waited.length_s, waited.floor_s) == (13.0, 30.0)
+    too_long = next_length(waited, Waits(trainer_s=0.0, engines_s=34.0))
+    assert (too_long.length_s, too_long.floor_s) == (13.0 - 0.25 * 4.0, 30.0)
+    assert next_length(too_long, Waits(trainer_s=8.0, engines_s=20.0)).floor_s == 20.0
 
 
 def test_a_number_of_engines_that_was_not_met_begins_with_the_nearest():
@@ -48,21 +56,26 @@ def test_without_other_engines_nothing_is_learnt():
     assert learn({2: Learnt(9.0)}, 0, Waits(50.0, 0.0)) == {2: Learnt(9.0)}
 
 
-def simulate(length_s, *, work, shared, others, trained):
-    """Waits and duration of an iteration; `shared`, `others` and `trained` are tokens a second."""
+def simulate(length_s, *, work, shared, others, trained, last_s=0.0):
+    """Waits and duration of an iteration; `shared`, `others` and `trained` are tokens a second.
+
+    `last_s` of training cannot begin before all is generated.
+    """
     length_s = min(length_s, work / (shared + others))
     generated_s = length_s + (work - length_s * (shared + others)) / others
-    ended_s = max(length_s + work / trained, generated_s)
+    ended_s = max(length_s + work / trained, generated_s + last_s)
     return Waits(ended_s - length_s - work / trained, ended_s - generated_s), ended_s
 
 
 @pytest.mark.parametrize("speed", [0.1, 1.0, 8.0], ids=["slow", "alike", "fast"])
 @pytest.mark.parametrize("trained", [900.0, 1500.0, 6000.0])
-def test_windows_come_near_the_best_length_and_adapt_when_engines_join(speed, trained):
+@pytest.mark.parametrize("last_s", [0.0, 15.0], ids=["", "others always idle at the end"])
+def test_windows_come_near_the_best_length_and_adapt_when_engines_join(speed, trained, last_s):
     """In a simulation: within 3 % of the best of all lengths, whatever the shared engine's speed."""
     known: dict[int, Learnt] = {}
     for others in (1, 3, 1):
-        rates = {"work": 1e5, "shared": speed * 500.0, "others": others * 500.0, "trained": trained}
+        rates = {"work": 1e5, "shared": speed * 500.0, "others": others * 500.0}
+        rates |= {"trained": trained, "last_s": last_s}
         for _ in range(25):
             waits, took_s = simulate(about(known, others).length_s, **rates)
             known = learn(known, others, waits)
