@@ -9,9 +9,9 @@ is whole.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import CheckpointSettings
 from rl_agent.trainer.states import STATE, saved_steps
+from rl_agent.trainer.window import Learnt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class Progress:
     buffered: tuple[Group, ...]
     dealt_steps: int = 0
     """Of the iteration that is trained on, where its samples are dealt to its steps."""
+    windows: Mapping[int, Learnt] = field(default_factory=dict)
+    """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
 
 
 def read_progress(folder: Path) -> Progress:
@@ -56,7 +59,9 @@ def read_progress(folder: Path) -> Progress:
     state = json.loads((folder / STATE).read_bytes())
     state.pop("lora", None)
     buffered = tuple(decode((folder / "groups.bin").read_bytes()))
-    return Progress(**state | {"consumed": frozenset(state["consumed"]), "buffered": buffered})
+    windows = {int(others): Learnt(**learnt) for others, learnt in state.pop("windows", {}).items()}
+    consumed = frozenset(state.pop("consumed"))
+    return Progress(**state, consumed=consumed, buffered=buffered, windows=windows)
 
 
 def check_kind(folder: Path, lora: LoraSettings) -> None:
@@ -77,6 +82,7 @@ def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> Non
         "served": progress.served,
         "consumed": sorted(progress.consumed),
         "dealt_steps": progress.dealt_steps,
+        "windows": {others: asdict(learnt) for others, learnt in progress.windows.items()},
         "lora": lora.model_dump(mode="json"),
     }
     (folder / STATE).write_text(json.dumps(state))

@@ -1,8 +1,9 @@
 """Low-rank adapters (LoRA, by peft): W + α/r · B A is the layer's weight, of which A and B are trained.
 
-W stays as it was loaded. Whoever serves or stores the policy gets merged weights under the model's own names
-and needs to know nothing of adapters; a checkpoint holds A, B and their moments alone. The policy without its
-adapter is the reference of a KL term: there is no second copy.
+W stays as it was loaded; where its files and the layers' computations are bf16, it is held so. Whoever serves
+or stores the policy gets merged weights under the model's own names and needs to know nothing of adapters; a
+checkpoint holds A, B and their moments alone. The policy without its adapter is the reference of a KL term:
+there is no second copy.
 """
 
 import math
@@ -41,7 +42,7 @@ class Merged:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.base.dtype
+        return torch.promote_types(self.base.dtype, self.a.dtype)
 
     def detach(self) -> "Merged":
         return self
@@ -78,9 +79,14 @@ def initialize(model: nn.Module, seed: int) -> None:
 
 def base_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights that a model folder holds, under its names."""
+    return {name: parameter.data for name, parameter in base_parameters(model).items()}
+
+
+def base_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The same as parameters."""
     adapters = {id(p) for layer in _layers(model).values() for p in _adapter(layer)}
     return {
-        name.replace(_BASE, "."): parameter.data
+        name.replace(_BASE, "."): parameter
         for name, parameter in model.named_parameters()
         if id(parameter) not in adapters
     }
@@ -114,6 +120,10 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     layers = _layers(model).values()
     for layer in layers:
         layer.enable_adapters(False)
+        for parameter in _adapter(
+            layer
+        ):  # peft freezes them; FSDP settles dtypes by what is trained at first
+            parameter.requires_grad_(True)
     try:
         yield
     finally:

@@ -15,9 +15,10 @@ from rl_agent.files import remove, sync, sync_tree
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer import lora
 from rl_agent.trainer.fused import use_fused_kernels
-from rl_agent.trainer.parallel import Ranks, shard, whole
+from rl_agent.trainer.parallel import Ranks, computing_dtype, shard, whole
 from rl_agent.trainer.policy import Policy, Scorer, build_model, read_config
 from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.update.weights import read_tensors
 
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
 """Tokenizer, chat template and generation settings; the model's own configuration is written anew."""
@@ -33,12 +34,17 @@ def load_reference(settings: TrainerSettings, ranks: Ranks, policy: Policy) -> S
     if settings.lora.rank is not None:
         return lora.WithoutAdapter(policy)
     full = settings.lora.model_copy(update={"rank": None})
-    model = load_model(settings, ranks, settings.reference or settings.model, full)
-    return model.requires_grad_(False).eval()
+    folder = settings.reference or settings.model
+    return load_model(settings, ranks, folder, full, is_frozen=True).eval()
 
 
-def load_model(settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: LoraSettings) -> Policy:
+def load_model(
+    settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: LoraSettings, *, is_frozen: bool = False
+) -> Policy:
     """The model of a folder, shared between the ranks; each reads its own part.
+
+    Weights that are not trained are held in bf16 where the folder has them so and the layers compute in it:
+    half the memory, the same numbers.
 
     Raises ConfigError where the folder holds no safetensors, or not all weights of the model.
     """
@@ -50,6 +56,10 @@ def load_model(settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: L
         )
         use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device)
         lora.add_adapter(model, adapter)
+        if is_frozen:
+            model.requires_grad_(False)
+    if computing_dtype(ranks, settings.parallel) == torch.bfloat16:
+        _halve_frozen(model, folder)
     policy = Policy(
         model, temperature=settings.loss.temperature, chunk_tokens=settings.batch.logits_chunk_tokens
     )
@@ -62,6 +72,15 @@ def load_model(settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: L
         raise ConfigError(f"{folder}: does not hold all weights of its model ({error})") from error
     lora.initialize(model, settings.seed)
     return policy
+
+
+def _halve_frozen(model: nn.Module, folder: Path) -> None:
+    """Hold in bf16 what is not trained and is in bf16 in its file; nothing is lost by it."""
+    files = read_tensors(folder)
+    for name, weight in lora.base_parameters(model).items():
+        is_half = name in files and files[name].dtype == "BF16"
+        if is_half and not weight.requires_grad:
+            weight.data = weight.data.to(torch.bfloat16)
 
 
 def _fill_buffers(model: nn.Module, device: torch.device) -> None:

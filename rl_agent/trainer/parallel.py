@@ -5,7 +5,8 @@ along the first dimension of every tensor; rows hold equal copies. Gradients are
 backward pass, and over the rows once an optimizer step. One rank in a row is DDP, one row is FSDP; a single
 process is a grid of one, and computes by the same code.
 
-Weights, gradients and reductions are fp32; `precision` is what the layers compute in.
+Weights, gradients and reductions are fp32; `precision` is what the layers compute in. Frozen weights may be
+held in it (`model_files.py`).
 """
 
 import os
@@ -110,13 +111,20 @@ def grid(device: torch.device, shard_size: int | None) -> Ranks:
     return Ranks(dist.get_rank(), world_size, device, mesh)
 
 
+def computing_dtype(ranks: Ranks, settings: ParallelSettings) -> torch.dtype:
+    """Of the layers."""
+    precision = settings.precision or ("bf16" if ranks.device.type == "cuda" else "fp32")
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
 def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
     """Split the weights over the ranks of a row; a layer's are whole only while it computes."""
-    precision = settings.precision or ("bf16" if ranks.device.type == "cuda" else "fp32")
-    dtype = torch.bfloat16 if precision == "bf16" else None
+    dtype = computing_dtype(ranks, settings)
     options: dict[str, Any] = {
         "mesh": ranks.mesh["shard"],
-        "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=None if dtype == torch.float32 else dtype, reduce_dtype=torch.float32
+        ),
         "reshard_after_forward": settings.reshard_after_forward,
     }
     for layer in policy.layers:

@@ -3,7 +3,7 @@
     groups ─► WindowedSource ── kept back while the window is open ──► trainer, which computes at once
                   └─ looks at the pool, asks `window` whether to open or close, gives or takes the devices
 
-Only rank 0 has this. What is learnt about the length of windows is forgotten with the process.
+Only rank 0 has this. What is learnt about the length of windows is kept in the trainer's checkpoints.
 """
 
 import logging

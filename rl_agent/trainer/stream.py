@@ -28,7 +28,7 @@ from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.promote import Made, promote
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
-from rl_agent.trainer.sharing import SharedDevices, read_status
+from rl_agent.trainer.sharing import SharedDevices, WindowedSource, read_status
 from rl_agent.trainer.states import StreamProgress, note_published
 from rl_agent.trainer.trainer import Trainer
 
@@ -61,6 +61,8 @@ class Stream:
         run, trainer = self._run, self._trainer
         trainer.served = run.served
         trainer.resume(run.start)
+        if self._devices is not None:
+            self._devices.known = dict(trainer.windows)
         trainer.iteration = max(trainer.iteration, run.first_iteration - 1)
         with WeightFeed(run, self._ranks, dtype=self._settings.export_dtype) as feed:
             self._publish(feed)
@@ -79,14 +81,18 @@ class Stream:
             streamed=run.streamed,
             silence_timeout_s=run.silence_timeout_s,
         )
-        source = live if self._devices is None else self._devices.source(live)
         return self._trainer.train_iteration(
             iteration,
-            source,
+            live if self._devices is None else self._windowed(live, self._devices),
             expected_steps=run.mini_batches,
             next_version=run.next_version,
             deal=self._deal(iteration),
         )
+
+    def _windowed(self, live: LiveIteration, devices: SharedDevices) -> WindowedSource:
+        source = devices.source(live)
+        self._trainer.windows = devices.known
+        return source
 
     def _deal(self, iteration: int) -> Deal | None:
         """The same on every rank; rank 0 knows the run's plan."""

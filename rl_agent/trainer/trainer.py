@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +35,7 @@ from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step_metrics import IterationMetrics, Speedometer, log_line
 from rl_agent.trainer.update_step import UpdateStep
+from rl_agent.trainer.window import Learnt
 
 _log = logging.getLogger(__name__)
 _PREFIX_OF = dict.fromkeys(("loss", "grad_norm", "learning_rate"), "update_step")
@@ -69,6 +70,8 @@ class Trainer:
         """The last one that was trained on to its end; 0: none."""
         self.served = ""
         """Name of the model that this training began with or has put at `model.pt` last."""
+        self.windows: Mapping[int, Learnt] = {}
+        """For checkpoints; kept by whoever learns about windows."""
         self._settings = settings
         self._ranks = ranks
         self._policy = policy
@@ -121,6 +124,7 @@ class Trainer:
         if progress is not None:
             self._intake.restore(progress.consumed, progress.buffered, progress.dealt_steps)
             self.version, self.iteration = progress.version, progress.iteration
+            self.windows = progress.windows
             self._saved = (progress.steps, progress.iteration, progress.version)
             self._say(f"going on after step {progress.steps}")
 
@@ -182,6 +186,7 @@ class Trainer:
                 consumed=frozenset(intake.consumed),
                 buffered=intake.buffered,
                 dealt_steps=intake.dealt_steps,
+                windows=self.windows,
             )
         )
 

@@ -7,10 +7,10 @@
                  window closed: the trainer trains, other engines go on with what was not finished
 
 How long a window lasts at least is learnt (`next_length`). Let w be the seconds that the trainer waited for
-groups after the window, and e those that another engine stood idle, on average. While w > 0 generation is what
-takes long, and a longer window shortens it. Where w = 0 the trainer is what takes long, and a longer window
-makes it end later. The others stand idle in both cases, since training cannot end before the last groups are
-trained on and the weights published: for f seconds, which is what e is while w > 0. So
+groups after the window, and e those that another engine stood idle, on average. While w > 0 generation is
+what takes long, and a longer window shortens it. Where w = 0 the trainer is what takes long, and a longer
+window makes it end later. The others stand idle in both cases, since training cannot end before the last
+groups are trained on and the weights published: for f seconds, which is what e is while w > 0. So
 
     T ← max(0, T + γ (w − max(0, e − f)))
 

@@ -13,6 +13,7 @@ from rl_agent.trainer.order import Deal
 from rl_agent.trainer.parallel import Ranks, whole
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.trainer import Trainer
+from rl_agent.trainer.window import Learnt
 from tests.integration import trainer_stream
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.trainer_ranks import single_rank
@@ -113,3 +114,17 @@ def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(base, tm
     steps = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
     assert [s["trainer/episodes"] for s in steps if "trainer/episodes" in s] == [8, 8]
     assert "trainer/turned_away/not_dealt" not in steps[-1]
+
+
+def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_path):
+    settings = trainer_settings(base, tmp_path, steps=1, groups_per_step=GROUPS)
+    learnt = {1: Learnt(180.0, 0.25, -3.5, 120.0), 4: Learnt(8.0)}
+    trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+    trainer.resume()
+    trainer.windows = learnt
+    assert trainer.train_iteration(1, Arriving(random_groups(GROUPS)), expected_steps=1, next_version=1)
+    trainer.close()
+    again = Trainer(settings, alone, load_policy(settings, alone), None)
+    again.resume()
+    again.close()
+    assert again.windows == learnt
