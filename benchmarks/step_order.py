@@ -60,7 +60,7 @@ BATCH = BatchSettings(
 )  # fmt: skip
 PARALLEL = ParallelSettings(
     shard_size=None, reshard_after_forward=False, precision="fp32", activation_checkpointing=0.0,
-    offload_optimizer=False, compile_layers=False, peer_timeout_s=60,
+    offload_optimizer=False, compile_layers=False, use_liger_kernel=None, peer_timeout_s=60,
 )  # fmt: skip
 OPTIMIZER = OptimizerSettings(
     learning_rate=LEARNING_RATE, schedule="constant", warmup_steps=10, decay_steps=None, beta1=0.9,
