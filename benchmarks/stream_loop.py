@@ -10,8 +10,8 @@ Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=
     synchronous-2    the same on both GPUs
     disaggregated    the trainer's GPU trains, the rented one generates; groups are trained on as they come
     hybrid           the trainer's GPU generates, too, while that saves waiting
-    killed           hybrid; the rented engine is killed in the third iteration, at --kill-at of its episodes,
-                     and another is started at once
+    spot             hybrid, iteration by iteration: alone at first, which is synchronous; an engine is rented
+                     in the third and killed in the seventh, at --kill-at of its episodes; one more comes then
 
 The model has the real shape and random weights, but for one dimension of the residual stream that no layer
 writes to, which gives the end of the turn the same chance at every token: lengths are geometric, long-tailed,
@@ -29,8 +29,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,10 +43,14 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.types import Observation, StepResult, Task
 
-LAYOUTS = ("synchronous", "synchronous-2", "disaggregated", "hybrid", "killed")
-KILLED_ITERATION = 3
+LAYOUTS = ("synchronous", "synchronous-2", "disaggregated", "hybrid", "spot")
+RENT_IN, KILL_IN, SPOT_ITERATIONS = 3, 7, 9
 SIBLINGS = 8
+STREAM_INTERVAL = 128
+"""What the pool asks for; a vLLM before 0.28 does not take it from a request."""
 TINY = SHAPES["tiny"] | {"head_dim": 32, "vocab_size": 512}
+PRICE, RENTED_PRICE = 83.79 / 8, 5.32 / 2
+"""Dollars an hour of a device that trains and of a rented one, as in RLBoost (arXiv:2510.19225)."""
 POLL_S, STOP_TIMEOUT_S = 0.1, 60.0
 
 
@@ -95,7 +97,7 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int) -> None
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = 0
             layer.mlp.down_proj.weight[0] = 0
-        embedding[:, 0] = 1
+        embedding[:, 0] = 5
         embedding[end] = 0
         # The chance rises with the entry: find the one at which it is 1 / mean_tokens on random text.
         ids = torch.randint(config.vocab_size, (1, 256), device=device)
@@ -112,7 +114,6 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int) -> None
 @dataclass
 class Bench:
     out: Path
-    shape: str
     groups: int
     longest: int
     iterations: int
@@ -135,23 +136,37 @@ class Bench:
 
     def run_loop(self, layout: str, paths: RunPaths) -> None:
         port = free_port()
-        helper = None
-        with started(
-            self.command(layout, port, paths), self.out / f"{layout}.log", self.visible(layout)
-        ) as loop:
-            if not layout.startswith("synchronous"):
-                helper = self.rent(layout, "rented-1", port)
-            is_killed = layout != "killed"
+        rented: list[subprocess.Popen[bytes]] = []
+
+        def rent() -> None:
+            rented.append(self.rent(layout, f"rented-{len(rented) + 1}", port))
+
+        def replace() -> None:
+            kill(rented[-1], self.out / f"{layout}.rented-{len(rented)}.log")
+            rent()
+
+        # (iteration, share of its episodes, what happens then)
+        events = [(RENT_IN, 0.0, rent), (KILL_IN, self.kill_at, replace)] if layout == "spot" else []
+        loop = start(self.command(layout, port, paths), self.out / f"{layout}.log", self.visible(layout))
+        try:
+            if layout in ("disaggregated", "hybrid"):
+                rent()
             while loop.poll() is None:
                 time.sleep(POLL_S)
-                if not is_killed and self.is_time_to_kill(paths):
-                    assert helper is not None
-                    kill(helper, self.out / f"{layout}.rented-1.log")
-                    helper, is_killed = self.rent(layout, "rented-2", port), True
-            if helper is not None:
-                stop(helper)
+                if events and self.share_done(paths, events[0][0]) >= events[0][1]:
+                    events.pop(0)[2]()
+        finally:
+            for process in (loop, *rented):
+                stop(process)
         if loop.returncode:
             raise SystemExit(f"{layout}: exit {loop.returncode}; see {self.out / layout}.log")
+
+    def share_done(self, paths: RunPaths, iteration: int) -> float:
+        """Of the iteration's episodes; negative before it begins."""
+        shard = paths.checkpoint_shard("train", iteration)
+        if not shard.exists():
+            return -1.0
+        return shard.read_bytes().count(b"\n") / (self.groups * SIBLINGS)
 
     def visible(self, layout: str) -> dict[str, str]:
         if not self.is_gpu:
@@ -159,7 +174,7 @@ class Bench:
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus if layout == "synchronous-2" else self.gpus[:1])}
 
     def command(self, layout: str, port: int, paths: RunPaths) -> list[str]:
-        placement = {"disaggregated": "disaggregated", "hybrid": "hybrid", "killed": "hybrid"}
+        placement = {"disaggregated": "disaggregated", "hybrid": "hybrid", "spot": "hybrid"}
         settings: dict[str, Any] = {
             "engine": "gpu" if self.is_gpu else "cpu",
             "trainer": "grpo" if self.is_gpu else "grpo_cpu",
@@ -188,10 +203,12 @@ class Bench:
         }
         if self.is_gpu:
             settings |= {"engine.gpu_memory_utilization": 0.5, "engine.dtype": "bfloat16"}
+            settings |= {"engine.extra_args.stream-interval": STREAM_INTERVAL}
         else:
             settings |= {"engine.extra_args.kv-cache-memory-bytes": 67108864}
         words = ["bash", "scripts/run.sh", "--data-path", self.out, "--log-path", paths.log_path]
-        words += ["--rl-phase", "both", "--eval-interval", 100, "--max-iterations", self.iterations]
+        words += ["--rl-phase", "both", "--eval-interval", 100]
+        words += ["--max-iterations", SPOT_ITERATIONS if layout == "spot" else self.iterations]
         return [str(w) for w in [*words, *(f"{k}={v}" for k, v in settings.items()), *self.overrides]]
 
     def rent(self, layout: str, name: str, port: int) -> subprocess.Popen[bytes]:
@@ -200,32 +217,21 @@ class Bench:
         words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}", "--name", name]
         if self.is_gpu:
             engine += ["--dtype", "bfloat16", "--gpu-memory-utilization", 0.85]
+            engine += ["--stream-interval", STREAM_INTERVAL]
             words += ["--gpus", self.gpus[-1]]
         else:
             engine += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", 67108864]
             engine += ["--no-enable-chunked-prefill"]
         words += ["--capacity", "512", "--log", str(self.out / f"{layout}.{name}.vllm.log")]
-        log = (self.out / f"{layout}.{name}.log").open("wb")
-        return subprocess.Popen(
-            [*words, f"--engine-args={' '.join(map(str, engine))}"],
-            stdout=log,
-            stderr=log,
-            cwd=PROJECT_ROOT,
-            start_new_session=True,
-            env=os.environ | ({} if self.is_gpu else {"VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}),
-        )
-
-    def is_time_to_kill(self, paths: RunPaths) -> bool:
-        shard = paths.checkpoint_shard("train", KILLED_ITERATION)
-        if not shard.exists():
-            return False
-        return shard.read_bytes().count(b"\n") >= self.kill_at * self.groups * SIBLINGS
+        words.append(f"--engine-args={' '.join(map(str, engine))}")
+        environment = {} if self.is_gpu else {"VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+        return start(words, self.out / f"{layout}.{name}.log", environment)
 
 
-@contextmanager
-def started(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """In a process group of its own."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdout=output,
             stderr=output,
@@ -233,10 +239,6 @@ def started(command: list[str], log: Path, environment: dict[str, str]) -> Itera
             start_new_session=True,
             env=os.environ | environment,
         )
-    try:
-        yield process
-    finally:
-        stop(process)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -269,10 +271,13 @@ class Outcome:
     """Trained on, prompts included."""
     waiting: list[float]
     """Seconds in which the trainer had nothing to do."""
+    window: list[float]
+    """Seconds in which the trainer's own engine generated."""
+    engines: list[int]
+    """Others than that, at the end of the iteration."""
     recomputed: int
     prefilled: int
     lost: int
-    longest: int
 
     @classmethod
     def of(cls, layout: str, paths: RunPaths, devices: int) -> "Outcome":
@@ -289,10 +294,11 @@ class Outcome:
             [end - start for start, end in zip(starts, ends, strict=True)],
             [int(record["update/tokens"]) for record in updates],
             [record["update/waiting_s"] for record in updates],
+            [record.get("update/window_s", 0.0) for record in updates],
+            [int(record["trainer/engines"]) for record in records if "trainer/engines" in record],
             int(sum(record["update/recomputed_tokens"] for record in updates)),
             int(sum(record["update/prefilled_again_tokens"] for record in updates)),
             round(lost),
-            int(max(r["trainer/response_length_max"] for r in records if "trainer/response_length_max" in r)),
         )
 
     def rates(self) -> list[float]:
@@ -300,7 +306,7 @@ class Outcome:
         return [t / s for t, s in zip(self.tokens[1:], self.seconds[1:], strict=True)]
 
 
-def print_table(outcomes: list[Outcome], price: float, rented_price: float) -> None:
+def print_table(outcomes: list[Outcome]) -> None:
     base = next((o for o in outcomes if o.layout == "synchronous"), outcomes[0])
     heads = ["", "devices", "tokens/s, median", "each iteration", "beside synchronous", "tokens per $"]
     heads += ["waiting", "sampled again", "read again", "lost"]
@@ -309,13 +315,28 @@ def print_table(outcomes: list[Outcome], price: float, rented_price: float) -> N
     for o in outcomes:
         rate = statistics.median(o.rates())
         ratio = rate / statistics.median(base.rates())
-        rent = 0.0 if o.devices == 1 else (price if o.layout == "synchronous-2" else rented_price)
-        per_dollar = ratio / ((price + rent) / price)
+        rent = 0.0 if o.devices == 1 else (PRICE if o.layout == "synchronous-2" else RENTED_PRICE)
+        per_dollar = ratio / ((PRICE + rent) / PRICE)
         each = " ".join(f"{r:,.0f}" for r in o.rates())
         waiting = statistics.median(w / s for w, s in zip(o.waiting[1:], o.seconds[1:], strict=True))
         speed = f"{rate:,.0f} | {each} | {ratio:.2f}x | {per_dollar:.2f}x | {waiting:.0%}"
         counts = f"{o.recomputed} | {o.prefilled:,} | {o.lost}"
         print(f"| {o.layout} | {o.devices} | {speed} | {counts} |", flush=True)
+
+
+def print_iterations(outcome: Outcome) -> None:
+    """Of a run in which engines come and go; the iterations before the first one comes are the measure."""
+    alone = statistics.median(outcome.rates()[: RENT_IN - 1])
+    print("| iteration | engines at its end | tokens | s | tokens/s | beside alone | waiting | window s |")
+    print("|" + " --- |" * 8)
+    for i, rate in enumerate(outcome.rates(), 1):
+        waited = f"{outcome.waiting[i] / outcome.seconds[i]:.0%} | {outcome.window[i]:.1f}"
+        work = f"{outcome.tokens[i]:,} | {outcome.seconds[i]:.1f} | {rate:,.0f} | {rate / alone:.2f}x"
+        print(f"| {i + 1} | {outcome.engines[i]} | {work} | {waited} |")
+    counts = (
+        f"{outcome.recomputed} tokens sampled again, {outcome.prefilled:,} read again, {outcome.lost} lost"
+    )
+    print(f"{outcome.layout}: {counts}", flush=True)
 
 
 def main() -> None:
@@ -331,16 +352,11 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=4096, help="tokens of a response")
     parser.add_argument("--kill-at", type=float, default=0.33, help="share of the iteration's episodes")
     parser.add_argument(
-        "--price", type=float, default=83.79 / 8, help="dollars an hour of a device that trains"
-    )
-    parser.add_argument(
-        "--rented-price", type=float, default=5.32 / 2, help="dollars an hour of a rented one"
-    )
-    parser.add_argument(
         "--out", type=Path, help="model, tasks and logs, and what is not run again; default: temporary"
     )
     parser.add_argument("overrides", nargs="*", help="key=value for run.sh")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     layouts = options.layouts.split(",")
     if unknown := set(layouts) - set(LAYOUTS):
         parser.error(f"--layouts {','.join(sorted(unknown))}: must be of {', '.join(LAYOUTS)}")
@@ -357,7 +373,6 @@ def main() -> None:
             (out / f"{split}.jsonl").write_text("".join(lines))
         bench = Bench(
             out,
-            options.shape,
             options.groups,
             options.longest,
             options.iterations,
@@ -367,8 +382,12 @@ def main() -> None:
         )
         outcomes: list[Outcome] = []
         for layout in layouts:
-            outcomes.append(bench.run(layout))
-            print_table(outcomes, options.price, options.rented_price)
+            outcome = bench.run(layout)
+            if layout == "spot":
+                print_iterations(outcome)
+                continue
+            outcomes.append(outcome)
+            print_table(outcomes)
 
 
 if __name__ == "__main__":
