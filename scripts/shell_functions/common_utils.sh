@@ -7,6 +7,7 @@ readonly PROJECT_ROOT
 readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
 readonly STOP_GRACE_S=3 # a stopping run gives each of its groups this long before KILL
 readonly POLL_S=0.1
+NOW_S=0          # what look_at_clock has seen
 ANSWER=''        # what the verb that was asked for last has printed
 declare -A PLAN=()        # what the verb `environment` says about the plan
 declare -A PGID_OF=()     # name of a running group -> process id of its leader
@@ -21,6 +22,13 @@ PENDING_EXIT=0 # exit status of the signal that came while IS_STARTING
 # Usage: say <words…>
 say() {
   printf '%(%H:%M:%S)T run: %s\n' -1 "$*" >&2
+}
+
+# Seconds since this machine started, in NOW_S: bash's own count follows a clock that somebody sets.
+# Usage: look_at_clock
+look_at_clock() {
+  read -r NOW_S _ </proc/uptime
+  NOW_S=${NOW_S%%.*}
 }
 
 # The Python that has the package: RL_AGENT_PYTHON, else the project's .venv, else python3.
@@ -118,16 +126,19 @@ signal_marked() {
 # something survives even that.
 # Usage: end_marked <token> <leader-pid> <grace-seconds>
 end_marked() {
-  local token=$1 leader=$2 deadline=$((SECONDS + $3))
+  local token=$1 leader=$2 deadline
+  look_at_clock
+  deadline=$((NOW_S + $3))
   signal_marked TERM "$token" "$leader"
   while [[ -n $(marked_processes "$token") ]]; do
     if [[ -n $leader && ! -e /proc/$leader/exe ]]; then
       signal_marked TERM "$token"
       leader=''
     fi
-    if ((SECONDS >= deadline || IS_HURRIED)); then
+    look_at_clock
+    if ((NOW_S >= deadline || IS_HURRIED)); then
       signal_marked KILL "$token"
-      ((SECONDS < deadline + 3)) || return 1
+      ((NOW_S < deadline + 3)) || return 1
     fi
     sleep "$POLL_S"
   done
@@ -178,9 +189,12 @@ wait_group() {
 # Return 0 once the leader is gone or a zombie, 124 at the deadline.
 # Usage: wait_leader <pid> <timeout-seconds>
 wait_leader() {
-  local deadline=$((SECONDS + $2)) line
+  local deadline line
+  look_at_clock
+  deadline=$((NOW_S + $2))
   while { read -r line <"/proc/$1/stat"; } 2>/dev/null && [[ ! $line =~ \)\ [ZX]\  ]]; do
-    ((SECONDS < deadline)) || return 124
+    look_at_clock
+    ((NOW_S < deadline)) || return 124
     sleep 0.2
   done
 }

@@ -128,6 +128,11 @@ def test_shell_never_evaluates_words(path):
     assert not re.search(r"(^|[\s;&|(])eval\s", code)
 
 
+@pytest.mark.parametrize("path", SHELL_FILES, ids=name)
+def test_no_deadline_of_the_shell_follows_a_clock_that_is_set(path):
+    assert not re.search(r"\b(SECONDS|EPOCHSECONDS)\b", path.read_text())
+
+
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
 def test_every_module_says_what_it_is_for(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
