@@ -158,6 +158,6 @@ class Stream:
                 Made(trainer.version, run.run_id, trainer.iteration, numbers),
                 current=self._settings.model,
                 keep=run.keep_versions,
-                pinned=(run.engines_model,),
+                pinned=(run.engines_model, self._settings.model.name),  # the latter gives the tokenizer
             )
         trainer.served = self._paths.version_dir(trainer.version).name

@@ -173,6 +173,21 @@ def test_told_to_stop_it_saves_and_goes_on_to_the_same_weights(base, tmp_path):
 
 
 @pytest.mark.extended
+def test_a_trainer_that_was_started_again_outlives_the_number_of_kept_models(base, tmp_path):
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    for iteration in range(1, 5):
+        rollout.whole(iteration, version=iteration - 1)
+    with manager() as told:
+        settings = stream_settings(tmp_path, base, told.url, last_iteration=1)
+        assert Trainer(settings).processes[0].wait(60) == 0
+        settings = again(settings, paths)  # keeps two models, and makes three
+        stream = settings.stream.model_copy(update={"last_iteration": 4, "engines_version": 1})
+        trainer = Trainer(settings.model_copy(update={"stream": stream}))
+        assert trainer.processes[0].wait(90) == 0, trainer.log.read_text()[-3000:]
+    assert versions.served_folder(paths).name == "version-000004"
+
+
+@pytest.mark.extended
 def test_two_shards_publish_what_one_rank_would(base, tmp_path):
     found = []
     for ranks in (1, 2):
