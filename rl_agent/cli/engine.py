@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import is_running, wait_ready
@@ -35,12 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], member: Member | None = None) -> int:
     options = _parser().parse_args(argv)
     plan = read_plan(options.plan)
     if options.action == "check":
         return _check(plan, options.version)
-    return _ready(plan, options.pid, options.log)
+    return _ready(plan, options.pid, options.log, member)
 
 
 def _probe(plan: Plan, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
@@ -68,9 +69,16 @@ def _check(plan: Plan, weight_version: int | None) -> int:
     return 0
 
 
-def _ready(plan: Plan, pid: int, log: Path) -> int:
+def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
+    """Raises RetryLater like `Member.check`: without its master a pooled engine never gets ready."""
+
+    def ask() -> Probe:
+        if member is not None:
+            member.check()
+        return _probe(plan)
+
     found = wait_ready(
-        lambda: _probe(plan),
+        ask,
         lambda: is_running(pid),
         log,
         timeout_s=plan.config.engine.start_timeout_s,

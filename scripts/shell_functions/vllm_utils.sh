@@ -37,6 +37,7 @@ start_vllm() {
     fi
     say "the engine did not start (attempt $attempt of ${PLAN[start_attempts]}, status $status)"
     ((status != 78)) || break
+    ask flag check --plan "$PLAN_FILE" || return
   done
   return "$status"
 }

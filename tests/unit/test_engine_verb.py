@@ -1,9 +1,12 @@
 """What `engine check` tells run.sh about the server at the engine's address."""
 
+import os
+
 import pytest
 
 from rl_agent.cli import engine
 from rl_agent.engine.server import Answer, Probe
+from rl_agent.errors import RetryLater
 from tests.rollout_setup import make_plan
 
 
@@ -28,3 +31,17 @@ def test_a_server_is_old_where_the_shared_folder_shows_the_ordered_model_late(
     said = capsys.readouterr()
     assert said.out == printed + "\n"
     assert ("leads to weight version 3 here, 4 is wanted" in said.err) == (printed == "old-version")
+
+
+class Lost:
+    """A node whose master is dead."""
+
+    def check(self) -> None:
+        raise RetryLater("the master, rank 0 (node-0), has been silent for 31 s")
+
+
+def test_a_node_that_has_lost_its_run_waits_for_no_engine(tmp_path):
+    make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
+    ready = ("ready", "--pid", str(os.getpid()), "--log", str(tmp_path / "log"))
+    with pytest.raises(RetryLater, match="silent for 31 s"):
+        engine.main(["--plan", str(tmp_path / "plan.json"), *ready], member=Lost())
