@@ -199,6 +199,9 @@ class Checkpoints:
         writer = HuggingFaceStorageWriter(str(growing / "tensors"), save_distributed=True)
         dcp.save(tensors, storage_writer=writer, process_group=self._group)
         dist.barrier(self._group)
+        if self._ranks.is_first_of_node:
+            sync_tree(growing)  # what another node has in its cache only that node can make durable
+        dist.barrier(self._group)
         if self._ranks.rank == 0:
             _write_progress(growing, progress, self._lora)
             sync_tree(growing)

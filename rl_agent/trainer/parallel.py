@@ -42,6 +42,10 @@ class Ranks:
     def shard_size(self) -> int:
         return self.mesh["shard"].size()
 
+    @property
+    def is_first_of_node(self) -> bool:
+        return os.environ.get("LOCAL_RANK", "0") == "0"
+
     def sum_over_world(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor)
 
