@@ -80,19 +80,28 @@ draw_curves() {
   ask report --log-path "${PLAN[log_path]}" || say "the curves could not be drawn"
 }
 
+# For a phase that collects. WEIGHT_VERSION is below 0 then where another one is served, IS_TRAINING_LOST set
+# where the trainer has not got as far.
+# Usage: get_engine_ready <phase> <iteration>
+get_engine_ready() {
+  # An engine that takes turns with the trainer is not there before it has published what it trains.
+  ((!PLAN[takes_turns])) || await_version "$1" "$2"
+  ((!IS_TRAINING_LOST)) || return 0
+  ensure_vllm_running "$2"
+  ((WEIGHT_VERSION < 0)) || await_version "$1" "$2"
+}
+
 # Usage: run_phase <phase> <iteration>
 run_phase() {
   local phase=$1 iteration=$2 start outcome='done'
   say "iteration $iteration: $phase"
+  ensure_trainer_running "$iteration"
   if [[ $phase == update ]]; then
     make_room_for_training
   else
-    # An engine that takes turns with the trainer is not there before it has published what it trains.
-    ((!PLAN[takes_turns])) || await_version "$phase" "$iteration"
-    ensure_vllm_running "$iteration"
-    ((WEIGHT_VERSION >= 0)) || return 0 # another one is served: the master orders it anew
-    await_version "$phase" "$iteration"
+    get_engine_ready "$phase" "$iteration"
   fi
+  ((WEIGHT_VERSION >= 0 && !IS_TRAINING_LOST)) || return 0 # the master orders it anew
   start=$EPOCHREALTIME
   case $phase in
     rollout) rollout_atomic_train "$iteration" ;;
@@ -142,7 +151,6 @@ main() {
   start_guard
   start_node
   start_recorder
-  start_trainer
   run_loop
   finish_training
   stop_vllm

@@ -152,6 +152,18 @@ class Member(Node):
             self.coordinator.apply(Awaited(key))
         return self.coordinator.state.decisions.get(key)
 
+    def who_failed(self, iteration: int, phase: str) -> tuple[str, ...]:
+        """Members that have said so of a phase; only the master knows that before it is decided."""
+        peers = self._master.state.peers.values()
+        flags = {peer.name: peer.flags.get(PhaseKey(iteration, phase)) for peer in peers}
+        return tuple(name for name, flag in flags.items() if flag is not None and flag.outcome == "failed")
+
+    @property
+    def has_newer_order(self) -> bool:
+        """The master has given up the order that this node carries out."""
+        order = self.view.order if self.view else None
+        return order is not None and order.seq > self._seq
+
     def wait_decision(self, iteration: int, phase: str, *, timeout_s: float) -> Decision:
         """Wait for what the master decides. Raises DeadlineError that names who has not finished."""
         key = PhaseKey(iteration, phase)

@@ -5,15 +5,17 @@ and names it. So the order of the starts does not matter.
 """
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rl_agent.cluster.run_lock import heartbeat_path
-from rl_agent.config import ClusterConfig, Plan
-from rl_agent.errors import DeadlineError
+from rl_agent.config import ClusterConfig, Config, Plan
+from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.paths import RunPaths
+from rl_agent.pool.settings import is_loopback
 
 _POLL_S = 0.2
 _SAY_EVERY_S = 30.0
@@ -51,6 +53,17 @@ def wait_for_run(
         if now - said_at >= _SAY_EVERY_S:
             say(f"{who}: waiting for the master (rank 0) of a run in {log_path}, {waited_s:.0f} s so far")
             said_at = now
+
+
+def check_reach(config: Config, who: str, own_host: str | None = None) -> None:
+    """Raises ConfigError for a pool that only the master's machine can reach, where this is another one."""
+    found, own = _read(heartbeat_path(config.log_path)), own_host or socket.gethostname()
+    masters = own if found is None else found.get("host", own)
+    if config.is_pooled and is_loopback(config.pool.host) and masters != own:
+        raise ConfigError(
+            f"{who}: pool.host={config.pool.host} is reached on the master's machine, {masters}, and not from"
+            f" {own}; on every node set pool.host=0.0.0.0 and pool.token_file=PATH"
+        )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

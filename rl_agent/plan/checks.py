@@ -157,8 +157,11 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
         raise ConfigError("trainer.kind=grpo trains while the rollout runs: use --rl-phase both")
     if command.debug_mode:
         raise ConfigError("trainer.kind=grpo does not go with --debug-mode: its engines join a pool")
-    if command.num_nodes > 1:
-        raise ConfigError("trainer.kind=grpo takes --num-nodes 1: other machines join its pool instead")
+    if command.num_nodes > 1 and config.takes_turns:
+        raise ConfigError(
+            f"trainer.placement={config.grpo.placement} goes with --num-nodes 1, for the turns of trainer and"
+            " engine are those of one node; with more use trainer.placement=disaggregated"
+        )
     check_training_gpus(config, num_gpus)
     if not config.is_pooled:
         raise ConfigError("trainer.kind=grpo gives its weights to the engines of a pool: add pool=elastic")

@@ -20,7 +20,7 @@ from rl_agent.config import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import ConfigError
 from rl_agent.plan import arguments, checks, runs
-from rl_agent.plan.attach import wait_for_run
+from rl_agent.plan.attach import check_reach, wait_for_run
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.overrides import Override, parse_override
@@ -84,6 +84,8 @@ def start(prepared: Prepared, driver_pid: int | None) -> Path:
         masters = wait_for_run(log_path, cluster, who, _say)
         shared.check_equal(plan.config, masters.config, who)
         _check_same_command(plan.command, masters.command, who)
+        _check_same_place(plan, masters, who)
+        check_reach(plan.config, who)
         plan = _part_of(masters, plan.config, plan.command, plan.hardware)
     return runs.write_plan(plan, driver_pid)
 
@@ -144,6 +146,16 @@ def _check_same_command(mine: Command, masters: Command, who: str) -> None:
             raise ConfigError(
                 f"{who} has {flag} {_shown(here)}, the master has {_shown(there)}; use the same"
             )
+
+
+def _check_same_place(mine: Plan, masters: Plan, who: str) -> None:
+    """A streaming trainer is one program on all nodes: its checkpoints have one name."""
+    here, there = mine.config.log_path, masters.config.log_path
+    if mine.config.is_streaming and mine.command.rl_phase == "both" and here != there:
+        raise ConfigError(
+            f"{who} has --log-path {here}, the master has {there}; trainer.kind=grpo needs it at the same"
+            " place on all nodes"
+        )
 
 
 def _shown(value: object) -> str:

@@ -103,7 +103,7 @@ def _commands(prepared: Prepared) -> str:
         lines += [f"{verb} join-pool --plan PLAN, at a free port:"] if is_pooled else []
         lines.append(shlex.join(server_argv(plan)))
     if plan.config.is_streaming and command.rl_phase == "both":
-        lines.append(f"{verb} stream-train --plan PLAN, all the time")
+        lines += _streaming_trainer(plan)
     for split in splits_of(command):
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
     if command.rl_phase != "rollout" and not plan.config.is_streaming:
@@ -113,6 +113,17 @@ def _commands(prepared: Prepared) -> str:
         lines.append(shlex.join(train))
         lines.append(f"{verb} publish --plan PLAN --iteration {iteration}")
     return "\n".join(lines)
+
+
+def _streaming_trainer(plan: Plan) -> list[str]:
+    from rl_agent.trainer.launch import settings_file, trainer_command
+
+    nodes, node_rank = plan.command.num_nodes, plan.command.rank
+    verb = "python -m rl_agent.cli stream-train --plan PLAN --start 1"
+    if nodes > 1:
+        verb += f" --nodes {nodes} --node-rank {node_rank} --master MASTER:PORT"
+    command = trainer_command(plan, settings_file(plan, 1), nodes, Place(node_rank, "MASTER"))
+    return [f"{verb}, all the time:", shlex.join(command)]
 
 
 def _hidden(name: str, value: str) -> str:

@@ -8,17 +8,21 @@ What it begins from is decided here, from what lies on the disk:
 
 With an adapter (`trainer.lora`) the weights below it are always those of the base model; what is served has
 the adapter merged into it, and only a checkpoint tells the two apart.
+
+Of several nodes, the master's alone decides that; the others are told by its settings file. Every start has a
+number and a file of its own, so that none of them reads what an earlier start was told.
 """
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rl_agent.cluster.address import LOOPBACK, advertised_address
+from rl_agent.cluster.address import LOOPBACK, advertised_address, interface_name
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.pool import of_run
@@ -27,12 +31,16 @@ from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
 from rl_agent.trainer.states import STATE, newest_served, next_number, saved_steps
 from rl_agent.update import versions
+from rl_agent.update.launch import Place, interface_variables, rendezvous
 from rl_agent.update.weights import local_folder
 from rl_agent.weights.settings import store_folder
 
+_LOOK_S = 0.1
 
-def settings_file(plan: Plan) -> Path:
-    return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}.json"
+
+def settings_file(plan: Plan, start: int) -> Path:
+    """What the trainer is told at that start of this attempt."""
+    return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}-{start}.json"
 
 
 def progress_file(plan: Plan) -> Path:
@@ -40,31 +48,55 @@ def progress_file(plan: Plan) -> Path:
     return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}.progress.json"
 
 
-def write_settings(plan: Plan, *, manager: str) -> Path:
+def write_settings(plan: Plan, *, manager: str, start: int = 0) -> Path:
     """Settle what the trainer begins from, and write what it is told. Raises ConfigError."""
-    path = settings_file(plan)
-    earlier = TrainerSettings.model_validate_json(path.read_bytes()).stream if path.exists() else None
+    path = settings_file(plan, start)
+    files = path.parent.glob(f"trainer-{plan.attempt}-*.json")
+    before = [int(file.stem.rpartition("-")[2]) for file in files]
+    earlier = None
+    if before:
+        content = settings_file(plan, max(before)).read_bytes()
+        earlier = TrainerSettings.model_validate_json(content).stream
     settings = _settings(plan, manager, earlier)
     write_whole(path, settings.model_dump_json(indent=1) + "\n")
     return path
 
 
-def trainer_command(plan: Plan, settings: Path) -> list[str]:
-    """The words of the process that trains: the trainer itself, or torchrun where it has several ranks."""
+def await_settings(plan: Plan, start: int) -> Path:
+    """The file that the master has written, once this node sees it. Raises DeadlineError."""
+    path, limit_s = settings_file(plan, start), plan.config.cluster.start_timeout_s
+    deadline = time.monotonic() + limit_s
+    while not path.exists():
+        if time.monotonic() >= deadline:
+            raise DeadlineError(
+                f"{path}: the master's trainer did not write it within cluster.start_timeout_s={limit_s:g}"
+            )
+        time.sleep(_LOOK_S)
+    return path
+
+
+def trainer_command(plan: Plan, settings: Path, nodes: int = 1, place: Place | None = None) -> list[str]:
+    """The words of this node's process: the trainer itself, or torchrun where it has several ranks."""
     processes = plan.config.grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)
     words = ["-m", "rl_agent.trainer.worker", str(settings)]
-    if processes == 1:
+    if nodes * processes == 1:
         return [sys.executable, *words]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "0"]
-    return [sys.executable, *launcher, "--nproc-per-node", str(processes), *words]
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *rendezvous(nodes, place or Place(), plan.config.grpo.parallel.peer_timeout_s),
+        *("--nproc-per-node", str(processes), "--max-restarts", "0"),
+        *words,
+    ]
 
 
-def trainer_environment(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int = 1) -> dict[str, str]:
     binaries = str(Path(sys.executable).parent)
     environment = dict(environ) | {"PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}"}
     environment["TOKENIZERS_PARALLELISM"] = "false"
     if token := of_run.token(plan, environ):
         environment[plan.config.pool.token_env_var] = token
+    if nodes > 1:
+        environment |= interface_variables(interface_name(plan.config.cluster), environ)
     if plan.hardware.num_gpus == 0:
         processes = plan.config.grpo.nproc_per_node or 1
         threads = max(1, plan.hardware.cores // processes)
@@ -95,7 +127,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             " model_config.base_model, with another --log-path"
         )
     store = store_folder(plan) / "trainer"
-    if start is not None:
+    if start is not None and next_number(paths) > model.weight_version + 1:
         remove(store)  # of a training that was set back
     return TrainerSettings(
         model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),

@@ -48,17 +48,18 @@ def training_command(plan: Plan, iteration: int, setup: Setup, place: Place) -> 
         return [sys.executable, *words]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *_rendezvous(setup, place, plan.config.llamafactory.peer_timeout_s),
+        *rendezvous(setup.nodes, place, plan.config.llamafactory.peer_timeout_s),
         *("--nproc-per-node", str(setup.processes), "--max-restarts", "0"),
         *words,
     ]
 
 
-def _rendezvous(setup: Setup, place: Place, peer_timeout_s: float) -> list[str]:
-    if setup.nodes == 1:
+def rendezvous(nodes: int, place: Place, peer_timeout_s: float) -> list[str]:
+    """What torchrun is told about the nodes."""
+    if nodes == 1:
         return ["--standalone"]
     return [
-        *("--nnodes", str(setup.nodes), "--node-rank", str(place.node_rank)),
+        *("--nnodes", str(nodes), "--node-rank", str(place.node_rank)),
         *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={int(peer_timeout_s)}"),
         *("--master-addr", place.master_host, "--master-port", str(place.master_port)),
     ]
@@ -107,10 +108,13 @@ def node_environment(
         "MASTER_ADDR": place.master_host,
         "MASTER_PORT": str(place.master_port),
     }
-    if interface is not None:
-        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-        environment |= {name: environ.get(name, interface) for name in names}
-    return environment
+    return environment | interface_variables(interface, environ)
+
+
+def interface_variables(interface: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """By which interface the processes of several nodes talk, where the caller's environment does not say."""
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface is not None else ()
+    return {name: environ.get(name, interface or "") for name in names}
 
 
 def _first_gpu(setup: Setup, environ: Mapping[str, str]) -> str:

@@ -92,7 +92,7 @@ update_phase() {
   LAST_STATUS=0
   if ((PLAN[is_streaming])); then
     await_version update "$1"
-    UPDATE_OUTCOME='done'
+    if ((IS_TRAINING_LOST)); then UPDATE_OUTCOME=lost; else UPDATE_OUTCOME='done'; fi
     return
   fi
   update_atomic "$1" || LAST_STATUS=$?

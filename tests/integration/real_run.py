@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rl_agent.cluster.address import free_port
@@ -43,20 +44,26 @@ class Run:
             "policy_config.max_new_tokens=64", "policy_config.temperature=1.0",
         ]  # fmt: skip
 
-    def start(self, *more: str) -> subprocess.Popen:
+    def change(self, values: Mapping[str, object]) -> None:
+        """Give keys of the command line these values."""
+        self.words = [word for word in self.words if word.partition("=")[0] not in values]
+        self.words += [f"{key}={value}" for key, value in values.items()]
+
+    def start(self, *more: str, **variables: str) -> subprocess.Popen:
         environ = {**os.environ, "TEST_MARK": str(self.home), "RL_AGENT_PYTHON": sys.executable,
-                   "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled"}  # fmt: skip
+                   "CUDA_VISIBLE_DEVICES": "", "WANDB_MODE": "disabled", **variables}  # fmt: skip
         with (self.home / "output").open("a") as output:
             return subprocess.Popen(
                 [*self.words, *more], env=environ, stdout=output, stderr=output, start_new_session=True
             )
 
-    def processes(self) -> list[int]:
-        mark = f"TEST_MARK={self.home}".encode()
+    def processes(self, **variables: str) -> list[int]:
+        """Of this run, those that have all these variables."""
+        marks = {f"{name}={value}".encode() for name, value in {"TEST_MARK": self.home, **variables}.items()}
         found = []
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                if entry.name.isdigit() and marks <= {*(entry / "environ").read_bytes().split(b"\0")}:
                     found.append(int(entry.name))
             except OSError:
                 continue

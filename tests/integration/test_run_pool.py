@@ -24,16 +24,16 @@ NUM_TEST_TASKS = 6
 @pytest.fixture
 def run(tmp_path):
     made = Run(tmp_path)
-    more = {
-        "rollout.max_vllm_sessions": 12,
-        "rollout.min_vllm_sessions": 12,
-        "env_config.server_size": 12,
-        "env_config.train_tasks_rollout_size": NUM_TASKS,
-        "env_config.test_tasks_rollout_size": NUM_TEST_TASKS,
-        "policy_config.max_new_tokens": 160,
-    }
-    made.words = [word for word in made.words if word.partition("=")[0] not in more]
-    made.words += [f"{key}={value}" for key, value in more.items()]
+    made.change(
+        {
+            "rollout.max_vllm_sessions": 12,
+            "rollout.min_vllm_sessions": 12,
+            "env_config.server_size": 12,
+            "env_config.train_tasks_rollout_size": NUM_TASKS,
+            "env_config.test_tasks_rollout_size": NUM_TEST_TASKS,
+            "policy_config.max_new_tokens": 160,
+        }
+    )
     yield made
     for pid in made.processes():
         os.kill(pid, signal.SIGKILL)

@@ -25,9 +25,7 @@ GONE_S = 75.0
 @pytest.fixture
 def run(tmp_path):
     made = Run(tmp_path)
-    more = {"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4}
-    made.words = [word for word in made.words if word.partition("=")[0] not in more]
-    made.words += [f"{key}={value}" for key, value in more.items()]
+    made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
     yield made
     for pid in made.processes():
         os.kill(pid, signal.SIGKILL)

@@ -24,15 +24,15 @@ TASKS, SIBLINGS, LIMIT_S = 64, 2, 900
 @pytest.fixture
 def run(tmp_path):
     made = Run(tmp_path)
-    more = {
-        "env_config.train_tasks_rollout_size": TASKS,
-        "env_config.server_size": 8,
-        "rollout.max_vllm_sessions": 8,
-        "rollout.min_vllm_sessions": 8,
-        "policy_config.max_new_tokens": 160,
-    }
-    made.words = [word for word in made.words if word.partition("=")[0] not in more]
-    made.words += [f"{key}={value}" for key, value in more.items()]
+    made.change(
+        {
+            "env_config.train_tasks_rollout_size": TASKS,
+            "env_config.server_size": 8,
+            "rollout.max_vllm_sessions": 8,
+            "rollout.min_vllm_sessions": 8,
+            "policy_config.max_new_tokens": 160,
+        }
+    )
     yield made
     for pid in made.processes():
         os.kill(pid, signal.SIGKILL)

@@ -21,7 +21,9 @@ from rl_agent.cli.__main__ import call as real_call
 from rl_agent.cluster.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
+from rl_agent.engine.ready import is_running
 from rl_agent.errors import RetryLater
+from rl_agent.files import write_whole
 from rl_agent.plan.runs import groups_dir
 from rl_agent.pool import of_run
 from rl_agent.trainer.launch import progress_file
@@ -95,6 +97,8 @@ def answer_forever(host: str, port: int, root: str) -> None:
 
 def rollout(plan: Plan, argv: list[str]) -> int:
     split, iteration = option(argv, "--split"), int(option(argv, "--iteration"))
+    if plan.command.rank:
+        return 0  # the master has taken all chunks
     growing = plan.paths.checkpoint_shard(split, iteration)
     growing.parent.mkdir(parents=True, exist_ok=True)
     is_begun = growing.exists()
@@ -104,6 +108,8 @@ def rollout(plan: Plan, argv: list[str]) -> int:
     how = behaviour("rollout")
     if (how == "hang" and not is_begun) or (how == "hang_in_test" and split == "test"):
         time.sleep(600)
+    while how == "wait_for_file" and not Path(os.environ["HOME"], f"go-{iteration}").exists():
+        time.sleep(0.05)
     if how == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
@@ -190,11 +196,13 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
     if how == "die":
         print("RuntimeError: the reason the trainer died", file=sys.stderr)
         return 1
+    if option(argv, "--node-rank") != "0":
+        return follow(plan)
     before = StreamProgress.read(progress)
     iteration = before.iteration if before else plan.first_iteration - 1
     while True:
         note("published", str(iteration))
-        progress.write_text(json.dumps(asdict(StreamProgress(os.getpid(), iteration, iteration))))
+        write_whole(progress, json.dumps(asdict(StreamProgress(os.getpid(), iteration, iteration))))
         if iteration == plan.last_iteration:
             return 0
         while iteration + 1 not in plan.paths.iterations("train") or how == "hang":
@@ -202,6 +210,22 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
         iteration += 1
         if how == "die_once" and before is None:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def follow(plan: Plan) -> int:
+    """A rank on another node: it ends when that of the master does."""
+    earlier = StreamProgress.read(progress_file(plan))
+    if earlier is not None and is_running(earlier.pid):
+        earlier = None
+    while True:
+        first = StreamProgress.read(progress_file(plan))
+        is_gone = first is not None and first != earlier and not is_running(first.pid)
+        now = StreamProgress.read(progress_file(plan))  # what it wrote before its end counts
+        if now is not None and now.iteration == plan.last_iteration:
+            return 0
+        if is_gone and now == first:
+            return 1
+        time.sleep(0.02)
 
 
 def wandb_sync(plan: Plan, argv: list[str]) -> int:

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from rl_agent.cluster.run_lock import heartbeat_path
-from rl_agent.errors import DeadlineError
+from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.plan import runs
-from rl_agent.plan.attach import wait_for_run
+from rl_agent.plan.attach import check_reach, wait_for_run
 from tests.rollout_setup import make_plan
 
 
@@ -64,3 +64,15 @@ def test_what_an_earlier_run_left_is_no_run(folder, left):
     folder.at = dict(zip((1.0, 3.0), beats, strict=True))
     with pytest.raises(DeadlineError, match=r"rank 1: no master .* for 600 s \(cluster.start_timeout_s\)"):
         folder.wait()
+
+
+def test_a_pool_on_loopback_is_refused_on_another_machine_than_the_master_s(folder):
+    config, path = folder.plan.config, heartbeat_path(folder.log_path)
+    pooled = config.model_copy(update={"pool": config.pool.model_copy(update={"kind": "elastic"})})
+    path.write_text(json.dumps(folder.beat(1, host="node-0")))
+    check_reach(pooled, "rank 1", "node-0")
+    check_reach(config, "rank 1", "node-1")
+    with pytest.raises(ConfigError, match=r"pool.host=127.0.0.1 is reached .* node-0, and not from node-1"):
+        check_reach(pooled, "rank 1", "node-1")
+    open_to_all = {"pool": pooled.pool.model_copy(update={"host": "0.0.0.0"})}
+    check_reach(pooled.model_copy(update=open_to_all), "rank 1", "node-1")

@@ -29,14 +29,14 @@ def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
     [
         ((GROUPS_OF_8, POOL), {"rl_phase": "update"}, "use --rl-phase both"),
         ((GROUPS_OF_8, POOL), {"debug_mode": True}, "--debug-mode"),
-        ((GROUPS_OF_8, POOL), {"num_nodes": 2}, "--num-nodes 1"),
+        ((GROUPS_OF_8, POOL, "trainer.placement=hybrid"), {"num_nodes": 2}, "hybrid goes with --num-nodes 1"),
         ((GROUPS_OF_8, POOL, "policy_config.top_p=0.9"), {}, "the whole distribution"),
         ((POOL, "rollout.group_size=1"), {}, "compares siblings"),
         ((GROUPS_OF_8,), {}, "add pool=elastic"),
         ((POOL, "trainer.placement=hybrid", "pool.local_engine=false"), {}, "local_engine=false starts none"),
     ],
     ids=[
-        "update alone", "external engine", "several nodes", "cut distribution", "no siblings", "no pool",
+        "update alone", "external engine", "turns on two nodes", "cut distribution", "no siblings", "no pool",
         "no engine to take turns with",
     ],
 )  # fmt: skip

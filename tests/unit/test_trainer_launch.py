@@ -22,7 +22,7 @@ SIZES = ("env_config.train_tasks_rollout_size=10", "trainer.mini_batches=3")
 @pytest.fixture
 def plan(tmp_path) -> Plan:
     plan = make_plan(tmp_path / "log", write_model(tmp_path / "base"), *SETTINGS, *SIZES)
-    settings_file(plan).parent.mkdir(parents=True)
+    settings_file(plan, 0).parent.mkdir(parents=True)
     return plan
 
 
@@ -76,6 +76,18 @@ def test_after_a_crash_between_model_and_checkpoint_the_model_is_gone_on_from(pl
     own = own_checkpoint(plan, 7, served="")
     assert settings_of(plan).stream.start == folder / versions.TRAINER
     assert not own.exists()
+
+
+def test_a_crash_right_after_a_model_leaves_its_number_to_what_was_published_under_it(plan):
+    """Episodes of the next iteration are sampled from it: under another number they would be too old."""
+    store = settings_of(plan).stream.store
+    write_whole_in(store)
+    note_published(plan.paths.streaming, 1)
+    model(plan, 1, previous=None)
+    own_checkpoint(plan, 3, served="")
+    settings = settings_of(plan)
+    assert store.exists()
+    assert (settings.first_version, settings.stream.engines_version) == (1, 0)
 
 
 def test_after_a_rollback_the_older_model_is_gone_on_from_under_a_new_number(plan):
