@@ -125,6 +125,12 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
         raise ConfigError(
             f"weights=inplace: trainer.kind={config.trainer.kind} has a way of its own; leave it out"
         )
+    quantized = [name for name in config.engine.extra_args if name.strip("-") == "quantization"]
+    if config.loads_weights and quantized:
+        raise ConfigError(
+            f"engine.extra_args.{quantized[0]}: vLLM may load weights wrongly into a quantized engine that"
+            " runs; leave it out, or use trainer=llamafactory with weights=restart"
+        )
     if command.rl_phase == "both":
         check_sharing(config, num_gpus)
     if not config.weights.is_inplace or command.rl_phase == "update":

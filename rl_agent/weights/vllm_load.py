@@ -4,6 +4,7 @@
       (while it generates)        │                       │ fails
                                   │                       ▼
                                   └───────── load the version before ─► resume, and say what failed
+                                             (if a worker has changed)
 
 Requests that were running go on with the tokens they have; their next tokens come from the new weights. The
 server never resumes with weights of two versions: when neither version can be loaded it stays paused, and
@@ -30,6 +31,10 @@ _MOST_THREADS = 4
 
 class TornEngine(WeightsError):
     """The server is paused and holds no version. It has to be started again."""
+
+
+class _Refused(WeightsError):
+    """No worker has changed anything: each still holds what it held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,9 @@ class VllmServer:
             raise
         try:
             results = await self._load_and_reset(snapshot)
+        except _Refused as error:
+            await self._go_on(error)
+            raise
         except WeightsError as error:
             await self._go_back(previous, error)
             raise
@@ -100,6 +108,13 @@ class VllmServer:
     async def fingerprints(self) -> tuple[str, ...]:
         return tuple(map(str, await self._call(READ_FINGERPRINT)))
 
+    async def _go_on(self, why: WeightsError) -> None:
+        """With what it held before the pause."""
+        try:
+            await self._post("/resume")
+        except WeightsError as error:
+            raise TornEngine(f"{self._url}: {why}; it does not go on: {error}") from error
+
     async def _go_back(self, previous: Snapshot | None, why: WeightsError) -> None:
         if previous is None:
             raise TornEngine(f"{self._url}: {why}; there is no earlier version to go back to") from why
@@ -113,9 +128,11 @@ class VllmServer:
         digest = snapshot.manifest.digest
         arguments = [str(snapshot.folder.parent), snapshot.weight_version, digest]
         results = await self._call(LOAD, arguments)
-        for result in results:
-            if isinstance(result, dict) and "error" in result:
-                raise WeightsError(f"{self._url}: {result['error']}")
+        errors = [result for result in results if isinstance(result, dict) and "error" in result]
+        if errors:
+            held = {error.get("held") for error in errors}
+            is_untouched = len(errors) == len(results) and len(held) == 1 and held != {None}
+            raise (_Refused if is_untouched else WeightsError)(f"{self._url}: {errors[0]['error']}")
         if not results or any(
             not isinstance(result, dict) or result.get("digest") != digest for result in results
         ):

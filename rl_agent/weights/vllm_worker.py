@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.fingerprint import fingerprint, served
 from rl_agent.weights.manifest import TensorEntry, TensorSpec
 from rl_agent.weights.names import AS_STARTED
 from rl_agent.weights.sources import Checkpoint, tensor_at
@@ -28,8 +29,10 @@ Shapes = dict[str, tuple[int, ...]]
 _log = logging.getLogger(__name__)
 _HEAD = "lm_head.weight"
 """May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
-_PART_VALUES = 2**22
-_MODULUS = 2**61 - 1
+
+
+_SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
+"""Ends of names that only quantized checkpoints have."""
 
 
 class WeightsWorker:
@@ -55,7 +58,7 @@ class WeightsWorker:
             if self.parallel_config.data_parallel_size > 1:
                 raise
             _log.exception("weight version %d cannot be loaded", weight_version)
-            return {"error": f"{type(error).__name__}: {error}"}
+            return {"error": f"{type(error).__name__}: {error}", "held": self._rl_agent_held}
 
     def _rl_agent_load(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
         """Raises WeightsError, and leaves the model as it is, if the version there is not the announced one,
@@ -84,12 +87,22 @@ class WeightsWorker:
 
     def _rl_agent_check(self, snapshot: Snapshot, shapes: Shapes) -> None:
         """Compare with what was loaded before: a loader that meets a strange name stops halfway."""
+        quantization = self.model_config.quantization
+        if quantization is not None:  # vLLM 0.28 loads int8 on a CPU without an error and answers nonsense
+            raise WeightsError(
+                f"the engine serves quantized weights ({quantization}), which vLLM may load wrongly while it"
+                " runs; let it serve the model without quantization"
+            )
         known = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
         if known is None:
             return
         differing = {name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name)}
         left_out = (known.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - known.keys())
         differing -= {name for name in left_out if name.endswith(_HEAD)}
+        if any(name.endswith(_SCALES) for name in differing):
+            raise WeightsError(
+                f"{snapshot.folder}: is of a quantized model, and the engine serves one that is not"
+            )
         if differing:
             first = min(differing)
             raise WeightsError(
@@ -97,24 +110,8 @@ class WeightsWorker:
             )
 
     def rl_agent_fingerprint(self) -> str:
-        """A number for the bits of all parameters of this worker, equal on engines that serve the same."""
-        return fingerprint(self.model_runner.get_model().named_parameters())
-
-
-def fingerprint(parameters: "Iterable[tuple[str, torch.Tensor]]") -> str:
-    """Computed where the parameters lie. Finds errors, not intent: digests of versions are for that."""
-    import torch
-
-    total = 0
-    with torch.inference_mode():
-        for name, parameter in sorted(parameters, key=lambda item: item[0]):
-            flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
-            total = (total * 1_000_003 + sum(name.encode()) + flat.numel()) % _MODULUS
-            for start in range(0, flat.numel(), _PART_VALUES):
-                part = flat[start : start + _PART_VALUES].to(torch.int64)
-                places = torch.arange(1, part.numel() + 1, device=part.device)
-                total = (total * 1_000_003 + int((part * places).sum())) % _MODULUS
-    return f"{total:016x}"
+        """Of what this worker serves: equal on engines alike that serve the same."""
+        return fingerprint(served(self.model_runner.get_model()))
 
 
 def _shapes(tensors: Iterable[TensorEntry | TensorSpec], aliases: dict[str, str]) -> Shapes:

@@ -79,6 +79,13 @@ def test_an_engine_that_takes_weights_listens_on_loopback_only(tmp_path, word):
     check_weights(config(tmp_path, word), command, 0)
 
 
+def test_an_engine_that_takes_weights_is_not_quantized(tmp_path):
+    command, word = plan(tmp_path).command, "+engine.extra_args.quantization=fp8"
+    with pytest.raises(ConfigError, match="vLLM may load weights wrongly"):
+        check_weights(config(tmp_path, "weights=inplace", word), command, 0)
+    check_weights(config(tmp_path, word), command, 0)
+
+
 def test_only_an_engine_that_takes_weights_opens_the_routes_for_it(tmp_path):
     usual, inplace = plan(tmp_path), plan(tmp_path, "weights=inplace")
     assert value_of("--worker-extension-cls", server_argv(inplace)) == WORKER_EXTENSION

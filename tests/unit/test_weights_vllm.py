@@ -9,16 +9,21 @@ import torch
 from aiohttp import web
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.fingerprint import fingerprint, served
+from rl_agent.weights.names import AS_STARTED
+from rl_agent.weights.publish import Publisher
+from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL
 from rl_agent.weights.vllm_load import TornEngine, VllmServer
-from rl_agent.weights.vllm_worker import WeightsWorker, fingerprint
-from tests.unit.weight_versions import publish_steps, state_of
+from rl_agent.weights.vllm_worker import WeightsWorker
+from tests.unit.weight_versions import open_store, publish_steps, settings, state_of
 
 
 class FakeServer:
     """Answers vLLM's routes; `failing` names the (route, version) pairs that do not work."""
 
-    def __init__(self, failing=(), missing=(), refused=None):
+    def __init__(self, failing=(), missing=(), refused=None, refusals=None):
+        self.refusals = refusals
         self.failing = set(failing)
         self.refused = refused
         self.missing = missing
@@ -41,6 +46,8 @@ class FakeServer:
         if request.path == "/collective_rpc":
             self.weight_version = version
             digest = body["args"][2]
+            if self.refusals:
+                return web.json_response({"results": self.refusals})
             if version == self.refused:  # by one of two workers
                 loaded = {"digest": digest, "load_s": 0.1, "fingerprint": "f"}
                 return web.json_response({"results": [loaded, {"error": "WeightsError: broken"}]})
@@ -138,7 +145,7 @@ def test_a_server_that_holds_no_version_stays_paused(store, failing, previous):
 class FakeWorker(WeightsWorker):
     def __init__(self, model, data_parallel_size=1):
         self.parallel_config = SimpleNamespace(data_parallel_size=data_parallel_size)
-        self.model_config = type("Config", (), {"model": str(model)})
+        self.model_config = SimpleNamespace(model=str(model), quantization=None)
         self.model_runner = self
         self.loaded = {}
 
@@ -151,6 +158,9 @@ class FakeWorker(WeightsWorker):
     def named_parameters(self):
         return self.loaded.items()
 
+    def named_modules(self):
+        return []
+
 
 def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_version(store, tmp_path):
     worker = FakeWorker(tmp_path)
@@ -161,7 +171,7 @@ def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_
     worker.reload_weights = fail
     with store.hold(2) as two:
         answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
-    assert answer == {"error": "RuntimeError: no such parameter"}
+    assert answer == {"error": "RuntimeError: no such parameter", "held": None}
     assert worker.rl_agent_held() == {"weight_version": None}
 
 
@@ -180,10 +190,6 @@ def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
 
 
 def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_its_weights(store, tmp_path):
-    from rl_agent.weights.publish import Publisher
-    from rl_agent.weights.sources import StateDict
-    from tests.unit.weight_versions import settings
-
     worker = FakeWorker(tmp_path)
     with store.hold(2) as two:
         worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
@@ -198,13 +204,43 @@ def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_it
     assert worker.rl_agent_fingerprint() == before
 
 
+def test_a_worker_of_a_quantized_engine_refuses_every_version_and_one_of_another_takes_no_quantized_one(
+    store,
+):
+    worker = FakeWorker("no folder")
+    with store.hold(2) as two:
+        worker.model_config.quantization = "compressed-tensors"
+        answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+        assert "the engine serves quantized weights (compressed-tensors)" in answer["error"]
+        assert (answer["held"], worker.loaded) == (AS_STARTED, {})
+        worker.model_config.quantization = None
+        assert "error" not in worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+        state = state_of(two) | {"norm.weight_scale": torch.ones(7)}
+        made = Publisher(store, settings()).publish(3, StateDict.of(state))
+        answer = worker.rl_agent_load_weights(str(store.root), 3, made.manifest.digest)
+    assert "is of a quantized model, and the engine serves one that is not" in answer["error"]
+    assert answer["held"] == 2
+
+
+@pytest.mark.parametrize(
+    ("refusals", "is_paused"),
+    [
+        ([{"error": "no", "held": AS_STARTED}] * 2, False),
+        ([{"error": "no", "held": 7}, {"error": "no", "held": 6}], True),
+        ([{"error": "no", "held": None}], True),
+        ([{"error": "no", "held": 7}, {"digest": "d", "load_s": 0.1, "fingerprint": "f"}], True),
+    ],
+)
+def test_a_server_goes_on_with_what_it_holds_where_no_worker_has_changed(store, refusals, is_paused):
+    server = FakeServer(refusals=refusals)
+    with pytest.raises(WeightsError, match="no") as caught:
+        asyncio.run(load(server, store, 2, None))
+    assert server.is_paused == is_paused == isinstance(caught.value, TornEngine)
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_head_that_the_checkpoint_left_out_is_taken_only_if_it_is_the_embedding(tmp_path, is_tied):
     from safetensors.torch import save_file
-
-    from rl_agent.weights.publish import Publisher
-    from rl_agent.weights.sources import StateDict
-    from tests.unit.weight_versions import open_store, settings
 
     embedding = torch.randn(20, 4)
     (tmp_path / "model").mkdir()
@@ -231,3 +267,29 @@ def test_a_fingerprint_sees_any_changed_bit_and_any_swap_but_no_order_of_names()
     swapped = state["a"][torch.tensor([1, 0, *range(2, 10)])]
     for changed in ({"a": bits}, {"a": swapped}, {"b": torch.tensor([0.0, -0.0, 0.0])}):
         assert fingerprint((state | changed).items()) != same
+
+
+class PackedLinear(torch.nn.Module):
+    """Like a layer of vLLM on a CPU: its weight is where only its method finds it."""
+
+    def __init__(self, packed):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(0))
+        self.input_size, self.params_dtype = packed.shape[1], packed.dtype
+        self.quant_method = SimpleNamespace(apply=lambda layer, rows, bias: rows @ packed.T)
+
+
+def test_a_fingerprint_sees_weights_that_are_packed_away():
+    def of(weight):
+        return fingerprint(served(torch.nn.Sequential(PackedLinear(weight), torch.nn.Linear(3, 2))))
+
+    torch.manual_seed(0)
+    with torch.random.fork_rng():
+        weight = torch.randn(5, 8)
+        changed = weight.clone()
+        changed[3, 4] *= 1.01
+    prints = []
+    for one in (weight, weight.clone(), changed):
+        torch.manual_seed(1)
+        prints.append(of(one))
+    assert prints[0] == prints[1] != prints[2]

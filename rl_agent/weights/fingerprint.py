@@ -1,0 +1,60 @@
+"""A number for the weights that a worker of vLLM serves, equal on engines alike that serve the same.
+
+Finds errors, not intent: digests of versions are for that. On a CPU vLLM packs the weights of most layers for
+the processor and lets the parameters go, quantized ones and others. Such a layer is asked what it makes of a
+few rows: that tells a weight that is stale, torn or another worker's, but no change that is lost in rounding.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_PART_VALUES = 2**22
+_MODULUS = 2**61 - 1
+_PROBES = 16
+
+
+def fingerprint(tensors: "Iterable[tuple[str, torch.Tensor]]") -> str:
+    """Computed where they lie."""
+    import torch
+
+    total = 0
+    with torch.inference_mode():
+        for name, tensor in sorted(tensors, key=lambda item: item[0]):
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            total = (total * 1_000_003 + sum(name.encode()) + flat.numel()) % _MODULUS
+            for start in range(0, flat.numel(), _PART_VALUES):
+                part = flat[start : start + _PART_VALUES].to(torch.int64)
+                places = torch.arange(1, part.numel() + 1, device=part.device)
+                total = (total * 1_000_003 + int((part * places).sum())) % _MODULUS
+    return f"{total:016x}"
+
+
+def served(model: "torch.nn.Module") -> "Iterator[tuple[str, torch.Tensor]]":
+    """The parameters of a model of vLLM, and for layers without theirs what they answer to a probe."""
+    import torch
+
+    yield from model.named_parameters()
+    for name, layer in model.named_modules():
+        if _is_packed(layer):
+            with torch.inference_mode():
+                yield f"{name}.probe", _answer(layer)
+
+
+def _is_packed(layer: Any) -> bool:
+    """Whether it is a linear layer of vLLM whose weight is not among its parameters any more."""
+    if not hasattr(layer, "quant_method") or not hasattr(layer, "input_size"):
+        return False
+    weight = getattr(layer, "weight", None)
+    return weight is None or weight.numel() == 0
+
+
+def _answer(layer: Any) -> "torch.Tensor":
+    import torch
+
+    width = getattr(layer, "input_size_per_partition", layer.input_size)  # which not all divide
+    signs = torch.randint(0, 2, (_PROBES, width), generator=torch.Generator().manual_seed(0))
+    answer: torch.Tensor = layer.quant_method.apply(layer, (2 * signs - 1).to(layer.params_dtype), None)
+    return answer
