@@ -12,8 +12,8 @@ turns; ours is scripts/run.sh with a real vLLM in a pool and a trainer beside it
 that a run has (durable episodes, checkpoints, weights through the pool). Seconds begin when a side is
 started, so they hold its imports and the engine's start; those of evaluations are left out.
 
-TRL shuffles an iteration's samples over its steps; ours takes whole groups in order of arrival, which is
-nearly that of their length. With many small steps that matters: try --steps 64.
+TRL shuffles an iteration's samples over its steps, and so does ours here (`trainer.batch.order`): with whole
+groups in order of arrival, which is nearly that of their length, a sample teaches less (step_order.py).
 
 Seeds take turns in which side goes first. A side that is done is not run again: name another folder for
 other settings.
@@ -42,6 +42,7 @@ OVERRIDES = (
     "trainer.loss.normalization=token_mean",
     "trainer.loss.proximal=behaviour",
     "trainer.loss.dual_clip=null",
+    "trainer.batch.order=shuffled",
     "rollout.completion_threshold=1.0",
     "wandb.mode=disabled",
 )

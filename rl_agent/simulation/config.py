@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -52,6 +52,7 @@ class WhatIfConfig(Section):
     longest: Positive
     sigma: Above0
     mini_batches: Positive
+    order: Literal["arrival", "shuffled"]
     max_staleness: Annotated[int, Field(ge=0)]
     kl_reference: bool
     gpu_tflops: Above0
@@ -153,4 +154,5 @@ def _work(config: WhatIfConfig) -> Work:
         config.sigma,
         config.mini_batches,
         config.seed,
+        config.order,
     )

@@ -6,11 +6,11 @@
 
 Iteration k begins when version k − 1 − `max_staleness` is published, and asks for nothing older; it is
 trained on after iteration k − 1. Where engines share the trainer's devices, it trains only while their window
-is closed.
+is closed. Where samples are dealt to steps, a whole group is a portion for each step that has some of it.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rl_agent.pool.records import Order, Request
@@ -57,13 +57,19 @@ class Loop:
     version: int = 0
     submitted: int = 0
     """Iterations that have begun."""
-    trained_groups: int = 0
+    trained_samples: int = 0
     """Of the iteration that is trained on."""
+    step: int = 0
+    """Of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0
     waiting_s: float = 0.0
     mark: Marked | None = None
-    ready: dict[int, deque[list[Request]]] = field(default_factory=dict)
-    """Whole groups of each iteration, in the order in which they ended."""
+    ready: dict[tuple[int, int], deque[list[Request]]] = field(default_factory=dict)
+    """Of whole groups, by iteration and step, what is to be trained on at once; as they ended."""
+    _arrived: Counter[int] = field(default_factory=Counter)
+    """Whole groups of each iteration."""
+    _dealt: dict[int, list[list[int]]] = field(default_factory=dict)
+    """For each iteration that is under way `Work.steps_of`."""
     _siblings: dict[tuple[int, int], list[Request]] = field(default_factory=dict)
     _waits_since: float | None = 0.0
 
@@ -83,12 +89,12 @@ class Loop:
 
     @property
     def groups_ready(self) -> int:
-        return len(self.ready.get(self.iteration, ()))
+        return len(self.ready.get((self.iteration, self.step), ()))
 
     @property
     def groups_to_come(self) -> int:
         """Of the iteration that is trained on."""
-        return self.work.prompts - self.trained_groups - self.groups_ready
+        return self.work.prompts - self._arrived[self.iteration]
 
     def ended(self, request: Request) -> None:
         """The pool is through with a request."""
@@ -96,8 +102,23 @@ class Loop:
         siblings = self._siblings.setdefault((iteration, group), [])
         siblings.append(request)
         if len(siblings) == self.work.group_size:
-            self.ready.setdefault(iteration, deque()).append(self._siblings.pop((iteration, group)))
+            self._arrived[iteration] += 1
+            for step, portion in self._portions(iteration, group, self._siblings.pop((iteration, group))):
+                self.ready.setdefault((iteration, step), deque()).append(portion)
             self.train()
+
+    def _portions(
+        self, iteration: int, group: int, siblings: list[Request]
+    ) -> Iterator[tuple[int, list[Request]]]:
+        """What of a group is trained on by which step; all by whichever comes, where it is not dealt."""
+        if self.work.order == "arrival":
+            yield 0, siblings
+            return
+        if iteration not in self._dealt:
+            self._dealt[iteration] = self.work.steps_of(iteration)
+        steps = self._dealt[iteration][group]
+        for step in sorted(set(steps)):
+            yield step, [one for one in siblings if steps[int(one.request_id.split("/")[2])] == step]
 
     def train(self) -> None:
         """Take the next group, if the trainer has nothing to do and may."""
@@ -105,29 +126,42 @@ class Loop:
             return
         self.waiting_s += self.world.now - self._waits_since
         self._waits_since = None
-        siblings = self.ready[self.iteration].popleft()
+        siblings = self.ready[self.iteration, self.step].popleft()
         made = [len(request.token_ids) * self.world.chunk for request in siblings]
         prompt = self.work.prompt_tokens
         seconds = self.speed.seconds_for([(prompt + length, length) for length in made])
-        self.trained_groups += 1
-        if self.trained_groups % self.work.groups_per_step == 0 or self.trained_groups == self.work.prompts:
+        self.trained_samples += len(siblings)
+        is_last = self._is_last_of_step()
+        if is_last:
             seconds += self.speed.update_s
         tokens = sum(made) + prompt * len(siblings)
-        self.world.at(self.world.now + seconds, lambda: self._trained(siblings, tokens))
+        self.world.at(self.world.now + seconds, lambda: self._trained(siblings, tokens, is_last=is_last))
 
-    def _trained(self, siblings: list[Request], tokens: int) -> None:
+    def _is_last_of_step(self) -> bool:
+        samples = self.work.prompts * self.work.group_size
+        if self.trained_samples == samples:
+            return True
+        if self.work.order == "arrival":
+            return self.trained_samples % (self.work.groups_per_step * self.work.group_size) == 0
+        # As `Work.steps_of` cuts them: those before place n * samples / steps, rounded up.
+        return self.trained_samples == -(-(self.step + 1) * samples // self.work.mini_batches)
+
+    def _trained(self, siblings: list[Request], tokens: int, *, is_last: bool) -> None:
         self.trained_tokens += tokens
+        self.step += is_last and self.work.order == "shuffled"
         self.world.forget(tuple(request.request_id for request in siblings))
-        if self.trained_groups == self.work.prompts:
+        if self.trained_samples == self.work.prompts * self.work.group_size:
             self.world.at(self.world.now + self.speed.publish_s, self._published)
         else:
             self._waits_since = self.world.now
             self.train()
 
     def _published(self) -> None:
-        del self.ready[self.iteration]
+        self.ready = {key: portions for key, portions in self.ready.items() if key[0] != self.iteration}
+        del self._arrived[self.iteration]
+        self._dealt.pop(self.iteration, None)
         self.version += 1
-        self.trained_groups = 0
+        self.trained_samples = self.step = 0
         self._waits_since = self.world.now
         self._mark()
         self.world.publish(self.version)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 from rl_agent.errors import UsageError
 from rl_agent.pool.spot import Change
@@ -22,6 +23,16 @@ class Work:
     sigma: float
     mini_batches: int
     seed: int
+    order: Literal["arrival", "shuffled"] = "arrival"
+    """As `trainer.batch.order`."""
+
+    def steps_of(self, iteration: int) -> list[list[int]]:
+        """For each group the step of each of its responses, where they are dealt."""
+        places = list(range(self.prompts * self.group_size))
+        random.Random(f"deal:{self.seed}:{iteration}").shuffle(places)
+        step = {place: rank * self.mini_batches // len(places) for rank, place in enumerate(places)}
+        starts = range(0, len(places), self.group_size)
+        return [[step[start + sibling] for sibling in range(self.group_size)] for start in starts]
 
     @property
     def groups_per_step(self) -> int:

@@ -100,6 +100,24 @@ def test_moving_requests_with_their_tokens_loses_less_than_computing_them_again(
     assert moved.prefilled_again_tokens > computed_again.prefilled_again_tokens
 
 
+def test_dealt_samples_make_the_same_steps_and_wait_for_more_groups():
+    words = ("mini_batches=4",)
+    arriving = simulate(scenario(ALWAYS_TWO, *words), "elastic")
+    dealt = simulate(scenario(ALWAYS_TWO, *words, "order=shuffled"), "elastic")
+    assert dealt.tokens_per_s < arriving.tokens_per_s
+    assert dealt.waiting_share > arriving.waiting_share
+    one = simulate(scenario(ALWAYS_TWO, "order=shuffled"), "elastic")  # of one step everything is part
+    assert one.tokens_per_s == pytest.approx(simulate(scenario(), "elastic").tokens_per_s, rel=1e-6)
+
+
+def test_every_sample_is_dealt_to_one_step_and_steps_are_alike():
+    work = scenario(ALWAYS_TWO, "mini_batches=3").work
+    steps = work.steps_of(1)
+    assert [len(of) for of in steps] == [work.group_size] * work.prompts
+    assert sorted(sum(of.count(step) for of in steps) for step in range(3)) == [10, 11, 11]
+    assert work.steps_of(1) == steps != work.steps_of(2)
+
+
 def test_a_notice_saves_what_a_sudden_end_loses():
     sudden = kills(hours=0.25, every_s=60)
     told = [replace(change, with_notice=True) for change in sudden]
