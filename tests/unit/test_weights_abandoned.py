@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 from rl_agent.weights.abandoned import OWNER, remove_abandoned
 from rl_agent.weights.store import SnapshotStore
@@ -14,10 +12,10 @@ ELSEWHERE = {"host": "another-host", "pid": 1, "start_ticks": 1}
 
 def test_a_store_goes_once_the_run_it_is_of_is_dead(tmp_path):
     folder = tmp_path / "rl-agent-run"
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
-        SnapshotStore(folder, keep_versions=1, owner_pid=driver.pid).close()
-        assert remove_abandoned(tmp_path) == []  # between two trainers it is its run's
-        driver.kill()
+    SnapshotStore(folder, keep_versions=1, owner_pid=os.getpid()).close()
+    assert remove_abandoned(tmp_path) == []  # between two trainers it is its run's
+    assert json.loads((folder / OWNER).read_text())["pid"] == os.getpid()
+    (folder / OWNER).write_text(json.dumps(DEAD))
     assert remove_abandoned(tmp_path) == [folder]
     assert list(tmp_path.iterdir()) == []
 
