@@ -17,6 +17,8 @@ from tests.pool_setup import expected, manager
 
 pytestmark = pytest.mark.timeout(120)
 SLOW = ("--interval", "0.01")
+LONG = 2000
+"""Tokens: 20 s there, so that another engine starts meanwhile on a machine however busy."""
 OWN = "own"
 NO_PROCESS = 2**22 + 1
 
@@ -78,23 +80,23 @@ async def test_a_window_ends_and_what_was_not_finished_goes_on_elsewhere_by_toke
         source = await asyncio.to_thread(shared.source, groups)
         opening = asyncio.create_task(take_until(source, lambda given: given))
         await pool.ready(1)
-        await pool.submit("run", [300] * 6)
+        await pool.submit("run", [LONG] * 6)
         await pool.until(lambda: pool.state.account.tokens > 200)
         groups.arrived = ["a group"]
         await asyncio.sleep(1.0)
         assert shared.is_open  # nobody else could go on
-        async with worker(pool.url, tmp_path / "other", name="other", extra=SLOW):
+        async with worker(pool.url, tmp_path / "other", name="other", extra=("--interval", "0.002")):
             assert await opening == ["a group"]  # given once the engine sleeps
             assert not shared.is_open
             samples = await pool.samples("run", at_least=6)
             assert "slept" in (tmp_path / OWN / "engine.log").read_text()
             assert [engine.offer.name for engine in pool.state.engines.values()] == ["other"]
-        assert all(s["token_ids"] == expected(300, int(s["id"][1:])) for s in samples)
+        assert all(s["token_ids"] == expected(LONG, int(s["id"][1:])) for s in samples)
         assert {s["moves"] for s in samples} == {1}
         account = pool.state.account
         assert (account.submitted, account.completed, account.failed) == (6, 6, 0)
         assert account.engine_deaths == 0
-        assert account.tokens == 6 * 300  # none was sampled twice
+        assert account.tokens == 6 * LONG  # none was sampled twice
 
 
 async def test_without_other_engines_they_take_turns_until_the_work_is_done(tmp_path, files):
