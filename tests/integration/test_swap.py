@@ -1,6 +1,7 @@
 """The verb `swap` on a real vLLM server: the new model is served without a restart, or the old goes on."""
 
 import asyncio
+import os
 import re
 import shutil
 import time
@@ -150,20 +151,28 @@ def test_a_running_engine_takes_the_new_model_and_keeps_it_where_the_next_one_is
     assert probe(run.config, {}).answer is Answer.WANTED
 
 
+CORES = "|".join(map(str, (sorted(os.sched_getaffinity(0)) * 4)[:4]))
 TWO_RANKS = (
     "engine.data_parallel_size=2",
     "+engine.extra_args.api-server-count=1",
-    "engine.extra_args.distributed-executor-backend=null",
     "engine.extra_env.VLLM_ENABLE_V1_MULTIPROCESSING='1'",
+)
+WHOLE = ("engine.extra_args.distributed-executor-backend=null",)
+SPLIT = (
+    "engine.tensor_parallel_size=2",
+    "engine.extra_args.distributed-executor-backend=mp",
+    # Left alone, vLLM wants a NUMA node for each of the four workers.
+    f"+engine.extra_env.VLLM_CPU_OMP_THREADS_BIND='{CORES}'",
 )
 
 
 @pytest.mark.extended
-@pytest.mark.timeout(900)
-def test_all_data_parallel_ranks_take_the_new_model(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tests.integration.conftest.START_TIMEOUT_S", 600)
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("words", [WHOLE, SPLIT], ids=["whole", "split over two workers each"])
+def test_all_data_parallel_ranks_take_the_new_model(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.setattr("tests.integration.conftest.START_TIMEOUT_S", 900)
     model = make_tiny_model(tmp_path / "model", hidden_size=128)
-    words = (*TWO_RANKS, f"weights.store={tmp_path}")
+    words = (*TWO_RANKS, *words, f"weights.store={tmp_path}")
     with running_server(model, tmp_path / "log", *words, max_num_seqs=8) as plan:
         url = plan.config.engine.base_url
         new = publish(plan, model, shift)
