@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -80,15 +81,19 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int) -> None
     from tiny_tokenizer import TURN_END, save_tokenizer, train_tokenizer
 
     tokenizer = train_tokenizer(f"What is {a} + {b}? Answer: {a + b}" for a in range(30) for b in range(30))
-    folder.mkdir(parents=True)
-    save_tokenizer(tokenizer, folder, max_length=longest + 128)
-    torch.manual_seed(0)
     end = tokenizer.token_to_id(TURN_END)
     config = Qwen3Config(
         **(TINY if shape == "tiny" else SHAPES[shape]) | {"tie_word_embeddings": True},
         max_position_embeddings=40_960,
         eos_token_id=end,
     )
+    # Every id has a text: a decoder of streams keeps ids without one, and reads them again at each token.
+    state = json.loads(tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    vocabulary |= {f"Ġw{i}": i for i in range(len(vocabulary), config.vocab_size)}
+    folder.mkdir(parents=True)
+    save_tokenizer(Tokenizer.from_str(json.dumps(state)), folder, max_length=longest + 128)
+    torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with device:
         model = Qwen3ForCausalLM(config).eval()
