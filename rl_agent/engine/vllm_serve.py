@@ -5,11 +5,24 @@ vLLM's own command asks for the version of a distribution called vllm and ends w
 same to the caller: one address, one process group.
 """
 
+import os
 import sys
+from collections.abc import MutableMapping
+
+OUTPUTS_AT_A_TIME = 16
+"""vLLM's API server lets other tasks run only between the tokens of so many responses, by default 128.
+When it is slower than its engine and fewer run, nothing else gets a turn until it has caught up: on an H200
+128 responses and /health waited for ten seconds, and the pool took the engine for dead."""
+
+
+def let_others_run(environ: MutableMapping[str, str]) -> None:
+    """Make turns short, unless the caller has said how long."""
+    environ.setdefault("VLLM_V1_OUTPUT_PROC_CHUNK_SIZE", str(OUTPUTS_AT_A_TIME))
 
 
 def main(argv: list[str]) -> None:
     """Serve until told to stop; `argv` is what follows `vllm serve`."""
+    let_others_run(os.environ)  # before vLLM is imported, which reads it
     from vllm.entrypoints.cli.serve import cmd_init
     from vllm.entrypoints.openai.api_server import cli_env_setup
     from vllm.utils.argparse_utils import FlexibleArgumentParser

@@ -17,6 +17,7 @@ from rl_agent.engine.server import (
     server_argv,
     server_environment,
 )
+from rl_agent.engine.vllm_serve import let_others_run
 from rl_agent.errors import ConfigError, DeadlineError, EngineDied
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.overrides import parse_override
@@ -250,3 +251,12 @@ def test_the_deadline_names_its_key_and_shows_the_log(tmp_path):
 def test_another_program_at_the_address_is_reported(tmp_path, answer):
     with pytest.raises(ConfigError, match="another program"):
         Start(ready_at=1, answer=answer).wait(tmp_path / "log")
+
+
+def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
+    usual: dict[str, str] = {}
+    let_others_run(usual)
+    assert int(usual["VLLM_V1_OUTPUT_PROC_CHUNK_SIZE"]) < 128
+    chosen = {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
+    let_others_run(chosen)
+    assert chosen == {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
