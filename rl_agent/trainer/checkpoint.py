@@ -8,7 +8,9 @@ the next step runs; a later save, or `wait`, waits for it and raises what it rai
 is whole.
 """
 
+import errno
 import json
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -33,6 +35,8 @@ from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import CheckpointSettings
 from rl_agent.trainer.states import STATE, saved_steps
 from rl_agent.trainer.window import Learnt
+
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,17 @@ class Checkpoints:
         return tensors
 
     def _write(self, tensors: dict[str, Tensor], rng: str, progress: Progress) -> None:
+        """Raises ConfigError where the disk is full: to start again at once would not help."""
+        try:
+            self._write_folder(tensors, rng, progress)
+        except (OSError, dcp.CheckpointException) as error:
+            if not any(words in str(error) for words in _NO_ROOM):
+                raise
+            raise ConfigError(
+                f"{self._folder}: no room for the checkpoint of step {progress.steps}; make some and resume"
+            ) from error
+
+    def _write_folder(self, tensors: dict[str, Tensor], rng: str, progress: Progress) -> None:
         final = self._folder / f"step-{progress.steps}"
         growing = final.with_name(final.name + ".tmp")
         if self._ranks.rank == 0:

@@ -12,6 +12,7 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.rollout.shard import read_shard
+from tests.small_disk import small_disk_at
 
 pytestmark = pytest.mark.chaos
 
@@ -136,16 +137,8 @@ async def test_a_file_size_limit_is_said_and_leaves_what_was_acknowledged(tmp_pa
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A tmpfs of 256 KiB, where mounting is allowed."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip("mounting a tmpfs needs privileges")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disk_at(tmp_path / "disk", "256k") as folder:
+        yield folder
 
 
 async def test_a_full_disk_is_said_and_leaves_what_was_acknowledged(small_disk):

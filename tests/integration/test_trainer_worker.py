@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.types import EpisodeKey, Generation
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.trainer_settings import trainer_settings
+from tests.small_disk import small_disk_at
 from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(240)]
@@ -173,6 +175,20 @@ def test_one_of_two_ranks_is_killed_and_one_rank_goes_on_to_the_same_weights(
     _, expected = uninterrupted
     for name, weight in expected.items():
         torch.testing.assert_close(resumed[name], weight, rtol=0, atol=2e-5, msg=name)
+
+
+def test_a_full_disk_gets_one_line_and_more_room_lets_it_go_on(recorded, uninterrupted, tmp_path):
+    settings = write_settings(recorded, tmp_path)
+    with small_disk_at(tmp_path / "checkpoints", "2m") as disk:
+        (process,) = start(settings)
+        assert process.wait(90) == 78
+        last = (tmp_path / "log-0").read_text().splitlines()[-1]
+        assert re.search(r"/checkpoints: no room for the checkpoint of step \d; make some", last), last
+        assert steps_of(tmp_path)
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        resumed = finish(settings)
+    _, expected = uninterrupted
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(
