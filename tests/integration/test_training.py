@@ -67,6 +67,7 @@ def assert_steps_match_the_learning_rate(old: Path, new: Path, *, steps: int, le
     assert 0.3 * steps * learning_rate < farthest < 1.6 * steps * learning_rate
 
 
+@pytest.mark.extended
 def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
     base = make_tiny_model(tmp_path / "base")
     plan = make_plan(
@@ -91,6 +92,7 @@ def test_lora_continues_its_adapter_and_serves_a_merged_model(tmp_path):
     assert adapter["base_model_name_or_path"] == str(base)
 
 
+@pytest.mark.extended
 def test_a_decaying_schedule_runs_anew_in_each_update_with_the_old_moments(tmp_path):
     base = make_tiny_model(tmp_path / "base")
     plan = make_plan(

@@ -27,6 +27,7 @@ def starts(harness) -> list[tuple[int, str, str, str]]:
     return sorted(found)
 
 
+@pytest.mark.extended
 def test_a_trainer_that_dies_on_one_node_begins_anew_on_both(harness, nodes):
     processes = [harness.start(*words, FAKE_STREAM_TRAIN="die_once") for words in nodes]
 
