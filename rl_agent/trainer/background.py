@@ -1,11 +1,12 @@
 """A thread that works beside the steps of a trainer and ends with its context."""
 
 import threading
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 
-class Background:
+class Background(ABC):
     """Who changes what `_run` waits for holds `_changed` and notifies it; `_run` ends once `_is_stopping`."""
 
     def __init__(self, name: str) -> None:
@@ -25,5 +26,5 @@ class Background:
             self._changed.notify_all()
         self._thread.join()
 
-    def _run(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _run(self) -> None: ...

@@ -120,9 +120,8 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
     layers = _layers(model).values()
     for layer in layers:
         layer.enable_adapters(False)
-        for parameter in _adapter(
-            layer
-        ):  # peft freezes them; FSDP settles dtypes by what is trained at first
+        # peft freezes them, and FSDP settles its dtypes by what is trained when it is first called.
+        for parameter in _adapter(layer):
             parameter.requires_grad_(True)
     try:
         yield

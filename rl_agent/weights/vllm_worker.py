@@ -29,8 +29,6 @@ Shapes = dict[str, tuple[int, ...]]
 _log = logging.getLogger(__name__)
 _HEAD = "lm_head.weight"
 """May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
-
-
 _SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
 """Ends of names that only quantized checkpoints have."""
 
