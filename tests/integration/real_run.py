@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from rl_agent.cluster.address import free_port
 from rl_agent.paths import RunPaths
@@ -56,6 +58,14 @@ class Run:
             return subprocess.Popen(
                 [*self.words, *more], env=environ, stdout=output, stderr=output, start_new_session=True
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing of a test that failed stays behind."""
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
 
     def processes(self, **variables: str) -> list[int]:
         """Of this run, those that have all these variables."""

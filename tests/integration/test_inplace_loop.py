@@ -21,10 +21,8 @@ WORDS = (*LOOP, *LEARN, GREEDY)
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path)
-    yield made
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+    with Run(tmp_path) as made:
+        yield made
 
 
 def engine_starts(run: Run) -> int:

@@ -23,20 +23,18 @@ NUM_TEST_TASKS = 6
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path)
-    made.change(
-        {
-            "rollout.max_vllm_sessions": 12,
-            "rollout.min_vllm_sessions": 12,
-            "env_config.server_size": 12,
-            "env_config.train_tasks_rollout_size": NUM_TASKS,
-            "env_config.test_tasks_rollout_size": NUM_TEST_TASKS,
-            "policy_config.max_new_tokens": 160,
-        }
-    )
-    yield made
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+    with Run(tmp_path) as made:
+        made.change(
+            {
+                "rollout.max_vllm_sessions": 12,
+                "rollout.min_vllm_sessions": 12,
+                "env_config.server_size": 12,
+                "env_config.train_tasks_rollout_size": NUM_TASKS,
+                "env_config.test_tasks_rollout_size": NUM_TEST_TASKS,
+                "policy_config.max_new_tokens": 160,
+            }
+        )
+        yield made
 
 
 def join(run: Run, manager: str, name: str, *more: str) -> subprocess.Popen:

@@ -24,11 +24,9 @@ GONE_S = 75.0
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path)
-    made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
-    yield made
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+    with Run(tmp_path) as made:
+        made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
+        yield made
 
 
 def steps(run: Run) -> dict[int, dict]:

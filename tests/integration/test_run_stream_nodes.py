@@ -77,11 +77,9 @@ class Nodes(Run):
 
 @pytest.fixture
 def run(tmp_path):
-    made = Nodes(tmp_path)
-    made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
-    yield made
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+    with Nodes(tmp_path) as made:
+        made.change({"env_config.train_tasks_rollout_size": TASKS, "env_config.test_tasks_rollout_size": 4})
+        yield made
 
 
 def test_two_nodes_with_an_engine_each_collect_and_train_as_one(run):

@@ -1,9 +1,7 @@
 """`trainer.placement=hybrid` with real engines: a window, its early end, requests that go on elsewhere."""
 
 import contextlib
-import os
 import re
-import signal
 
 import pytest
 
@@ -23,19 +21,17 @@ TASKS, SIBLINGS, LIMIT_S = 64, 2, 900
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path)
-    made.change(
-        {
-            "env_config.train_tasks_rollout_size": TASKS,
-            "env_config.server_size": 8,
-            "rollout.max_vllm_sessions": 8,
-            "rollout.min_vllm_sessions": 8,
-            "policy_config.max_new_tokens": 160,
-        }
-    )
-    yield made
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+    with Run(tmp_path) as made:
+        made.change(
+            {
+                "env_config.train_tasks_rollout_size": TASKS,
+                "env_config.server_size": 8,
+                "rollout.max_vllm_sessions": 8,
+                "rollout.min_vllm_sessions": 8,
+                "policy_config.max_new_tokens": 160,
+            }
+        )
+        yield made
 
 
 def test_a_window_ends_early_and_its_requests_go_on_at_an_engine_that_joined(run):

@@ -16,10 +16,8 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run(tmp_path)
-    yield made
-    for pid in made.processes():
-        os.kill(pid, signal.SIGKILL)
+    with Run(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.timeout(900)
