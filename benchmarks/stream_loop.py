@@ -11,7 +11,8 @@ Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=
     disaggregated    the trainer's GPU trains, the rented one generates; groups are trained on as they come
     hybrid           the trainer's GPU generates, too, while that saves waiting
     spot             hybrid, iteration by iteration: alone at first, which is synchronous; an engine is rented
-                     in the third and killed in the seventh, at --kill-at of its episodes; one more comes then
+                     in the third and killed in the sixth, early among its episodes; another comes then, and
+                     is killed in the ninth, late among its episodes (--kill-at)
 
 The model has the real shape and random weights, but for one dimension of the residual stream that no layer
 writes to, which gives the end of the turn the same chance at every token: lengths are geometric, long-tailed,
@@ -29,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.types import Observation, StepResult, Task
 
 LAYOUTS = ("synchronous", "synchronous-2", "disaggregated", "hybrid", "spot")
-RENT_IN, KILL_IN, SPOT_ITERATIONS = 3, 7, 9
+RENT_IN, KILL_IN = 3, (6, 9)
 SIBLINGS = 8
 STREAM_INTERVAL = 128
 """What the pool asks for; a vLLM before 0.28 does not take it from a request."""
@@ -123,7 +125,7 @@ class Bench:
     longest: int
     iterations: int
     gpus: list[str]
-    kill_at: float
+    kill_at: tuple[float, float]
     overrides: list[str]
 
     @property
@@ -146,12 +148,18 @@ class Bench:
         def rent() -> None:
             rented.append(self.rent(layout, f"rented-{len(rented) + 1}", port))
 
-        def replace() -> None:
+        def take() -> None:
             kill(rented[-1], self.out / f"{layout}.rented-{len(rented)}.log")
+
+        def replace() -> None:
+            take()
             rent()
 
         # (iteration, share of its episodes, what happens then)
-        events = [(RENT_IN, 0.0, rent), (KILL_IN, self.kill_at, replace)] if layout == "spot" else []
+        events: list[tuple[int, float, Callable[[], None]]] = []
+        if layout == "spot":
+            (first, second), (early, late) = KILL_IN, self.kill_at
+            events = [(RENT_IN, 0.0, rent), (first, early, replace), (second, late, take)]
         loop = start(self.command(layout, port, paths), self.out / f"{layout}.log", self.visible(layout))
         try:
             if layout in ("disaggregated", "hybrid"):
@@ -213,7 +221,7 @@ class Bench:
             settings |= {"engine.extra_args.kv-cache-memory-bytes": 67108864}
         words = ["bash", "scripts/run.sh", "--data-path", self.out, "--log-path", paths.log_path]
         words += ["--rl-phase", "both", "--eval-interval", 100]
-        words += ["--max-iterations", SPOT_ITERATIONS if layout == "spot" else self.iterations]
+        words += ["--max-iterations", KILL_IN[-1] if layout == "spot" else self.iterations]
         return [str(w) for w in [*words, *(f"{k}={v}" for k, v in settings.items()), *self.overrides]]
 
     def rent(self, layout: str, name: str, port: int) -> subprocess.Popen[bytes]:
@@ -355,7 +363,9 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=64, help=f"of {SIBLINGS} episodes an iteration")
     parser.add_argument("--mean", type=int, default=800, help="tokens of a response")
     parser.add_argument("--longest", type=int, default=4096, help="tokens of a response")
-    parser.add_argument("--kill-at", type=float, default=0.33, help="share of the iteration's episodes")
+    parser.add_argument(
+        "--kill-at", type=float, nargs=2, default=(0.33, 0.76), help="shares of the iterations' episodes"
+    )
     parser.add_argument(
         "--out", type=Path, help="model, tasks and logs, and what is not run again; default: temporary"
     )
@@ -382,7 +392,7 @@ def main() -> None:
             options.longest,
             options.iterations,
             options.gpus.split(",") if options.gpus else [],
-            options.kill_at,
+            tuple(options.kill_at),
             options.overrides,
         )
         outcomes: list[Outcome] = []
