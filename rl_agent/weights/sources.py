@@ -151,6 +151,15 @@ def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
     return memoryview(flat)
 
 
+def copy_tensor(tensor: "torch.Tensor", place: memoryview, dtype: str) -> None:
+    """Put what `tensor_bytes` gives into a place of that size."""
+    import torch
+
+    if tensor.numel():
+        flat = torch.frombuffer(place, dtype=torch.uint8).view(torch_dtype(dtype))
+        flat.view(tensor.shape).copy_(tensor)
+
+
 def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
     """The spec of a tensor after the cast to the serving dtype."""
     is_cast = serving_dtype is not None and spec.dtype in FLOATS

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.draft_file import is_memory
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL, SnapshotStore, open_snapshot
@@ -115,13 +118,29 @@ def test_the_memory_of_a_version_that_nobody_reads_is_used_again(tmp_path):
         assert files[2] == files[0] != files[1]
 
 
-def test_used_memory_leaves_no_trace_in_the_next_version(tmp_path):
+@pytest.fixture
+def memory():
+    """A folder whose files lie in memory, where those that have their pages are written in place."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        if not is_memory(Path(folder)):
+            pytest.skip("/dev/shm does not lie in memory here")
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("where", ["tmp_path", "memory"])
+@pytest.mark.parametrize("serving_dtype", [None, "BF16"])
+def test_used_memory_leaves_no_trace_in_the_next_version(tmp_path, request, where, serving_dtype):
     shrinking = [random_state(1, rows=300), random_state(2, rows=200), random_state(3, rows=99)]
-    with open_store(tmp_path / "one", keep_versions=1) as store, open_store(tmp_path / "other") as fresh:
-        publisher = Publisher(store, settings("never"))
+    how = settings("never", serving_dtype=serving_dtype)
+    root = request.getfixturevalue(where)
+    with open_store(root / "one", keep_versions=1) as store, open_store(tmp_path / "other") as fresh:
+        publisher = Publisher(store, how)
         for weight_version, state in enumerate(shrinking, 1):
-            snapshot = publisher.publish(weight_version, StateDict.of(state))
-        expected = Publisher(fresh, settings("never")).publish(3, StateDict.of(shrinking[2]))
+            transposed = {
+                name: tensor.t().contiguous().t() for name, tensor in state.items() if tensor.dim() == 2
+            }
+            snapshot = publisher.publish(weight_version, StateDict.of(state | transposed))
+        expected = Publisher(fresh, how).publish(3, StateDict.of(shrinking[2]))
         assert snapshot.manifest.digest == expected.manifest.digest
 
 
