@@ -22,21 +22,22 @@ from yarl import URL
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.wire import WeightsOffer
-from rl_agent.weights.abandoned import remove_abandoned
+from rl_agent.weights.abandoned import STORE_PREFIX, remove_abandoned
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
 from rl_agent.weights.neighbours import adopt, turn
 from rl_agent.weights.receive import Announcement, Receiver
 from rl_agent.weights.server import WeightServer
-from rl_agent.weights.settings import base_folder, receive_settings, server_settings
+from rl_agent.weights.settings import base_folder, receive_settings, server_settings, trainer_folders
 from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source_folder import FolderSource, having
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
 from rl_agent.weights_config import WeightsConfig
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-PREFIX = "rl-agent-worker-"
+PREFIX = f"{STORE_PREFIX}worker-"
 KEPT = 2
 """The version that is served, also as the base of the next difference, and the one before to go back to."""
 
@@ -113,9 +114,15 @@ class HostWeights:
             if linked is not None:
                 log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
                 return linked.weight_version
-            sources = [self._source(source, offer) for source in offer.sources]
-            timeout_s = deadline.remaining_s()
-            snapshot, report = self._receiver.receive(announced, sources, timeout_s=timeout_s, stop=stop)
+            others = [self._source(source, offer) for source in offer.sources]
+            here = self._stores_with(announced)
+            snapshot, report = self._receiver.receive(
+                announced,
+                here or others,
+                fallbacks=others if here else (),
+                timeout_s=deadline.remaining_s(),
+                stop=stop,
+            )
         way = f"{report.deltas} differences" if report.deltas else "whole"
         log.info(
             "weight version %d is here (%s, %.1f MB in %.1f s from %d hosts)",
@@ -126,6 +133,11 @@ class HostWeights:
             len(report.by_source),
         )
         return snapshot.weight_version
+
+    def _stores_with(self, announced: Announcement) -> list[FolderSource]:
+        """Of trainers of this host."""
+        found = having(trainer_folders(self._base), announced.weight_version, announced.digest)
+        return [FolderSource(snapshot.folder.parent) for snapshot in found]
 
     def _source(self, text: str, offer: WeightsOffer) -> TcpSource | MooncakeSource:
         url = URL(text)

@@ -33,7 +33,7 @@ from rl_agent.trainer.states import STATE, newest_served, next_number, saved_ste
 from rl_agent.update import versions
 from rl_agent.update.launch import Place, interface_variables, rendezvous
 from rl_agent.update.weights import local_folder
-from rl_agent.weights.settings import store_folder
+from rl_agent.weights.settings import trainer_folder
 
 _LOOK_S = 0.1
 
@@ -126,7 +126,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             f"trainer.lora: {served} was made without an adapter; for one on top of it take it as"
             " model_config.base_model, with another --log-path"
         )
-    store = store_folder(plan) / "trainer"
+    store = trainer_folder(plan)
     if start is not None and next_number(paths) > model.weight_version + 1:
         remove(store)  # of a training that was set back
     return TrainerSettings(

@@ -18,7 +18,8 @@ from rl_agent.cluster.run_lock import Owner, lives, read_owner
 
 _log = logging.getLogger(__name__)
 OWNER = "owner.lock"
-_FOLDERS = "rl-agent-*/"
+STORE_PREFIX = "rl-agent-"
+"""Of the folders in which this program keeps versions, below `base_folder`."""
 _NEW_FOLDER_S = 60.0
 
 
@@ -38,7 +39,7 @@ def take(root: Path, pid: int) -> int:
 def remove_abandoned(base: Path) -> list[Path]:
     """Remove this user's stores below `base` whose owners do not run any more; which they were."""
     removed = []
-    for folder in base.glob(_FOLDERS):
+    for folder in base.glob(f"{STORE_PREFIX}*/"):
         try:
             status = folder.stat()
             if status.st_uid == os.getuid() and not _is_in_use(folder, time.time() - status.st_mtime):

@@ -20,7 +20,8 @@ from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.draft_file import map_file
 from rl_agent.weights.receive import Announcement
-from rl_agent.weights.store import DELTA, FULL, Snapshot, SnapshotStore, open_snapshot
+from rl_agent.weights.source_folder import having
+from rl_agent.weights.store import DELTA, FULL, Snapshot, SnapshotStore
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -76,15 +77,12 @@ def adopt(
     newest = store.newest
     if newest is not None and newest.weight_version >= announced.weight_version:
         return None
-    for root in others:
-        if root == store.root:
-            continue
+    roots = (root for root in others if root != store.root)
+    for theirs in having(roots, announced.weight_version, announced.digest):
         try:
-            theirs = open_snapshot(root, announced.weight_version)
-            if theirs.manifest.digest == announced.digest:
-                return _link(store, theirs, threads=threads)
-        except (OSError, WeightsError) as error:  # it has none, or has just collected it
-            _log.debug("%s: %s", root, error)
+            return _link(store, theirs, threads=threads)
+        except (OSError, WeightsError) as error:  # it is damaged, or has just been collected
+            _log.debug("%s: %s", theirs.folder, error)
     return None
 
 

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from rl_agent.config import Plan
+from rl_agent.weights.abandoned import STORE_PREFIX
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.publish import PublishSettings
@@ -13,6 +14,7 @@ from rl_agent.weights.server import ServerSettings
 from rl_agent.weights_config import WeightsConfig
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders below it have a name of their user's own
+_TRAINER = "trainer"
 _MOST_THREADS = 8
 _STOP_POLL_S = 0.2
 _BYTES_PER_GBIT = 1e9 / 8
@@ -66,4 +68,17 @@ def base_folder(weights: WeightsConfig) -> Path:
 
 def store_folder(plan: Plan) -> Path:
     """The versions that this node makes while this start of the run lasts."""
-    return base_folder(plan.config.weights) / f"rl-agent-{plan.run_id}-{plan.incarnation}"
+    return base_folder(plan.config.weights) / f"{STORE_PREFIX}{plan.run_id}-{plan.incarnation}"
+
+
+def trainer_folder(plan: Plan) -> Path:
+    """The versions of the trainer that streams, on this node."""
+    return store_folder(plan) / _TRAINER
+
+
+def trainer_folders(base: Path) -> list[Path]:
+    """Where trainers of this host may have versions, for a worker that keeps its own below `base`.
+
+    A run's own worker keeps them below the run's folder, any other beside the runs' folders.
+    """
+    return [base / _TRAINER, *base.glob(f"{STORE_PREFIX}*/{_TRAINER}")]

@@ -121,7 +121,7 @@ class SnapshotStore:
             raise WeightsError(
                 f"{root}: another process writes weights there; give each its own folder"
             ) from error
-        for weight_version in _versions_in(root):
+        for weight_version in versions_in(root):
             self._snapshots[weight_version] = open_snapshot(root, weight_version)
 
     def close(self) -> None:
@@ -253,5 +253,5 @@ def _blobs(manifest: Manifest) -> dict[str, int]:
     return sizes | ({DELTA: manifest.delta.blob.size_bytes} if manifest.delta else {})
 
 
-def _versions_in(root: Path) -> Iterator[int]:
+def versions_in(root: Path) -> Iterator[int]:
     return (int(match[1]) for entry in root.iterdir() if (match := _VERSION.match(entry.name)))

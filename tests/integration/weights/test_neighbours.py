@@ -1,6 +1,7 @@
 """Several engines of one host: a version is fetched once, and its bytes are there once."""
 
 import asyncio
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,10 @@ from rl_agent.errors import WeightsError
 from rl_agent.pool.host_weights import PREFIX, HostWeights
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.abandoned import STORE_PREFIX
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL
+from rl_agent.weights.store import FULL, MANIFEST
 from tests.unit.weight_versions import open_store, random_state, settings
 from tests.weight_transfers import SERVER, TOKEN, host
 
@@ -116,3 +118,47 @@ async def test_a_damaged_version_is_not_taken_from_a_neighbour(tmp_path, trainer
         own = file_of(b, 1)
         assert own.stat().st_ino != path.stat().st_ino
         assert own.read_bytes() == trainer.store.newest.path(FULL).read_bytes()
+
+
+@pytest.fixture(params=["trainer", f"{STORE_PREFIX}run/trainer"], ids=["the run's own", "another's"])
+def trainer_beside(tmp_path, request):
+    """A trainer whose versions lie on the engines' host."""
+    root = tmp_path / "shm" / request.param
+    with host(open_store(root, keep_versions=1), server=SLOW) as sender:
+        yield sender
+
+
+async def test_what_a_trainer_of_this_host_has_is_copied_and_not_sent(tmp_path, trainer_beside):
+    with engine_host(tmp_path) as here:
+        for version in (1, 2, 3):
+            await here.fetch(publish(trainer_beside, version))
+            theirs = trainer_beside.store.newest.path(FULL)
+            assert file_of(here, version).read_bytes() == theirs.read_bytes()
+            assert theirs.stat().st_nlink == 1  # the trainer may use its memory again
+    assert trainer_beside.server.sent_bytes == 0
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "unreadable"])
+async def test_what_a_trainer_of_this_host_has_not_right_is_sent(tmp_path, trainer, trainer_beside, damage):
+    offer = publish(trainer, 1)
+    publish(trainer_beside, 1)
+    theirs = trainer_beside.store.newest.path(FULL)
+    if damage == "changed":
+        with theirs.open("r+b") as file:
+            file.write(b"damaged")
+    elif damage == "cut":
+        os.truncate(theirs, 100)
+    else:
+        (theirs.parent / MANIFEST).write_text("{")
+    with engine_host(tmp_path) as here:
+        await here.fetch(offer)
+        assert file_of(here, 1).read_bytes() == trainer.store.newest.path(FULL).read_bytes()
+    assert trainer.server.sent_bytes > 0
+
+
+async def test_a_trainer_of_this_host_with_another_content_is_not_asked(tmp_path, trainer, trainer_beside):
+    publisher = Publisher(trainer_beside.store, settings("never"))
+    publisher.publish(1, StateDict.of(random_state(99, rows=ROWS)))
+    with engine_host(tmp_path) as here:
+        await here.fetch(publish(trainer, 1))
+    assert trainer.server.sent_bytes == trainer.store.newest.manifest.full.size_bytes
