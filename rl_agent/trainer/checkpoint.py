@@ -52,8 +52,8 @@ class Progress:
     """Name of the model that this training began with or put at `model.pt` last; empty: the base model."""
     consumed: frozenset[str]
     buffered: tuple[Group, ...]
-    dealt_steps: int = 0
-    """Of the iteration that is trained on, where its samples are dealt to its steps."""
+    steps_of_iteration: int = 0
+    """That are done, of the iteration that is trained on."""
     windows: Mapping[int, Learnt] = field(default_factory=dict)
     """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
 
@@ -85,7 +85,7 @@ def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> Non
         "iteration": progress.iteration,
         "served": progress.served,
         "consumed": sorted(progress.consumed),
-        "dealt_steps": progress.dealt_steps,
+        "steps_of_iteration": progress.steps_of_iteration,
         "windows": {others: asdict(learnt) for others, learnt in progress.windows.items()},
         "lora": lora.model_dump(mode="json"),
     }

@@ -3,22 +3,20 @@
     offer ──► buffered ── next_group ──► taken ── step_done ──► consumed
        └── turned away (already consumed, too stale, equal rewards, …), counted by reason
 
-A step that is given up puts its groups back (`step_abandoned`), in their order. The state is part of every
-checkpoint, so that after a crash the same store of groups can be offered again from its beginning.
-
-Where an iteration is dealt (`begin`), a step takes those samples of each group that are its own, and the
-group stays buffered until no later step has any.
+Which step takes what of a group, the iteration's `Order` says. A group stays buffered until no later step
+has anything of it, so a step that is given up (`step_abandoned`) leaves all groups as they were. The state is
+part of every checkpoint, so that after a crash the same store of groups can be offered again from its
+beginning.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 
 from rl_agent.trainer.admission import AdmissionRule, Verdict
 from rl_agent.trainer.advantages import is_informative
-from rl_agent.trainer.order import Deal
+from rl_agent.trainer.order import Order
 from rl_agent.trainer.samples import Group
 
 KNOWN = "known"
@@ -30,43 +28,39 @@ NOT_DEALT = "not_dealt"
 class Intake:
     """Groups on their way into mini-batches; every rank keeps an equal one."""
 
-    def __init__(self, rule: AdmissionRule, *, groups_per_step: int, drop_uninformative: bool) -> None:
+    def __init__(self, rule: AdmissionRule, order: Order, *, drop_uninformative: bool) -> None:
         self.consumed: set[str] = set()
-        self.dealt_steps = 0
-        """Steps of the deal that are done."""
+        self.steps = 0
+        """Of the iteration that are done, those included that nothing came for."""
         self.turned_away: Counter[str] = Counter()
         """Since the last `step_done`, by reason."""
         self._rule = rule
-        self._groups_per_step = groups_per_step
+        self._order = order
         self._drop_uninformative = drop_uninformative
-        self._buffered: deque[Group] = deque()
+        self._buffered: dict[str, Group] = {}
         self._taken: list[Group] = []
-        self._deal: Deal | None = None
-        self._seen: set[str] = set()
-        """Buffered groups that this step of the deal has taken what is its own of."""
+        self._looked_at: set[str] = set()
+        """Buffered groups of which this step has taken what is its own."""
         self._is_over = False
 
     @property
     def buffered(self) -> tuple[Group, ...]:
-        return tuple(self._buffered)
+        return tuple(self._buffered.values())
 
     @property
     def is_full(self) -> bool:
         """Whether the step has all that is its own."""
-        if self._deal is None:
-            return len(self._taken) == self._groups_per_step
-        part = self._deal.part(self.dealt_steps)
-        return bool(self._taken) and all(key in self._seen or key in self.consumed for key in part)
+        return self._order.is_complete(self.steps, len(self._taken), self._settled)
 
-    def restore(self, consumed: Iterable[str], buffered: Iterable[Group], dealt_steps: int) -> None:
+    def restore(self, consumed: Iterable[str], buffered: Iterable[Group], steps: int) -> None:
         """Begin from a checkpoint."""
         self.consumed = set(consumed)
-        self.dealt_steps = dealt_steps
-        self._buffered = deque(buffered)
+        self.steps = steps
+        self._buffered = {group.key: group for group in buffered}
 
-    def begin(self, deal: Deal | None) -> None:
-        """An iteration, or what is left of it; without a deal a step takes groups as they arrive."""
-        self._deal = deal
+    def begin(self, order: Order) -> None:
+        """An iteration, or what is left of it."""
+        self._order = order
         self._is_over = False
 
     def end(self) -> None:
@@ -75,79 +69,62 @@ class Intake:
 
     def offer(self, groups: Iterable[Group]) -> None:
         """Take in what arrived; a group that is known already is turned away."""
-        known = self.consumed | {group.key for group in (*self._buffered, *self._taken)}
         for group in groups:
-            if group.key in known:
+            if group.key in self.consumed or group.key in self._buffered:
                 self.turned_away[KNOWN] += 1
             else:
-                known.add(group.key)
-                self._buffered.append(group)
+                self._buffered[group.key] = group
 
     def next_group(self, version: int) -> Group | None:
         """The next group that a step from `version` may use; None if more have to arrive."""
-        if self._deal is not None:
-            return self._next_dealt(self._deal, version)
-        while self._buffered:
-            group = self._buffered.popleft()
-            reason = self._refusal(group, version)
-            if reason is None:
-                self._taken.append(group)
-                return group
-            self.turned_away[reason] += 1
-            self.consumed.add(group.key)
-        return None
-
-    def _next_dealt(self, deal: Deal, version: int) -> Group | None:
-        while self.dealt_steps < deal.steps:
-            part = deal.part(self.dealt_steps)
-            for group in [group for group in self._buffered if group.key not in self._seen]:
+        while True:
+            for key in [key for key in self._buffered if key not in self._looked_at]:
+                group = self._buffered[key]
                 reason = self._refusal(group, version)
-                if reason is None and not deal.holds(group.key):
-                    reason = NOT_DEALT
                 if reason is not None:
                     self.turned_away[reason] += 1
-                    self._consume({group.key})
+                    self._consume([key])
                     continue
-                self._seen.add(group.key)
-                if group.key in part:
-                    self._taken.append(replace(group, chosen=part[group.key]))
-                    return self._taken[-1]
-            is_empty = not self._taken and (self._is_over or all(key in self.consumed for key in part))
-            if not is_empty:
+                self._looked_at.add(key)
+                share = self._order.share(group, self.steps)
+                if share is not None:
+                    self._taken.append(share)
+                    return share
+            if self._taken or not self._order.is_void(self.steps, self._settled, is_over=self._is_over):
                 return None
-            self._next_step(deal)
-        return None
+            self._next_step()
 
     def step_done(self) -> list[Group]:
-        """The groups that the step trained on; they are never offered to another."""
+        """What the step trained on; it is never offered to another."""
         taken, self._taken = self._taken, []
-        if self._deal is None:
-            self.consumed.update(group.key for group in taken)
-        else:
-            self._next_step(self._deal)
+        self._next_step()
         self.turned_away.clear()
         return taken
 
-    def _next_step(self, deal: Deal) -> None:
-        self._consume({group.key for group in self._buffered if deal.is_through(group.key, self.dealt_steps)})
-        self.dealt_steps += 1
-        self._seen.clear()
-
-    def _consume(self, keys: set[str]) -> None:
-        self.consumed |= keys
-        self._buffered = deque(group for group in self._buffered if group.key not in keys)
+    def step_abandoned(self) -> None:
+        """Keep the groups of a step that made no update for the next one."""
+        self._taken = []
+        self._looked_at.clear()
 
     def forget(self) -> None:
         """No group that was consumed will be offered again: their iteration is over."""
         self.consumed.clear()
-        self.dealt_steps = 0
+        self.steps = 0
 
-    def step_abandoned(self) -> None:
-        """Keep the groups of a step that made no update for the next one."""
-        if self._deal is None:
-            self._buffered.extendleft(reversed(self._taken))
-        self._taken = []
-        self._seen.clear()
+    @property
+    def _settled(self) -> set[str]:
+        """Groups that this step need not wait for."""
+        return self.consumed | self._looked_at
+
+    def _next_step(self) -> None:
+        self._consume([key for key in self._looked_at if self._order.is_through(key, self.steps)])
+        self._looked_at.clear()
+        self.steps += 1
+
+    def _consume(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self._buffered[key]
+            self.consumed.add(key)
 
     def _refusal(self, group: Group, version: int) -> str | None:
         if not any(sample.response_tokens for sample in group.samples):
@@ -158,4 +135,4 @@ class Intake:
         rewards = torch.tensor([sample.reward for sample in group.samples], dtype=torch.float64)
         if self._drop_uninformative and not is_informative(rewards):
             return UNINFORMATIVE
-        return None
+        return None if self._order.holds(group.key) else NOT_DEALT

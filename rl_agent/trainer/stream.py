@@ -86,7 +86,7 @@ class Stream:
             live if self._devices is None else self._windowed(live, self._devices),
             expected_steps=run.mini_batches,
             next_version=run.next_version,
-            deal=self._deal(iteration),
+            order=self._deal(iteration),
         )
 
     def _windowed(self, live: LiveIteration, devices: SharedDevices) -> WindowedSource:

@@ -28,7 +28,7 @@ from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.meter import Meter
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
-from rl_agent.trainer.order import Deal
+from rl_agent.trainer.order import Arrival, Order
 from rl_agent.trainer.parallel import Ranks, release_memory
 from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group
@@ -78,11 +78,10 @@ class Trainer:
         self._reference = reference
         self._clock = clock
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
-        batch = settings.batch
-        rule = AdmissionRule(batch.max_staleness, batch.allow_mixed_versions)
+        self._arrival = Arrival(settings.groups_per_step)
         self._intake = Intake(
-            rule,
-            groups_per_step=settings.groups_per_step,
+            AdmissionRule(settings.batch.max_staleness, settings.batch.allow_mixed_versions),
+            self._arrival,
             drop_uninformative=settings.loss.drop_uninformative,
         )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
@@ -122,7 +121,7 @@ class Trainer:
         """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin."""
         progress = self._checkpoints.load(start)
         if progress is not None:
-            self._intake.restore(progress.consumed, progress.buffered, progress.dealt_steps)
+            self._intake.restore(progress.consumed, progress.buffered, progress.steps_of_iteration)
             self.version, self.iteration = progress.version, progress.iteration
             self.windows = progress.windows
             self._saved = (progress.steps, progress.iteration, progress.version)
@@ -144,18 +143,16 @@ class Trainer:
         *,
         expected_steps: int,
         next_version: int,
-        deal: Deal | None = None,
+        order: Order | None = None,
     ) -> bool:
         """Train on all groups of an iteration, which makes the next version; False if told to stop before.
 
         The version is at least `next_version`. After the expected last step a checkpoint waits for the end.
-        With a `deal` each step takes the samples that are its own, else groups as they arrive.
+        Without an `order` a step takes groups as they arrive.
         """
-        self._intake.begin(deal)
-        made = self._intake.dealt_steps
+        self._intake.begin(order or self._arrival)
         while self._step(source, may_be_short=True, iteration=iteration):
-            made += 1
-            if made < expected_steps:
+            if self._intake.steps < expected_steps:
                 self._save_at_times()
         if self.is_stopping:
             self.save()
@@ -185,7 +182,7 @@ class Trainer:
                 served=self.served,
                 consumed=frozenset(intake.consumed),
                 buffered=intake.buffered,
-                dealt_steps=intake.dealt_steps,
+                steps_of_iteration=intake.steps,
                 windows=self.windows,
             )
         )

@@ -63,7 +63,7 @@ def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_dealt: 
         trainer.resume()
         source = Arriving([groups[n] for n in order])
         source.stops_at, source.trainer = stop, trainer
-        is_done = trainer.train_iteration(1, source, expected_steps=STEPS, next_version=1, deal=deal)
+        is_done = trainer.train_iteration(1, source, expected_steps=STEPS, next_version=1, order=deal)
         trainer.close()
         assert is_done == (stop is None)
     assert trainer.steps == STEPS

@@ -6,6 +6,7 @@ import pytest
 from rl_agent.trainer.admission import AdmissionRule, Versions
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
+from rl_agent.trainer.order import Arrival
 from rl_agent.trainer.samples import Group, Sample, Segment
 
 
@@ -23,7 +24,7 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
 
 
 def intake(*, max_staleness: int = 0, drop: bool = True) -> Intake:
-    return Intake(AdmissionRule(max_staleness, False), groups_per_step=2, drop_uninformative=drop)
+    return Intake(AdmissionRule(max_staleness, False), Arrival(2), drop_uninformative=drop)
 
 
 def keys(taken) -> list[str | None]:
@@ -37,6 +38,7 @@ def test_groups_are_handed_out_once_in_the_order_they_arrived():
     assert keys(held.next_group(0) for _ in range(4)) == ["a", "b", "c", None]
     assert held.turned_away == {"known": 1}
     assert keys(held.step_done()) == ["a", "b", "c"]
+    assert held.steps == 1
     held.offer([make_group("a")])
     assert held.next_group(1) is None
 

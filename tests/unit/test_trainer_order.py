@@ -27,9 +27,7 @@ def arriving(group: int, **changes):
 
 
 def begun(deal: Deal, *, drop: bool = False) -> Intake:
-    held = Intake(AdmissionRule(0, False), groups_per_step=1, drop_uninformative=drop)
-    held.begin(deal)
-    return held
+    return Intake(AdmissionRule(0, False), deal, drop_uninformative=drop)
 
 
 def trained(held: Intake, version: int = 0) -> set[str] | None:
@@ -96,8 +94,8 @@ def test_an_interrupted_iteration_goes_on_at_its_step_and_trains_on_nothing_twic
     assert held.next_group(0) is not None
     held.step_abandoned()
     again = begun(dealt())
-    again.restore(held.consumed, held.buffered, held.dealt_steps)
+    again.restore(held.consumed, held.buffered, held.steps)
     again.offer([arriving(n) for n in range(GROUPS)])  # the source begins anew
     assert [trained(again) for _ in range(2, STEPS)] == expected[2:]
     again.forget()
-    assert again.dealt_steps == 0
+    assert again.steps == 0
