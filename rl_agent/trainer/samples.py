@@ -52,9 +52,13 @@ class Group:
     chosen: frozenset[str] | None = None
     """Keys of the samples that a step trains on; None: all. Their advantages need the others as well."""
 
+    def is_trained(self, sample: Sample) -> bool:
+        """Whether a step trains on this sample of the group."""
+        return self.chosen is None or sample.key in self.chosen
+
     @property
     def trained(self) -> tuple[Sample, ...]:
-        return tuple(s for s in self.samples if self.chosen is None or s.key in self.chosen)
+        return tuple(sample for sample in self.samples if self.is_trained(sample))
 
     @property
     def total_tokens(self) -> int:

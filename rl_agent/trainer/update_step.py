@@ -76,10 +76,12 @@ class UpdateStep:
         groups, self._waiting = self._waiting, []
         if not groups:
             return
-        samples = [sample for group in groups for sample in group.samples]
-        advantages = self._advantages(groups, samples)
-        chosen = {id(sample) for group in groups for sample in group.trained}
-        trained = [pair for pair in zip(samples, advantages, strict=True) if id(pair[0]) in chosen]
+        trained = [
+            (sample, advantage)
+            for group, advantages in zip(groups, self._advantages(groups), strict=True)
+            for sample, advantage in zip(group.samples, advantages, strict=True)
+            if group.is_trained(sample)
+        ]
         for sample, advantage in trained:
             self._metrics.add_sample(sample, advantage)
             self._response_tokens += sample.response_tokens
@@ -90,13 +92,15 @@ class UpdateStep:
             (loss * self._ranks.shard_size).backward()
             self._metrics.micro_batches += 1
 
-    def _advantages(self, groups: Sequence[Group], samples: Sequence[Sample]) -> list[float]:
+    def _advantages(self, groups: Sequence[Group]) -> list[list[float]]:
+        """For each group those of all its samples."""
+        samples = [sample for group in groups for sample in group.samples]
         rewards = torch.tensor([sample.reward for sample in samples], dtype=torch.float64)
         if self._loss.kl_in == "reward":
             kl = self._kl_of_samples(samples)
             rewards = penalized_rewards(rewards, kl, self._loss.kl_coefficient)
         of_groups = rewards.split([len(group.samples) for group in groups])
-        return [a for part in of_groups for a in group_advantages(part, self._loss.advantage).tolist()]
+        return [group_advantages(part, self._loss.advantage).tolist() for part in of_groups]
 
     @torch.no_grad()
     def _kl_of_samples(self, samples: Sequence[Sample]) -> Tensor:
