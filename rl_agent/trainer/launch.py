@@ -48,7 +48,7 @@ def progress_file(plan: Plan) -> Path:
     return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}.progress.json"
 
 
-def write_settings(plan: Plan, *, manager: str, start: int = 0) -> Path:
+def write_settings(plan: Plan, *, manager: str, start: int) -> Path:
     """Settle what the trainer begins from, and write what it is told. Raises ConfigError."""
     path = settings_file(plan, start)
     files = path.parent.glob(f"trainer-{plan.attempt}-*.json")
@@ -75,7 +75,7 @@ def await_settings(plan: Plan, start: int) -> Path:
     return path
 
 
-def trainer_command(plan: Plan, settings: Path, nodes: int = 1, place: Place | None = None) -> list[str]:
+def trainer_command(plan: Plan, settings: Path, nodes: int, place: Place) -> list[str]:
     """The words of this node's process: the trainer itself, or torchrun where it has several ranks."""
     processes = plan.config.grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)
     words = ["-m", "rl_agent.trainer.worker", str(settings)]
@@ -83,13 +83,13 @@ def trainer_command(plan: Plan, settings: Path, nodes: int = 1, place: Place | N
         return [sys.executable, *words]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *rendezvous(nodes, place or Place(), plan.config.grpo.parallel.peer_timeout_s),
+        *rendezvous(nodes, place, plan.config.grpo.parallel.peer_timeout_s),
         *("--nproc-per-node", str(processes), "--max-restarts", "0"),
         *words,
     ]
 
 
-def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int = 1) -> dict[str, str]:
+def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int) -> dict[str, str]:
     binaries = str(Path(sys.executable).parent)
     environment = dict(environ) | {"PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}"}
     environment["TOKENIZERS_PARALLELISM"] = "false"

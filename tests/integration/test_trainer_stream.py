@@ -63,13 +63,8 @@ def test_an_iteration_becomes_a_version_that_the_pool_is_told_of_and_a_model(bas
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     with manager() as told:
         trainer = Trainer(stream_settings(tmp_path, base, told.url, last_iteration=2))
-        growing = rollout.begin(1)
-        rollout.group(growing, 1, 0, version=0)
-        rollout.group(growing, 1, 1, version=0)
-        wait_for_steps(paths, 1, trainer)  # a mini-batch is trained on while the rollout still runs
-        rollout.group(growing, 1, 2, version=0)
-        rollout.group(growing, 1, 3, version=0)
-        rollout.end(growing, 1)
+        growing = trained_in_part(rollout, trainer, groups=2)  # while the rollout still runs
+        record_rest(rollout, growing, first=2)
         assert trainer.wait_for_iteration(1).weight_version == 1
         assert_served(told.newest(), paths, tmp_path / "engine")
         assert versions.read_record(paths.version_dir(1)).iteration == 1
@@ -104,13 +99,9 @@ def test_killed_at_any_time_it_goes_on_with_what_was_recorded(base, tmp_path):
     with manager() as told:
         settings = stream_settings(tmp_path, base, told.url, last_iteration=2)
         trainer = Trainer(settings)
-        growing = rollout.begin(1)
-        for group in range(3):
-            rollout.group(growing, 1, group, version=0)
-        wait_for_steps(paths, 1, trainer)
+        growing = trained_in_part(rollout, trainer, groups=3)
         assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
-        rollout.group(growing, 1, 3, version=0)
-        rollout.end(growing, 1)
+        record_rest(rollout, growing, first=3)
         trainer = Trainer(settings)
         trainer.wait_for_iteration(1)
         first = told.newest()
@@ -133,14 +124,9 @@ def test_dead_between_the_last_step_and_the_model_it_goes_on(base, tmp_path):
     with manager() as told:
         settings = stream_settings(tmp_path, base, told.url, last_iteration=1)
         trainer = Trainer(settings)
-        growing = rollout.begin(1)
-        rollout.group(growing, 1, 0, version=0)
-        rollout.group(growing, 1, 1, version=0)
-        wait_for_steps(paths, 1, trainer)
+        growing = trained_in_part(rollout, trainer, groups=2)
         shutil.rmtree(settings.stream.store)  # it will not be able to publish
-        rollout.group(growing, 1, 2, version=0)
-        rollout.group(growing, 1, 3, version=0)
-        rollout.end(growing, 1)
+        record_rest(rollout, growing, first=2)
         assert [process.wait(60) for process in trainer.processes] == [1]
         assert [process.wait(60) for process in Trainer(settings).processes] == [0]
     assert versions.served_folder(paths).name == "version-000001"
@@ -156,15 +142,11 @@ def test_told_to_stop_it_saves_and_goes_on_to_the_same_weights(base, tmp_path):
         paths, rollout = RunPaths(log_path), Rollout(log_path)
         settings = stream_settings(log_path, base, None, last_iteration=1)
         trainer = Trainer(settings)
-        growing = rollout.begin(1)
-        for group in range(3):
-            rollout.group(growing, 1, group, version=0)
-        wait_for_steps(paths, 1, trainer)
+        growing = trained_in_part(rollout, trainer, groups=3)
         if name == "stopped":
             assert trainer.end() == [143]
             trainer = Trainer(settings)
-        rollout.group(growing, 1, 3, version=0)
-        rollout.end(growing, 1)
+        record_rest(rollout, growing, first=3)
         assert [process.wait(60) for process in trainer.processes] == [0]
         assert [record["update_step"] for record in steps(paths)] == [1, 2]  # nothing was done twice
         weights.append(load_file(paths.model_link / "model.safetensors"))
@@ -243,6 +225,23 @@ def test_a_run_that_was_killed_between_two_models_uses_no_number_for_other_weigh
     assert digests[0] != digests[1]
 
 
+def trained_in_part(rollout: Rollout, trainer: Trainer, *, groups: int) -> Path:
+    """The growing file of iteration 1 with so many groups, once a mini-batch of them is trained on."""
+    growing = rollout.begin(1)
+    for group in range(groups):
+        rollout.group(growing, 1, group, version=0)
+    paths = RunPaths(trainer.settings.stream.log_path)
+    wait_until(lambda: len(steps(paths)) >= 1, trainer)
+    return growing
+
+
+def record_rest(rollout: Rollout, growing: Path, *, first: int) -> None:
+    """The groups of iteration 1 from `first` on, and its end."""
+    for group in range(first, GROUPS):
+        rollout.group(growing, 1, group, version=0)
+    rollout.end(growing, 1)
+
+
 def again(settings, paths: RunPaths):
     """What a run would start the trainer with after a death: the model that is served by now."""
     served = versions.served_folder(paths)
@@ -254,10 +253,6 @@ def again(settings, paths: RunPaths):
 def steps(paths: RunPaths, *, unique: bool = False) -> list[dict]:
     found = [record for record in metrics.read(paths.metrics) if "update_step" in record]
     return list({record["update_step"]: record for record in found}.values()) if unique else found
-
-
-def wait_for_steps(paths: RunPaths, count: int, trainer: Trainer) -> None:
-    wait_until(lambda: len(steps(paths)) >= count, trainer)
 
 
 def wait_for_log(trainer: Trainer, words: str) -> None:

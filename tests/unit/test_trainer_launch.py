@@ -12,6 +12,7 @@ from rl_agent.trainer.launch import settings_file, trainer_command, trainer_envi
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.states import STATE, note_published
 from rl_agent.update import versions
+from rl_agent.update.launch import Place
 from tests.integration.tiny_model import make_plan
 from tests.unit.safetensors_files import write_model
 
@@ -27,7 +28,8 @@ def plan(tmp_path) -> Plan:
 
 
 def settings_of(plan: Plan) -> TrainerSettings:
-    return TrainerSettings.model_validate_json(write_settings(plan, manager="http://m").read_bytes())
+    path = write_settings(plan, manager="http://m", start=0)
+    return TrainerSettings.model_validate_json(path.read_bytes())
 
 
 def checkpoint(folder: Path, *, served: str) -> Path:
@@ -112,10 +114,10 @@ def test_a_model_without_a_checkpoint_is_begun_from_with_a_fresh_optimizer(plan)
 
 
 def test_several_ranks_are_started_by_torchrun_and_one_is_not(plan):
-    assert trainer_command(plan, Path("s.json"))[1:3] == ["-m", "rl_agent.trainer.worker"]
+    assert trainer_command(plan, Path("s.json"), 1, Place())[1:3] == ["-m", "rl_agent.trainer.worker"]
     grpo = plan.config.grpo.model_copy(update={"nproc_per_node": 2})
     two = plan.model_copy(update={"config": plan.config.model_copy(update={"trainer": grpo})})
-    command = trainer_command(two, Path("s.json"))
+    command = trainer_command(two, Path("s.json"), 1, Place())
     assert command[1:3] == ["-m", "torch.distributed.run"]
     assert command[command.index("--nproc-per-node") + 1] == "2"
 
@@ -124,7 +126,7 @@ def test_the_pool_s_token_reaches_the_trainer_whichever_way_it_was_given(plan, t
     (tmp_path / "token").write_text("secret\n")
     pool = plan.config.pool.model_copy(update={"token_file": tmp_path / "token"})
     given = plan.model_copy(update={"config": plan.config.model_copy(update={"pool": pool})})
-    assert trainer_environment(given, {})[pool.token_env_var] == "secret"
+    assert trainer_environment(given, {}, 1)[pool.token_env_var] == "secret"
 
 
 def test_a_number_that_engines_were_told_of_is_not_used_again_though_no_model_has_it(plan):
