@@ -6,13 +6,9 @@ Placement takes the engine with the lowest key among those with room:
     round_robin   the one that was picked longest ago
 An engine's key changes only when it gains or loses a request, so the engines stand in a heap in which stale
 entries are skipped: a decision costs the logarithm of the number of engines.
-
-How long a response will be is learned from those that ended: `LengthEstimate` gives the mean of the lengths
-beyond the tokens a request already has, which for long tails grows with every token.
 """
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import count
 
@@ -24,36 +20,6 @@ FEW_TOKENS = 8
 USUAL_TOKENS = 32
 """At a time from an engine whose speed is not known yet."""
 OPTIMISM = 1.5
-_BUCKETS = tuple(int(1.25**power) for power in range(4, 60))
-
-
-class LengthEstimate:
-    """Distribution of response lengths, in geometric buckets; recent ones count more."""
-
-    def __init__(self) -> None:
-        self._counts = [0.0] * (len(_BUCKETS) + 1)
-        self._sums = [0.0] * (len(_BUCKETS) + 1)
-        self._total = 0
-
-    def add(self, length: int) -> None:
-        bucket = bisect_right(_BUCKETS, length)
-        self._counts[bucket] += 1.0
-        self._sums[bucket] += length
-        self._total += 1
-        if self._total % 4096 == 0:
-            self._counts = [value / 2 for value in self._counts]
-            self._sums = [value / 2 for value in self._sums]
-
-    def remaining(self, tokens: int, max_tokens: int) -> float:
-        """Tokens that a response of `tokens` so far is expected to need still; at least 1."""
-        above = bisect_right(_BUCKETS, tokens) + 1 if tokens else 0
-        seen = sum(self._counts[above:])
-        if seen < 1.0:
-            # Nothing as long as this has ended yet: a tail doubles; a first request may use all it may.
-            guess = float(tokens) if self._total else max_tokens / 2
-        else:
-            guess = sum(self._sums[above:]) / seen - tokens
-        return max(1.0, min(guess, float(max_tokens - tokens)))
 
 
 class Placement:

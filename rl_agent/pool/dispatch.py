@@ -5,7 +5,6 @@ import heapq
 from rl_agent.pool.balance import (
     FEW_TOKENS,
     OPTIMISM,
-    LengthEstimate,
     can_take,
     predicted_rate,
     stream_interval,
@@ -86,13 +85,13 @@ def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None
 
 def _next_request(state: PoolState) -> Request | None:
     """The oldest of the run that has the fewest requests at engines."""
-    waiting = [run for run, queue in state.queues.items() if queue]
-    while waiting:
-        run = min(waiting, key=lambda run: state.at_engines.get(run, 0))
+    while state.queues:
+        run = min(state.queues, key=lambda run: state.at_engines[run])
         request = _oldest_of(state, state.queues[run])
+        if not state.queues[run]:
+            del state.queues[run]
         if request is not None:
             return request
-        waiting.remove(run)
     return None
 
 
@@ -127,17 +126,16 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
 
 def expected_rest(state: PoolState, request: Request) -> float:
     """Tokens that it will need still: by what its submitter says, its siblings took, or else all others."""
-    made, told = len(request.token_ids), _told_or_learned(state, request)
+    order, made, told = request.order, len(request.token_ids), _told_or_learned(state, request)
     if told is not None:
-        return min(rest_of(told, made), max(1.0, request.order.max_tokens - made))
-    lengths = state.lengths.get(request.order.run) or LengthEstimate()
-    return lengths.remaining(made, request.order.max_tokens)
+        return min(rest_of(told, made), max(1.0, order.max_tokens - made))
+    return state.lengths.rest(order.run, made, order.max_tokens)
 
 
 def _told_or_learned(state: PoolState, request: Request) -> float | None:
     """How long a response of its kind is; None if nothing is known."""
     order = request.order
-    return order.expected_tokens or state.siblings.mean(order.run, order.group)
+    return order.expected_tokens or state.lengths.mean(order.run, order.group)
 
 
 def _send(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
@@ -160,7 +158,7 @@ def _send(state: PoolState, request: Request, engine: Engine, now: float, out: l
         engine.idle_s += now - engine.idle_since
         engine.idle_since = None
     run = request.order.run
-    state.at_engines[run] = state.at_engines.get(run, 0) + 1
+    state.at_engines[run] += 1
     state.placement.picked(engine)
     state.placement.changed(engine, now)
     stall_due = now + state.rules.stall_timeout_s

@@ -1,33 +1,69 @@
 """How long a response will still be, where something is known of it. Pure.
 
+    a mean is known, told by the submitter or learned from siblings   `rest_of` that mean
+    only others of the run have ended                                 their mean beyond the tokens it has
+
 What a submitter says, or siblings that ended show, is not the length but tells about it: lengths are taken to
 be lognormal around it. So a response that is already longer than was said is expected to go on the longer,
 and short ones that were said to be long do not hold up a plan for long.
 
-Where nothing was said, `Siblings` learns it: the tokens that a group has got, over how many of it have ended,
-is the mean of its lengths however few have ended yet, where the mean of those that ended would be too short.
+Of siblings, the tokens that a group has got, over how many of it have ended, is the mean of its lengths
+however few have ended yet, where the mean of those that ended would be too short.
 """
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 SPREAD = 0.6
 """Standard deviation of the logarithm of a length, given what is known."""
 _FAR = 5.0
 """Standard deviations beyond which a tail is no more computed, only taken to go on."""
-
-
 RUN_WEIGHT = 4.0
 """Responses of a group that count as much as the whole run."""
 FEW = 8
-"""Responses of a run that must have ended before anything is said."""
-HALVED_AT = 4096.0
+"""Responses of a run that must have ended before anything is said of its groups."""
+HALVED_AT = 4096
 """Responses after which older ones count half: a policy that learns, learns to speak longer or shorter."""
 MAX_GROUPS = 65_536
+"""Of all runs together; the one that began first is forgotten."""
+MAX_RUNS = 1024
+"""The one that submitted longest ago is forgotten."""
+_BUCKETS = tuple(int(1.25**power) for power in range(4, 60))
+
+
+class Distribution:
+    """Of lengths, in geometric buckets; recent ones count more."""
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * (len(_BUCKETS) + 1)
+        self._sums = [0.0] * (len(_BUCKETS) + 1)
+        self._total = 0
+
+    def add(self, length: int) -> None:
+        bucket = bisect_right(_BUCKETS, length)
+        self._counts[bucket] += 1.0
+        self._sums[bucket] += length
+        self._total += 1
+        if self._total % HALVED_AT == 0:
+            self._counts = [value / 2 for value in self._counts]
+            self._sums = [value / 2 for value in self._sums]
+
+    def rest(self, made: int, max_tokens: int) -> float:
+        """Mean of what lies beyond `made`, less that, at least 1; for long tails it grows with `made`."""
+        above = bisect_right(_BUCKETS, made) + 1 if made else 0
+        seen = sum(self._counts[above:])
+        if seen < 1.0:
+            # Nothing as long as this has ended yet: a tail doubles; a first request may use all it may.
+            guess = float(made) if self._total else max_tokens / 2
+        else:
+            guess = sum(self._sums[above:]) / seen - made
+        return max(1.0, min(guess, float(max_tokens - made)))
 
 
 @dataclass(slots=True)
-class Seen:
+class _Seen:
     """Of some requests."""
 
     submitted: int = 0
@@ -35,26 +71,37 @@ class Seen:
     ended: float = 0.0
 
 
-class Siblings:
+@dataclass(slots=True)
+class _Run:
+    seen: _Seen = field(default_factory=_Seen)
+    lengths: Distribution = field(default_factory=Distribution)
+
+
+class Lengths:
     """What the requests of each run, and of each group in it, have taken so far."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, Seen] = {}
-        self._groups: dict[tuple[str, str], Seen] = {}
+        self._runs: dict[str, _Run] = {}
+        self._groups: dict[tuple[str, str], _Seen] = {}
 
     def submitted(self, run: str, group: str | None) -> None:
-        self._runs.setdefault(run, Seen()).submitted += 1
+        self._runs[run] = self._runs.pop(run) if run in self._runs else _Run()  # moves to the end
+        if len(self._runs) > MAX_RUNS:
+            del self._runs[next(iter(self._runs))]
         if group is None:
             return
         if (run, group) not in self._groups and len(self._groups) >= MAX_GROUPS:
             del self._groups[next(iter(self._groups))]
-        self._groups.setdefault((run, group), Seen()).submitted += 1
+        self._groups.setdefault((run, group), _Seen()).submitted += 1
 
     def made(self, run: str, group: str | None, tokens: int) -> None:
         for seen in self._of(run, group):
             seen.tokens += tokens
 
-    def ended(self, run: str, group: str | None) -> None:
+    def ended(self, run: str, group: str | None, length: int) -> None:
+        """One is complete, with so many tokens in all."""
+        if of_run := self._runs.get(run):
+            of_run.lengths.add(length)
         for seen in self._of(run, group):
             seen.ended += 1
             if seen.ended >= HALVED_AT:
@@ -63,14 +110,21 @@ class Siblings:
     def mean(self, run: str, group: str | None) -> float | None:
         """Length of a response of the group; None where it has no siblings, or little is known of the run."""
         of_run, of_group = self._runs.get(run), self._groups.get((run, group or ""))
-        if of_run is None or of_group is None or of_run.ended < FEW or of_group.submitted < 2:
+        if of_run is None or of_group is None or of_run.seen.ended < FEW or of_group.submitted < 2:
             return None
-        usual = RUN_WEIGHT * of_run.tokens / of_run.ended
+        usual = RUN_WEIGHT * of_run.seen.tokens / of_run.seen.ended
         return (of_group.tokens + usual) / (of_group.ended + RUN_WEIGHT)
 
-    def _of(self, run: str, group: str | None) -> list[Seen]:
-        found = (self._runs.get(run), self._groups.get((run, group)) if group is not None else None)
-        return [seen for seen in found if seen is not None]
+    def rest(self, run: str, made: int, max_tokens: int) -> float:
+        """Tokens that a response of `made` so far needs still, by what others of its run took; at least 1."""
+        of_run = self._runs.get(run) or _Run()
+        return of_run.lengths.rest(made, max_tokens)
+
+    def _of(self, run: str, group: str | None) -> Iterator[_Seen]:
+        if of_run := self._runs.get(run):
+            yield of_run.seen
+        if group is not None and (of_group := self._groups.get((run, group))):
+            yield of_group
 
 
 def rest_of(told: float, made: int) -> float:

@@ -1,7 +1,6 @@
 """The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
 
 from rl_agent.pool import drains, events, poison
-from rl_agent.pool.balance import LengthEstimate
 from rl_agent.pool.continuation import find_stop, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Probe
 from rl_agent.pool.records import Engine, EngineState, Made, Request, RequestState, Span
@@ -15,11 +14,11 @@ def submitted(state: PoolState, event: events.Submitted, now: float, out: list[C
     request = Request(order=order, number=next(state.numbers), submitted_at=now)
     state.requests[order.request_id] = request
     state.account.submitted += 1
-    state.siblings.submitted(order.run, order.group)
+    state.lengths.submitted(order.run, order.group)
     set_timer(state, order.deadline, "deadline", order.request_id)
     if event.made is not None and event.made.token_ids:
         _take_up(request, event.made)
-        state.siblings.made(order.run, order.group, len(event.made.token_ids))
+        state.lengths.made(order.run, order.group, len(event.made.token_ids))
         if ended := finish_of_tokens(request):
             end(state, request, RequestState.COMPLETED, now, out, finish=ended)
             return
@@ -59,7 +58,7 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     engine.tokens_since_measure += len(event.token_ids)
     engine.useful_tokens += len(event.token_ids)
     state.account.tokens += len(event.token_ids)
-    state.siblings.made(request.order.run, request.order.group, len(event.token_ids))
+    state.lengths.made(request.order.run, request.order.group, len(event.token_ids))
     engine.work = max(0.0, engine.work - len(event.token_ids))
     poison.progressed(request, engine, state.rules)
     if event.text and (stop := find_stop(request, event.text)) is not None:
@@ -118,9 +117,7 @@ def _complete(
     state: PoolState, request: Request, reason: str, stop: int | str | None, now: float, out: list[Command]
 ) -> None:
     release(state, request, now)
-    lengths = state.lengths.setdefault(request.order.run, LengthEstimate())
-    lengths.add(len(request.token_ids))
-    state.siblings.ended(request.order.run, request.order.group)
+    state.lengths.ended(request.order.run, request.order.group, len(request.token_ids))
     request.stop_reason = stop
     end(state, request, RequestState.COMPLETED, now, out, finish=reason)
 

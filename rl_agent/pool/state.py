@@ -4,15 +4,15 @@
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import count
 
 from rl_agent.pool import poison
-from rl_agent.pool.balance import LengthEstimate, Placement
+from rl_agent.pool.balance import Placement
 from rl_agent.pool.continuation import can_continue, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Ended, EngineChanged
-from rl_agent.pool.lengths import Siblings
+from rl_agent.pool.lengths import Lengths
 from rl_agent.pool.records import Account, Engine, EngineState, PoolRules, Request, RequestState, Weights
 
 FLAP_WINDOW_S = 300.0
@@ -35,12 +35,11 @@ class PoolState:
         """What was published since, if anything."""
         self.account = Account()
         self.placement = Placement(rules, self.engines)
-        self.lengths: dict[str, LengthEstimate] = {}
-        self.siblings = Siblings()
+        self.lengths = Lengths()
         self.queues: dict[str, list[tuple[int, str]]] = {}
-        """Waiting requests of each run, oldest submission first; stale entries are skipped."""
-        self.at_engines: dict[str, int] = {}
-        """Requests of each run that are at an engine: the run with the fewest goes next."""
+        """Waiting requests of each run that has any, oldest submission first; stale entries are skipped."""
+        self.at_engines: Counter[str] = Counter()
+        """Requests of each run that are at an engine, if any: the run with the fewest goes next."""
         self.affinity: dict[tuple[str, str], str] = {}
         self.deaths_of_name: dict[str, list[float]] = {}
         self.held: dict[int, list[tuple[int, str]]] = {}
@@ -147,6 +146,8 @@ def release(state: PoolState, request: Request, now: float) -> Engine:
     engine = state.engines[request.engine_id or ""]
     del engine.running[request.request_id]
     state.at_engines[request.order.run] -= 1
+    if not state.at_engines[request.order.run]:
+        del state.at_engines[request.order.run]
     sampled = len(request.token_ids) - request.attempt_start
     engine.work = max(0.0, engine.work - max(0.0, request.expected - sampled)) if engine.running else 0.0
     if engine.suspect == request.request_id:

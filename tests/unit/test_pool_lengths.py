@@ -8,7 +8,7 @@ import pytest
 
 from rl_agent.pool import lengths as pool_lengths
 from rl_agent.pool.dispatch import expected_rest
-from rl_agent.pool.lengths import SPREAD, Siblings, rest_of
+from rl_agent.pool.lengths import SPREAD, Lengths, rest_of
 from tests.pool_world import World
 
 
@@ -35,55 +35,55 @@ def test_it_is_the_mean_of_what_lies_beyond(made):
     assert rest_of(mean, made) == pytest.approx(statistics.mean(beyond), rel=0.05)
 
 
-def siblings_with(*lengths: int, running: int = 0, earlier: int = 200) -> Siblings:
+def run_with(*ended: int, running: int = 0, earlier: int = 200) -> Lengths:
     """A group of which some have ended and others go on, in a run where 20 others took `earlier` tokens."""
-    siblings = Siblings()
+    lengths = Lengths()
     for number in range(20):
-        siblings.submitted("run", f"before-{number}")
-        siblings.made("run", f"before-{number}", earlier)
-        siblings.ended("run", f"before-{number}")
-    for length in lengths:
-        siblings.submitted("run", "group")
-        siblings.made("run", "group", length)
-        siblings.ended("run", "group")
+        lengths.submitted("run", f"before-{number}")
+        lengths.made("run", f"before-{number}", earlier)
+        lengths.ended("run", f"before-{number}", earlier)
+    for length in ended:
+        lengths.submitted("run", "group")
+        lengths.made("run", "group", length)
+        lengths.ended("run", "group", length)
     for _ in range(4):
-        siblings.submitted("run", "group")
-        siblings.made("run", "group", running)
-    return siblings
+        lengths.submitted("run", "group")
+        lengths.made("run", "group", running)
+    return lengths
 
 
 def test_a_group_is_taken_for_what_its_siblings_took_the_more_the_more_have_ended():
-    means = [siblings_with(*[800] * ended).mean("run", "group") for ended in (0, 1, 4, 16)]
+    means = [run_with(*[800] * ended).mean("run", "group") for ended in (0, 1, 4, 16)]
     assert means == sorted(means)
     assert means[0] == pytest.approx(200, rel=0.1) and 650 < means[-1] < 800
 
 
 def test_what_its_siblings_have_made_already_counts_before_any_has_ended():
-    assert siblings_with(running=600).mean("run", "group") > 2 * siblings_with(running=0).mean("run", "group")
+    assert run_with(running=600).mean("run", "group") > 2 * run_with(running=0).mean("run", "group")
 
 
 def test_short_ones_that_end_first_do_not_make_the_others_short():
     """Half of them have ended; the mean of those is far below that of all."""
     random_ = random.Random(1)
-    lengths = sorted(round(400 * random_.lognormvariate(0, 0.8)) for _ in range(2000))
-    half, siblings = lengths[1000], Siblings()
-    for length in lengths:
-        siblings.submitted("run", "group")
-        siblings.made("run", "group", min(length, half))
+    all_ = sorted(round(400 * random_.lognormvariate(0, 0.8)) for _ in range(2000))
+    half, lengths = all_[1000], Lengths()
+    for length in all_:
+        lengths.submitted("run", "group")
+        lengths.made("run", "group", min(length, half))
         if length <= half:
-            siblings.ended("run", "group")
-    assert siblings.mean("run", "group") > 0.9 * statistics.mean(lengths)
+            lengths.ended("run", "group", length)
+    assert lengths.mean("run", "group") > 0.9 * statistics.mean(all_)
 
 
 def test_nothing_is_said_of_one_alone_nor_while_little_has_ended():
-    siblings = siblings_with()
-    siblings.submitted("run", "alone")
-    assert siblings.mean("run", "alone") is None and siblings.mean("run", None) is None
-    assert siblings.mean("other", "group") is None
+    lengths = run_with()
+    lengths.submitted("run", "alone")
+    assert lengths.mean("run", "alone") is None and lengths.mean("run", None) is None
+    assert lengths.mean("other", "group") is None
     for _ in range(2):
-        siblings.submitted("new", "group")
-        siblings.ended("new", "group")
-    assert siblings.mean("new", "group") is None
+        lengths.submitted("new", "group")
+        lengths.ended("new", "group", 1)
+    assert lengths.mean("new", "group") is None
 
 
 def test_a_request_of_which_nothing_is_told_is_expected_to_be_like_its_siblings():
@@ -101,7 +101,29 @@ def test_a_request_of_which_nothing_is_told_is_expected_to_be_like_its_siblings(
 
 def test_groups_are_forgotten_oldest_first(monkeypatch):
     monkeypatch.setattr(pool_lengths, "MAX_GROUPS", 2)
-    siblings = siblings_with()
+    lengths = run_with()
     for group in ("a", "a", "b", "b", "c", "c"):
-        siblings.submitted("run", group)
-    assert [siblings.mean("run", group) is None for group in "abc"] == [True, False, False]
+        lengths.submitted("run", group)
+    assert [lengths.mean("run", group) is None for group in "abc"] == [True, False, False]
+
+
+def test_the_run_that_submitted_longest_ago_is_forgotten(monkeypatch):
+    monkeypatch.setattr(pool_lengths, "MAX_RUNS", 3)
+    lengths = run_with()
+    untaught = lengths.rest("never seen", 0, 4096)
+    for number in range(5):
+        lengths.submitted("run", "group")  # this one goes on
+        lengths.submitted(f"other-{number}", None)
+        lengths.ended(f"other-{number}", None, 10)
+    assert lengths.mean("run", "group") is not None
+    known = [lengths.rest(f"other-{number}", 0, 4096) != untaught for number in range(5)]
+    assert known == [False, False, False, True, True]
+
+
+def test_a_response_of_a_run_that_was_forgotten_ends_like_any_other(monkeypatch):
+    monkeypatch.setattr(pool_lengths, "MAX_RUNS", 1)
+    lengths = run_with()
+    lengths.submitted("other", None)
+    lengths.made("run", "group", 5)
+    lengths.ended("run", "group", 5)
+    assert lengths.mean("run", "group") is None

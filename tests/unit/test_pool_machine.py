@@ -313,6 +313,18 @@ def test_runs_share_the_places_evenly_whoever_came_first():
     assert world.state.at_engines == {"first": 5, "second": 5}
 
 
+def test_runs_that_are_over_leave_nothing_behind():
+    """A manager may serve runs for months."""
+    world = World()
+    world.join("a", capacity=4)
+    world.run(1.0)
+    for number in range(8):
+        world.submit(f"r{number}", 5, run=f"run-{number}")
+    world.run_until_all_ended(limit_s=1000)
+    world.assert_all_right()
+    assert not world.state.queues and not world.state.at_engines
+
+
 def test_siblings_stay_together_while_that_costs_nothing():
     world = World(rules=replace(RULES, rebalance_gain_s=0.0))
     engines = [world.join(name) for name in "abcd"]
