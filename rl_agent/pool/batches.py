@@ -64,15 +64,16 @@ class Batches:
         """Take up the journal: what waited or ran is submitted again. Raises StoreError."""
         if self._path is None:
             return
+        epoch = self._epoch()
         for number, record in enumerate(read_journal(self._path), start=1):
             try:
                 if record["kind"] in _WANTED:
                     self.pool.tell(_wanted_event(_WANTED[record["kind"]].model_validate(record["asked"])))
                 else:
-                    apply_record(self.runs, record)
+                    apply_record(self.runs, record, epoch)
             except (KeyError, ValueError, TypeError) as error:
                 raise StoreError(f"{self._path}: record {number} cannot be applied: {error!r}") from error
-        rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs)])
+        rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs, epoch)])
         for run in self.runs.values():
             for submission in sorted(run.open.values(), key=_longest_first):
                 self._hand_over(run.name, submission, run.made.get(submission.item.id))
@@ -94,11 +95,12 @@ class Batches:
         new = {item.id: item for item in batch.requests if item.id not in run.ids}
         if self.pool.open_requests() + len(new) > self._config.max_open_requests:
             raise TooMany
-        deadline = time.time() + (batch.deadline_s or self._config.request_timeout_s)
+        deadline = self.pool.clock() + (batch.deadline_s or self._config.request_timeout_s)
         submissions = [Submission(item, batch.holds_groups, deadline) for item in new.values()]
         for submission in submissions:
             run.submit(submission)  # before the first await, or a second call could accept them again
-        await self._commit(submitted_record(name, submission) for submission in submissions)
+        epoch = self._epoch()
+        await self._commit(submitted_record(name, submission, epoch) for submission in submissions)
         for submission in sorted(submissions, key=_longest_first):
             if submission.item.id in run.open:
                 self._hand_over(name, submission)
@@ -129,7 +131,6 @@ class Batches:
 
     def _hand_over(self, name: str, submission: Submission, made: Made | None = None) -> None:
         item = submission.item
-        left_s = max(0.0, submission.deadline - time.time())
         pool_id = self._pool_id(name, item.id)
         if made is not None:
             self._saved[pool_id] = (len(made.token_ids), len(made.text))
@@ -140,7 +141,7 @@ class Batches:
                 prompt_token_ids=item.prompt_token_ids,
                 max_tokens=item.max_tokens,
                 params=item.sampling,
-                deadline=self.pool.clock() + left_s,
+                deadline=submission.deadline,
                 group=item.group,
                 min_weight_version=item.min_weight_version,
                 expected_tokens=item.expected_tokens,
@@ -198,7 +199,11 @@ class Batches:
         runs = copy_of(self.runs)
         for run, request_id, request in self._open():
             runs[run.name].made[request_id] = made_of(request)
-        return chain(_wanted_records(self.pool.state), records_of(runs))
+        return chain(_wanted_records(self.pool.state), records_of(runs, self._epoch()))
+
+    def _epoch(self) -> float:
+        """When the epoch began, by the pool's clock and the wall clock as it stands now."""
+        return self.pool.clock() - time.time()
 
     async def _commit(self, records: Iterable[dict[str, Any]]) -> None:
         if self._journal is not None:

@@ -21,7 +21,7 @@ from rl_agent.pool.wire import BatchItem, Sample, SpanRecord
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as it was submitted; `deadline` in seconds since the epoch, so that it outlives a process."""
+    """A request as it was submitted; `deadline` by the pool's own clock, which nobody sets."""
 
     item: BatchItem
     holds_group: bool
@@ -86,8 +86,8 @@ class Run:
         return not self.open
 
 
-def apply_record(runs: dict[str, Run], record: dict[str, Any]) -> None:
-    """One journal record."""
+def apply_record(runs: dict[str, Run], record: dict[str, Any], epoch: float) -> None:
+    """One journal record; `epoch` is when the epoch began, by the pool's clock."""
     name = record["run"]
     if record["kind"] == "dropped":
         runs.pop(name, None)
@@ -97,7 +97,7 @@ def apply_record(runs: dict[str, Run], record: dict[str, Any]) -> None:
         case "submitted":
             item = BatchItem.model_validate(record["request"])
             if item.id not in run.open:
-                run.submit(Submission(item, record["holds_group"], record["deadline"]))
+                run.submit(Submission(item, record["holds_group"], record["deadline"] + epoch))
         case "progress":
             if record["id"] in run.open:
                 run.made[record["id"]] = _grown(run.made.get(record["id"]), record)
@@ -112,13 +112,14 @@ def apply_record(runs: dict[str, Run], record: dict[str, Any]) -> None:
             run.samples.append(Sample.model_validate(record["sample"]))
 
 
-def submitted_record(run: str, submission: Submission) -> dict[str, Any]:
+def submitted_record(run: str, submission: Submission, epoch: float) -> dict[str, Any]:
+    """Its deadline in seconds since the epoch, by the wall clock of now: that outlives a process."""
     return {
         "kind": "submitted",
         "run": run,
         "request": submission.item.model_dump(),
         "holds_group": submission.holds_group,
-        "deadline": submission.deadline,
+        "deadline": submission.deadline - epoch,
     }
 
 
@@ -182,7 +183,7 @@ def copy_of(runs: dict[str, Run]) -> dict[str, Run]:
     }
 
 
-def records_of(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
+def records_of(runs: dict[str, Run], epoch: float) -> Iterator[dict[str, Any]]:
     """The shortest journal that leads to these runs."""
     for run in runs.values():
         yield {
@@ -197,9 +198,9 @@ def records_of(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
         held = [(group, sample) for group, found in run.held.items() for sample in found.values()]
         for group, sample in held:
             item = BatchItem(id=sample.id, prompt_token_ids=(0,), max_tokens=1, group=group)
-            yield submitted_record(run.name, Submission(item, True, 0.0))
+            yield submitted_record(run.name, Submission(item, True, epoch), epoch)
         for submission in run.open.values():
-            yield submitted_record(run.name, submission)
+            yield submitted_record(run.name, submission, epoch)
         for request_id, made in run.made.items():
             yield progress_record(run.name, request_id, made)
         for _, sample in held:
