@@ -169,6 +169,8 @@ class SimulatedEngine:
     is_alive: bool = True
     is_stopped: bool = False
     is_stepping: bool = False
+    is_deaf: bool = False
+    """It samples, and does not answer when it is asked how it is."""
     beats: bool = True
     attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
     sampled: int = 0
@@ -240,8 +242,9 @@ class SimulatedEngine:
     def beat(self) -> None:
         if not self.is_alive:
             return
-        if not self.is_stopped and self.beats:
-            self.world.tell(events.Beat(self.engine_id))
+        if self.beats:
+            problem = "no answer to /health" if self.is_stopped or self.is_deaf else ""
+            self.world.tell(events.Beat(self.engine_id, problem=problem))
         self.world.at(self.world.now + 1.0, self.beat)
 
     def load_wanted(self) -> None:
@@ -254,10 +257,11 @@ class SimulatedEngine:
         self.world.tell(events.Beat(self.engine_id, weights=weights))
 
     def answer_probe(self) -> None:
-        if self.is_alive and not self.is_stopped:
+        if self.is_alive and not self.is_stopped and not self.is_deaf:
             self.world.tell(events.Probed(self.engine_id, self.model, 0))
-        elif not self.is_alive:
-            self.world.tell(events.ProbeFailed(self.engine_id, "connection refused"))
+        else:
+            problem = "no answer to /health" if self.is_alive else "connection refused"
+            self.world.tell(events.ProbeFailed(self.engine_id, problem))
 
     def die(self, *, silently: bool = False) -> None:
         """Without `silently` the connections break at once; else only the lease tells."""

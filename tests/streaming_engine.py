@@ -35,7 +35,8 @@ class StreamingEngine(SimulatedEngine):
     """`fault_share` of the chunks go wrong, drawn from `seed`.
 
     `chunk` tokens are sent every `interval_s`; with `does_as_asked`, as many as a request's `stream_interval`
-    says, in as much more time. Over a slow link, `piece_bytes` of an event arrive at a time.
+    says, in as much more time. Over a slow link, `piece_bytes` of an event arrive at a time, `piece_s` apart.
+    One that `is_deaf_at_work` does not say how it is while it streams.
     """
 
     def __init__(
@@ -48,10 +49,14 @@ class StreamingEngine(SimulatedEngine):
         seed: int = 0,
         does_as_asked: bool = False,
         piece_bytes: int | None = None,
+        piece_s: float = 0.0,
+        is_deaf_at_work: bool = False,
     ) -> None:
         super().__init__(behaviour)
         self.does_as_asked = does_as_asked
         self.piece_bytes = piece_bytes
+        self.piece_s = piece_s
+        self.is_deaf_at_work = is_deaf_at_work
         self.interval_s = interval_s
         self.chunk = chunk
         self.fault_share = fault_share
@@ -65,10 +70,14 @@ class StreamingEngine(SimulatedEngine):
         self.poison_seed: int | None = None
         self.faults: Counter[str] = Counter()
         self._resumed = asyncio.Event()
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self.is_stopped:  # as after SIGSTOP: connections stay open, nothing is answered
             await self._resumed.wait()
+        if self.is_deaf_at_work and request.path in ("/health", "/metrics"):
+            await self._at_rest.wait()
         if request.path in ("/sleep", "/wake_up"):
             self.is_asleep = request.path == "/sleep"
             print("slept" if self.is_asleep else "woke", flush=True)
@@ -94,6 +103,7 @@ class StreamingEngine(SimulatedEngine):
         if fault in ("500", "429"):
             return web.json_response({"error": {"message": "simulated"}}, status=int(fault))
         self.running += 1
+        self._at_rest.clear()
         try:
             size = asked.get("stream_interval", 1) if self.does_as_asked else self.chunk
             rest = whole[made:][: asked["max_tokens"]]
@@ -102,6 +112,8 @@ class StreamingEngine(SimulatedEngine):
             return await self._stream(request, rest, whole, size)
         finally:
             self.running -= 1
+            if not self.running:
+                self._at_rest.set()
 
     async def _stream(
         self, request: web.BaseRequest, rest: list[int], whole: list[int], size: int
@@ -166,7 +178,7 @@ class StreamingEngine(SimulatedEngine):
             for start in range(0, len(event), size):
                 await response.write(event[start : start + size])
                 if self.piece_bytes:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(self.piece_s)
 
 
 def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
@@ -240,6 +252,7 @@ def main() -> int:
     parser.add_argument("--root", default="simulated", help="what /v1/models says was loaded")
     parser.add_argument("--chunk", type=int, default=1, help="tokens of a chunk")
     parser.add_argument("--as-asked", action="store_true", help="send as many as stream_interval says")
+    parser.add_argument("--deaf-at-work", action="store_true", help="no word to /health while it streams")
     options = parser.parse_args()
 
     async def run() -> None:
@@ -248,6 +261,7 @@ def main() -> int:
             interval_s=options.interval,
             chunk=options.chunk,
             does_as_asked=options.as_asked,
+            is_deaf_at_work=options.deaf_at_work,
         )
         await serve(engine, options.port)
 

@@ -149,13 +149,14 @@ class PoolApi:
 
     @described(body=BeatRequest, answer=BeatAnswer)
     async def beat(self, request: web.Request) -> web.Response:
-        """The engine itself answered just now: renews its lease."""
+        """The engine itself answered just now: renews its lease. With a problem it did not."""
         asked = await read(request, BeatRequest)
         engine = self._engine(request)
         load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
-        self._pool.tell(events.Beat(engine, load, self._weights_report(asked.weights, request.remote)))
+        weights = self._weights_report(asked.weights, request.remote)
+        self._pool.tell(events.Beat(engine, load, weights, asked.problem))
         state = self._pool.state
-        found = state.engines[engine]
+        found = state.engines[self._engine(request)]  # its lease may have been over
         answer = BeatAnswer(
             state=found.state.value,
             reason=found.reason,

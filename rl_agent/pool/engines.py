@@ -3,7 +3,7 @@
 from rl_agent.pool import events, poison, versions
 from rl_agent.pool.events import Command, EngineChanged, Probe
 from rl_agent.pool.records import Engine, EngineState
-from rl_agent.pool.state import FLAP_WINDOW_S, PoolState, end_engine, set_timer
+from rl_agent.pool.state import FLAP_WINDOW_S, PoolState, doubt, end_engine, renew_lease, set_timer
 
 LONGEST_FLAP_PAUSE_S = 60.0
 STALE_BEAT_S = 1.0
@@ -38,6 +38,7 @@ def probed(state: PoolState, event: events.Probed, now: float, out: list[Command
     if engine is None:
         return
     engine.model, engine.max_model_len = event.model, event.max_model_len
+    renew_lease(state, engine, now)
     _trust(state, engine)
     if not state.model:
         state.model = event.model
@@ -57,14 +58,31 @@ def beat(state: PoolState, event: events.Beat, now: float, out: list[Command]) -
     engine = state.engines.get(event.engine_id)
     if engine is None:
         return
-    engine.lease_until = now + state.rules.lease_s
     engine.load = event.load or engine.load
     if event.weights is not None:
         versions.reported(state, engine, event.weights, now, out)
+    if event.problem:
+        _unwell(state, engine, event.problem, now, out)
+        return
+    renew_lease(state, engine, now)
     # A beat just after a break may have set out before it.
     if engine.is_doubted and now - engine.doubted_at >= STALE_BEAT_S:
         _trust(state, engine)
         state.placement.changed(engine, now)
+
+
+def _unwell(state: PoolState, engine: Engine, problem: str, now: float, out: list[Command]) -> None:
+    """A word against whatever the engine sends: that goes on, nothing new is sent there, and it is asked."""
+    if engine.state is EngineState.READY:
+        if not engine.is_doubted:
+            out.append(Probe(engine.engine_id))
+        doubt(state, engine, problem, now)
+
+
+def heard(state: PoolState, event: events.Heard, now: float, out: list[Command]) -> None:
+    engine = state.engines.get(event.engine_id)
+    if engine is not None:
+        renew_lease(state, engine, now)
 
 
 def _trust(state: PoolState, engine: Engine) -> None:

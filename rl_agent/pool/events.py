@@ -37,11 +37,22 @@ class ProbeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life of the engine itself, not only of the machine it runs on: renews the lease."""
+    """What a worker says of its engine, which answered it just now: renews the lease.
+
+    With a problem it did not, or is not well: that renews nothing, and nothing new is sent there.
+    """
 
     engine_id: str
     load: Load | None = None
     weights: WeightsReport | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Bytes of a response came from the engine, whether they are tokens yet or not: renews the lease."""
+
+    engine_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +151,7 @@ Event = (
     | Probed
     | ProbeFailed
     | Beat
+    | Heard
     | DrainAsked
     | EngineEnded
     | ModelWanted

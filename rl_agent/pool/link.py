@@ -7,7 +7,7 @@ makes every engine abort the request. Nothing here waits for a stalled stream: t
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from rl_agent.pool.sse import EventReader
 
 CONNECT_TIMEOUT_S = 3.0
 CONTROL_TIMEOUT_S = 5.0
+LOAD_TIMEOUT_S = 1.0
 LAST_WORDS_S = 1.0
 """An engine may take to end a stream in which a response has ended."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -95,11 +96,27 @@ class HttpTransport:
             raise StreamError(f"{type(error).__name__}: {error}") from error
 
 
+class _Overheard:
+    """An answer of whose bytes somebody is told as they come."""
+
+    def __init__(self, answer: Answer, on_bytes: Callable[[], None]) -> None:
+        self._answer = answer
+        self._on_bytes = on_bytes
+        self.status = answer.status
+
+    async def read(self) -> bytes:
+        if part := await self._answer.read():
+            self._on_bytes()
+        return part
+
+
 class EngineLink:
     """Questions to one engine. `probe` must have succeeded before `generate`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.on_bytes: Callable[[], None] = lambda: None
+        """Told whenever bytes of a response have come, its status included."""
         self.info: EngineInfo | None = None
         self._adapter: Adapter | None = None
 
@@ -127,13 +144,17 @@ class EngineLink:
             raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
         return adapter
 
-    async def health(self) -> None:
-        """Raises StreamError unless the engine says it is well."""
-        await self.get("/health")
+    async def look(self, timeout_s: float) -> Load | None:
+        """Its load, if it reports that soon. Raises StreamError unless it says in time that it is well."""
+        self._expect("/health", *await self._answer("GET", "/health", timeout_s=timeout_s))
+        try:
+            return await self.load(min(timeout_s, LOAD_TIMEOUT_S))
+        except StreamError:
+            return None
 
-    async def load(self) -> Load | None:
+    async def load(self, timeout_s: float = CONTROL_TIMEOUT_S) -> Load | None:
         """None if the engine does not report it."""
-        status, payload = await self._answer("GET", "/metrics")
+        status, payload = await self._answer("GET", "/metrics", timeout_s=timeout_s)
         return read_load(payload.decode("utf-8", "replace")) if status == 200 else None
 
     async def generate(
@@ -157,9 +178,11 @@ class EngineLink:
         interval = 1 if token_by_token else stream_interval
         body = adapter.body(Asked(self.info.served_name, prompt, max_tokens, params, request_id, interval))
         reader = adapter.reader(token_by_token=token_by_token)
-        async with self._transport.open("POST", adapter.path, body) as answer:
-            if answer.status != 200:
-                await _raise_status(answer)
+        async with self._transport.open("POST", adapter.path, body) as plain_answer:
+            if plain_answer.status != 200:
+                await _raise_status(plain_answer)
+            self.on_bytes()
+            answer = _Overheard(plain_answer, self.on_bytes)
             events = EventReader() if interval is not None else None
             while part := await (_read_all(answer) if events is None else answer.read()):
                 for payload in [part] if events is None else _payloads(events, part):
@@ -178,12 +201,14 @@ class EngineLink:
         """Status and payload of a short request. Raises StreamError if there is no answer."""
         return await self._answer("POST", path, body)
 
-    async def _answer(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    async def _answer(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> tuple[int, bytes]:
         try:
-            async with asyncio.timeout(CONTROL_TIMEOUT_S), self._transport.open(method, path, body) as answer:
+            async with asyncio.timeout(timeout_s), self._transport.open(method, path, body) as answer:
                 return answer.status, await _read_all(answer)
         except TimeoutError:
-            raise StreamError(f"no answer to {path} within {CONTROL_TIMEOUT_S:g} s") from None
+            raise StreamError(f"no answer to {path} within {timeout_s:g} s") from None
 
     @staticmethod
     def _expect(path: str, status: int, payload: bytes) -> bytes:

@@ -44,6 +44,7 @@ _HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = 
     events.Probed: engines.probed,
     events.ProbeFailed: engines.probe_failed,
     events.Beat: engines.beat,
+    events.Heard: engines.heard,
     events.DrainAsked: drains.drain_asked,
     events.EngineEnded: engines.engine_ended,
     events.ModelWanted: versions.model_wanted,

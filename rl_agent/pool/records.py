@@ -122,7 +122,7 @@ class Engine:
     """Since when it serves an older version than is wanted, without having come any further."""
     max_model_len: int = 0
     is_doubted: bool = False
-    """A request broke here and no sign of life has come since: nothing new is sent."""
+    """A request broke here, or it was said not to be well; until it answers nothing new is sent."""
     doubted_at: float = 0.0
     broken: dict[str, None] = field(default_factory=dict)
     """Requests that broke here since the last sign of life, having got nowhere."""

@@ -4,7 +4,7 @@ from rl_agent.pool import drains, events, poison
 from rl_agent.pool.continuation import find_stop, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Probe
 from rl_agent.pool.records import Engine, EngineState, Made, Request, RequestState, Span
-from rl_agent.pool.state import PoolState, end, enqueue, fail, move, release, set_timer
+from rl_agent.pool.state import PoolState, doubt, end, enqueue, fail, move, release, renew_lease, set_timer
 
 
 def submitted(state: PoolState, event: events.Submitted, now: float, out: list[Command]) -> None:
@@ -54,7 +54,7 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
         request.texts.append(event.text)
     engine.seconds_since_measure += now - request.last_progress
     request.last_progress = now
-    engine.lease_until = max(engine.lease_until, now + state.rules.lease_s)  # what samples, lives
+    renew_lease(state, engine, now)
     engine.tokens_since_measure += len(event.token_ids)
     engine.useful_tokens += len(event.token_ids)
     state.account.tokens += len(event.token_ids)
@@ -102,15 +102,13 @@ def broke(state: PoolState, request: Request, problem: str, now: float, out: lis
         move(state, request, now, out, is_at_engine=False)
         return
     poison.broke(request, engine, state.rules)
-    engine.is_doubted, engine.doubted_at = True, now
-    engine.reason = problem
+    doubt(state, engine, problem, now)
     out.append(Probe(engine.engine_id))
     if poison.is_hopeless(request, state.rules):
         reason = f"broken off {request.fruitless + 1} times by engines that are well; the last: {problem}"
         fail(state, request, reason, now, out, is_at_engine=False)
     else:
         move(state, request, now, out, is_at_engine=False)
-    state.placement.changed(engine, now)
 
 
 def _complete(

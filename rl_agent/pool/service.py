@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from rl_agent.config import PoolConfig
@@ -27,7 +28,6 @@ from rl_agent.pool.records import (
     Engine,
     EngineOffer,
     EngineState,
-    Load,
     Made,
     Order,
     Request,
@@ -37,6 +37,8 @@ from rl_agent.pool.settings import rules_of
 from rl_agent.pool.state import PoolState
 
 log = logging.getLogger(__name__)
+TELLS_A_LEASE = 20
+"""How often bytes that come all the time are told."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class Reached:
     link: EngineLink
     has_worker: bool
     price_per_hour: float
+    heard_at: float = 0.0
+    """When the machine was last told of bytes from there."""
 
 
 @dataclass(slots=True)
@@ -118,6 +122,7 @@ class Pool:
         weights: WeightsReport = NO_WEIGHTS,
     ) -> None:
         self.links[offer.engine_id] = Reached(link, has_worker, offer.price_per_hour)
+        link.on_bytes = partial(self._heard, offer.engine_id)
         self.tell(events.Registered(offer, weights))
         if not has_worker:
             job = self._keep(offer.engine_id, link)
@@ -251,6 +256,13 @@ class Pool:
                 elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:
                     watch.changed.set()
 
+    def _heard(self, engine_id: str) -> None:
+        """Tokens renew the lease too, but bytes may come long before they are any."""
+        reached, now = self.links.get(engine_id), self.clock()
+        if reached is not None and now - reached.heard_at >= self.config.lease_s / TELLS_A_LEASE:
+            reached.heard_at = now
+            self.tell(events.Heard(engine_id))
+
     async def _probe(self, engine_id: str) -> None:
         reached = self.links.get(engine_id)
         if reached is None:
@@ -265,26 +277,19 @@ class Pool:
     async def _keep(self, engine_id: str, link: EngineLink) -> None:
         """Signs of life of an engine that has no worker: the manager asks for them."""
         while True:
-            load = await self._look(link)
-            if load is not None:
-                self.tell(events.Beat(engine_id, load))
+            self.tell(await self._look(engine_id, link))
             await asyncio.sleep(self.config.heartbeat_s)
 
-    async def _look(self, link: EngineLink) -> Load | None:
+    async def _look(self, engine_id: str, link: EngineLink) -> events.Beat:
         try:
-            async with asyncio.timeout(self.config.lease_s / 2):
-                await link.health()
-        except (StreamError, TimeoutError):
-            return None
-        try:
-            return await link.load() or Load(0, 0)
-        except StreamError:
-            return Load(0, 0)
+            return events.Beat(engine_id, await link.look(self.config.lease_s / 2))
+        except StreamError as error:
+            return events.Beat(engine_id, problem=str(error))
 
     async def _await_return(self, offer: EngineOffer, link: EngineLink) -> None:
         """An engine without a worker that went silent may only have been too busy: take it back if so."""
         deadline = self.clock() + self.config.start_timeout_s
-        while await self._look(link) is None:
+        while (await self._look(offer.engine_id, link)).problem:
             if self.clock() > deadline:
                 return
             await asyncio.sleep(self.config.probe_interval_s)

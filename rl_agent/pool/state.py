@@ -80,6 +80,17 @@ def change_engine(
     state.placement.changed(engine, now)
 
 
+def renew_lease(state: PoolState, engine: Engine, now: float) -> None:
+    """What answers or sends, lives."""
+    engine.lease_until = max(engine.lease_until, now + state.rules.lease_s)
+
+
+def doubt(state: PoolState, engine: Engine, problem: str, now: float) -> None:
+    """Nothing new is sent there until it answers."""
+    engine.is_doubted, engine.doubted_at, engine.reason = True, now, problem
+    state.placement.changed(engine, now)
+
+
 def end_engine(
     state: PoolState, engine: Engine, now: float, out: list[Command], reason: str, *, is_crash: bool
 ) -> None:

@@ -65,10 +65,11 @@ class RegisterAnswer(Message):
 
 
 class BeatRequest(Message):
-    """`POST /engines/{id}/beat`: the engine itself answered just now."""
+    """`POST /engines/{id}/beat`: the engine itself answered just now, or there is a problem."""
 
     load: LoadReport | None = None
     weights: WeightsState | None = None
+    problem: Annotated[str, Field(max_length=500)] = ""
 
 
 class WeightsOffer(Message):

@@ -1,6 +1,6 @@
 """A rollout machine's part: one engine, its place in the pool, its orderly end.
 
-    start engine ─► register ─► beat, as long as the engine itself answers ─► drain ─► leave ─► end engine
+    start engine ─► register ─► beat, and say if the engine does not answer ─► drain ─► leave ─► end engine
          ▲                         │ engine died: say so, start again            ▲ TERM, INT, a notice
          └─────────────────────────┴ pool wants another model: start on it ──────┘
 
@@ -27,7 +27,7 @@ from rl_agent.pool.engine_process import EngineProcess, describe_exit
 from rl_agent.pool.engine_turns import EngineTurns, sleep_until_turn
 from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
-from rl_agent.pool.link import EngineLink, HttpTransport
+from rl_agent.pool.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
 from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
 from rl_agent.pool.worker_calls import ManagerCalls, words_of
@@ -56,6 +56,8 @@ class Worker:
         self._session = session
         self._manager = ManagerCalls(session, settings.manager, settings.read_token)
         self._engine_id: str | None = None
+        self._patience_s = CONTROL_TIMEOUT_S
+        """How long the engine may take to say that it is well: a lease, if that is shorter."""
         self._failures = 0
         self._has_warned = False
         self._model = settings.model
@@ -202,7 +204,7 @@ class Worker:
     async def _stay(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Registered and beating until told to leave. Raises EngineDied, ModelChanged."""
         while not leaving.is_set():
-            answer = await self._register(engine)
+            answer = await self._register(engine) if await self._is_well(link) else None
             if answer is None:
                 await _pause(POLL_S, leaving)
                 self._check_alive(engine)
@@ -244,15 +246,15 @@ class Worker:
             watch_leave.cancel()
 
     async def _beat(self, engine: EngineProcess, link: EngineLink) -> tuple[int, BeatAnswer | None]:
-        """Say that the engine lives, if it answers: status and answer of the manager, 0 if there is none."""
+        """Say how the engine is: status and answer of the manager, 0 if there is none."""
+        load, problem = None, ""
         try:
-            await link.health()
-            load = await link.load()
+            load = await link.look(self._patience_s)
         except StreamError as error:
             log.warning("engine %s does not answer: %s", self._settings.name, error)
-            return 0, None
+            problem = str(error)[:500]
         report = {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use} if load else None
-        body = {"load": report, "weights": self._weights_report()}
+        body = {"load": report, "weights": self._weights_report(), "problem": problem}
         status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
         answer = BeatAnswer.model_validate(payload) if status == 200 else None
         if answer is not None:
@@ -262,6 +264,13 @@ class Worker:
         if status == 404 and self._weights is not None and self._weights.problem:
             raise EngineDied(f"the pool gave it up: {self._weights.problem}")
         return status, answer
+
+    async def _is_well(self, link: EngineLink) -> bool:
+        try:
+            await link.look(self._patience_s)
+        except StreamError:
+            return False
+        return True
 
     def _weights_report(self) -> dict[str, Any]:
         return self._weights.report() if self._weights is not None else {"problem": TAKES_NO_WEIGHTS}
@@ -302,6 +311,7 @@ class Worker:
             return None
         answer = RegisterAnswer.model_validate(payload)
         self._engine_id = answer.engine_id
+        self._patience_s = min(CONTROL_TIMEOUT_S, answer.lease_s)
         log.info("engine %s is registered at %s", settings.name, settings.manager)
         return answer
 

@@ -60,6 +60,20 @@ async def test_a_stopped_engine_is_noticed_within_its_lease():
         assert pool.batches.pool.open_requests() == 1
 
 
+async def test_an_engine_whose_answer_takes_longer_to_arrive_than_its_lease_is_not_given_up():
+    """No token is there before the last byte, and meanwhile it does not say that it is well."""
+    slow = engine(interval_s=0.0, piece_bytes=50, piece_s=0.2, is_deaf_at_work=True)
+    async with manager("lease_s=0.5", "heartbeat_s=0.1", "stall_timeout_s=60") as pool, serving(slow) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        short = item(0, 20) | {"max_tokens": 20}  # so it is asked for whole
+        await pool.call("POST", "/runs/run/requests", {"requests": [short]})
+        [sample] = await pool.samples("run")
+        assert (sample["token_ids"], sample["moves"]) == (expected(20, 0), 0)
+        assert sample["duration_s"] > 3 * 0.5
+        assert slow.wholes == 1 and not pool.state.account.engine_deaths
+
+
 async def test_an_engine_that_was_only_silent_comes_back_by_itself():
     async with manager("lease_s=0.5", "heartbeat_s=0.1") as pool, serving(engine()) as a:
         await pool.join(a.url)

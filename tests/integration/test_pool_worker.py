@@ -150,6 +150,30 @@ async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
         await pool.ready(1)
 
 
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_an_engine_too_busy_to_say_that_it_is_well_keeps_what_it_streams_and_gets_nothing_new(
+    tmp_path, is_direct
+):
+    more = {"is_direct": is_direct, "extra": ("--interval", "0.01", "--deaf-at-work")}
+    words = ("lease_s=0.5", "heartbeat_s=0.1", "probe_interval_s=0.1")
+    async with manager(*words) as pool, worker(pool.url, tmp_path, **more):
+        await pool.ready(1)
+        await pool.submit("first", [250] * 4)
+        [busy] = pool.state.engines.values()
+        await pool.until(lambda: busy.is_doubted)
+        assert busy.reason == "no answer to /health within 0.5 s"
+        await pool.submit("second", [10])
+        await pool.until(lambda: pool.state.account.tokens > 800)
+        [waiting] = [one for one in pool.state.requests.values() if one.order.run == "second"]
+        assert waiting.state == "queued"
+        firsts = await pool.samples("first", at_least=4)
+        [second] = await pool.samples("second")
+    assert all(s["token_ids"] == expected(250, int(s["id"][1:])) and not s["moves"] for s in firsts)
+    assert min(one["duration_s"] for one in firsts) > 4 * 0.5, "it was silent for several leases"
+    assert {span["engine_id"] for span in second["spans"]} == {busy.engine_id}
+    assert pool.state.account.engine_deaths == 0
+
+
 async def test_a_manager_that_forgot_the_engine_gets_it_back(tmp_path):
     async with manager() as pool, worker(pool.url, tmp_path, is_direct=False):
         await pool.ready(1)

@@ -10,6 +10,7 @@ from rl_agent.pool.records import Weights
 from tests.pool_world import RULES, World
 
 FAULTS = ("kill", "kill silently", "stop", "continue", "drain", "crash", "break", "join", "submit", "cancel")
+FAULTS += ("deafen", "hear")
 VERSIONS = ("publish", "load", "load", "load")
 
 
@@ -49,6 +50,8 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
     elif fault == "continue":
         engine.is_stopped = False
         engine._step_later()
+    elif fault in ("deafen", "hear"):
+        engine.is_deaf = fault == "deafen"
     elif fault == "drain":
         world.tell(events.DrainAsked(engine.engine_id, world.now + random_.uniform(0, 20), "notice"))
     elif fault == "crash":
