@@ -143,7 +143,7 @@ async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetc
             await offered(weights, trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
             await until(lambda: weights.report()["is_fetching"])
             await offered(weights, trainer.offer(2))
-            await until(serves(weights, 2))
+            await until(lambda: engine.served)
     assert engine.served == [2]
     assert not any(report["problem"] for report, _ in said)
 
