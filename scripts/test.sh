@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
 # Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|all] [pytest options…]
-#   all (default)  lint, unit, shell, integration with a real vLLM on the CPU, chaos
+#   all (default)  lint, unit on all cores, then shell, integration with a real vLLM on the CPU, chaos
 #   unit           under 60 s, on all cores
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
@@ -21,6 +21,16 @@ lint() {
   .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh scripts/slurm/* scripts/examples/*.sh .ci/run
 }
 
+# What starts engines has the machine to itself. Options may choose tests of either kind: then all run together.
+# Usage: run_all [pytest options…]
+run_all() {
+  local status=0
+  (($# == 0)) || exec .venv/bin/python -m pytest "$@"
+  .venv/bin/python -m pytest tests/unit -n logical --maxprocesses 8 || status=$?
+  .venv/bin/python -m pytest --ignore=tests/unit || status=$?
+  return "$status"
+}
+
 main() {
   local what=all extra
   case ${1:-} in
@@ -38,7 +48,7 @@ main() {
     lint) ;;
     extended) exec .venv/bin/python -m pytest -m "extended or hypothesis" --hypothesis-profile=thorough "$@" ;;
     unit) exec .venv/bin/python -m pytest tests/unit -n logical --maxprocesses 8 "$@" ;;
-    all) exec .venv/bin/python -m pytest "$@" ;;
+    all) run_all "$@" ;;
     *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
   esac
 }

@@ -91,25 +91,23 @@ def test_three_nodes_collect_each_episode_once_train_together_and_end_well(make_
     assert cluster.living() == []
 
 
-def test_nodes_as_fast_as_their_weights_say_take_their_shares(make_cluster):
+def test_a_worker_may_start_before_its_master_and_nodes_as_fast_as_their_weights_take_their_shares(
+    make_cluster,
+):
     cluster = make_cluster(2, weights=(1, 3))
-    words = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
-    for rank, places in enumerate((2, 6)):
+
+    def start(rank: int, places: int) -> None:
+        words = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
         engine = f"--latency constant:0.8 --max-num-seqs {places}"
         cluster.start(rank, *words, f"env_config.server_size={places}", SIMULATED_ENGINE=engine)
+
+    start(1, places=6)
+    wait_until(cluster, lambda: "waiting for the master (rank 0)" in cluster.output("rank-1"))
+    start(0, places=2)
 
     assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
     assert_whole(cluster, 1)
     assert abs(recorded_by(cluster, 1) - TASKS * 3 / 4) <= 6
-
-
-def test_a_worker_may_start_before_its_master_and_says_that_it_waits(make_cluster):
-    cluster = make_cluster(2)
-    cluster.start(1, *BOTH, "--max-iterations", "1")
-    wait_until(cluster, lambda: "waiting for the master (rank 0)" in cluster.output("rank-1"))
-    cluster.start(0, *BOTH, "--max-iterations", "1")
-
-    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
 
 
 def test_what_a_killed_worker_had_not_recorded_is_run_by_the_others_and_it_is_named(make_cluster):
