@@ -11,6 +11,7 @@ Sender and receiver are processes of their own; versions lie in /dev/shm, four t
     first          the real thing: manifest, pieces, BLAKE3 of every byte, published at the end
     transfer       the same, into the memory of a collected version, as with all but the first few
     mooncake       the same as `transfer`, the bytes by Mooncake's engine over TCP, where it can be imported
+    nccl, gloo     the same, the bytes over pairs, with --pairs nccl (--gpus SENDER,RECEIVER) or --pairs gloo
 
 Claim: at least 80 % of iperf3, or of plain sockets where there is no iperf3. `processor`: time of both
 processes, user and system, which other work on the machine changes less than the rates; all cores divided by
@@ -20,6 +21,7 @@ transfer chooses within a host, in place of the system's.
 
 import argparse
 import json
+import logging
 import mmap
 import multiprocessing
 import os
@@ -37,7 +39,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -49,7 +51,7 @@ from rl_agent.weights.checksums import digest
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.manifest import Manifest
-from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
+from rl_agent.weights.mooncake import RegisteredBlobs, TransferEngine
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
@@ -57,6 +59,7 @@ from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL, SnapshotStore
+from rl_agent.weights.ways import Way, open_way
 
 TOKEN = b"benchmark"
 TENSORS = 64
@@ -104,13 +107,15 @@ class EveryVersion(Shelf):
             yield offer
 
 
-def serve(root: Path, streams: int, pipe: Connection) -> None:
+def serve(root: Path, streams: int, pairs: Literal["nccl", "gloo"] | None, pipe: Connection) -> None:
     server = ServerSettings("127.0.0.1", 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
     engine = transfer_engine()
     memory = RegisteredBlobs(engine) if engine else None
+    pairing = open_way(pairs, "127.0.0.1").pairing if pairs else None
+    maker = pairing.maker if pairing else None
     with (
         SnapshotStore(root, keep_versions=1) as store,
-        WeightServer(EveryVersion(store), TOKEN, server, memory=memory) as running,
+        WeightServer(EveryVersion(store), TOKEN, server, memory=memory, pairs=maker) as running,
     ):
         pipe.send(running.address)
         pipe.recv()
@@ -182,14 +187,16 @@ class Host:
         settings = ReceiveSettings(fetch_settings(streams), threads=2, max_deltas=0)
         self._receiver = Receiver(self.store, Shelf(self.store), settings)
 
-    def transfer(self, address: tuple[str, int], *, by_engine: bool = False) -> float:
-        tcp, engine = TcpSource(*address, TOKEN, 30.0), transfer_engine()
-        source = MooncakeSource(tcp, engine) if by_engine and engine else tcp
+    def transfer(self, address: tuple[str, int], way: Way = Way()) -> float:  # noqa: B008 - is frozen
+        source = way.source(TcpSource(*address, TOKEN, 30.0))
         newest = self.store.newest
         announced = Announcement(newest.weight_version + 1 if newest else 1, self._digest)
         began = time.perf_counter()
         self._receiver.receive(announced, [source], timeout_s=LIMIT_S, stop=threading.Event())
-        return time.perf_counter() - began
+        took_s = time.perf_counter() - began
+        if way.pairing is not None and way.pairing.is_given_up(str(source)):
+            raise SystemExit(f"{source}: the pair failed, and TCP was measured instead; the log says why")
+        return took_s
 
 
 def transfer_plain(
@@ -336,17 +343,23 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--piece-mib", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pairs", choices=("nccl", "gloo"))
+    parser.add_argument("--gpus", default="0,1", help="of the sender and of the receiver, for --pairs nccl")
     args = parser.parse_args()
+    logging.basicConfig()
+    sender_gpu, receiver_gpu = args.gpus.split(",")
     size_bytes, piece_bytes, streams = int(args.gb * 1e9), args.piece_mib * 2**20, args.streams
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         sender_root, receiver_root = Path(folder, "sender"), Path(folder, "receiver")
         announced = publish_random(sender_root, size_bytes, piece_bytes)
         file = sender_root / "version-000001" / f"{FULL}.bin"
         size_bytes = file.stat().st_size
+        os.environ["CUDA_VISIBLE_DEVICES"] = sender_gpu  # seen by the processes that are started now
         with (
-            process(serve, sender_root, streams) as real,
+            process(serve, sender_root, streams, args.pairs) as real,
             process(serve_plain, file, piece_bytes) as plain,
         ):
+            os.environ["CUDA_VISIBLE_DEVICES"] = receiver_gpu
             host = Host(receiver_root, announced.digest, streams)
             for _ in range(WARM_UP):
                 host.transfer(real.address)
@@ -371,8 +384,12 @@ def main() -> None:
                 ),
                 Row("transfer", lambda: host.transfer(real.address), real),
             ]
-            if transfer_engine():
-                rows.append(Row("mooncake", lambda: host.transfer(real.address, by_engine=True), real))
+            engine = transfer_engine()
+            if engine:
+                rows.append(Row("mooncake", lambda: host.transfer(real.address, Way(engine=engine)), real))
+            if args.pairs:
+                pairs = open_way(args.pairs, "127.0.0.1")
+                rows.append(Row(args.pairs, lambda: host.transfer(real.address, pairs), real))
             for _ in range(args.repeats):  # in turn, so that other work on the machine meets all alike
                 for row in rows:
                     row.measure(size_bytes)

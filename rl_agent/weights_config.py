@@ -9,8 +9,8 @@ from rl_agent.sections import Positive, Seconds, Section
 
 Count = Annotated[int, Field(ge=0)]
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
-Transport = Literal["tcp", "mooncake", "mooncake_rdma"]
-"""Our own connections alone, or Mooncake's engine over TCP or RDMA."""
+Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "gloo"]
+"""Our own connections alone, Mooncake's engine over TCP or RDMA, pairs by NCCL, or by gloo without GPUs."""
 GbitPerS = Annotated[float, Field(gt=0)]
 
 

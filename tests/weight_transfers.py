@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_agent.weights.fetch import FetchSettings, Source
+from rl_agent.weights.pairs import PairMaker
 from rl_agent.weights.receive import Announcement, Receiver, ReceiveReport, ReceiveSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
@@ -56,10 +57,11 @@ def host(
     server: ServerSettings = SERVER,
     fetch: FetchSettings = FETCH,
     max_deltas: int = 4,
+    pairs: PairMaker | None = None,
 ) -> Iterator[Host]:
     shelf = Shelf(store)
     receiver = Receiver(store, shelf, ReceiveSettings(fetch, threads=2, max_deltas=max_deltas))
-    with store, WeightServer(shelf, TOKEN, server) as running:
+    with store, WeightServer(shelf, TOKEN, server, pairs=pairs) as running:
         yield Host(store, shelf, running, receiver)
 
 

@@ -39,12 +39,14 @@ def main(argv: list[str]) -> int:
     import aiohttp
 
     from rl_agent.pool import of_run
+    from rl_agent.pool.engine_process import gpu_environment
     from rl_agent.pool.worker import Worker
     from rl_agent.pool.worker_settings import WorkerSettings
     from rl_agent.tls import trusting
 
     plan = None if options.plan is None else read_plan(options.plan)
     settings = _settings(options) if plan is None else _settings_of_run(plan)
+    os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
     assert isinstance(settings, WorkerSettings)
     trusted = trusting(options.tls_ca if plan is None else of_run.tls_ca(plan))
     form = "%(asctime)s %(message)s"

@@ -131,6 +131,11 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
             f"engine.extra_args.{quantized[0]}: vLLM may load weights wrongly into a quantized engine that"
             " runs; leave it out, or use trainer=llamafactory with weights=restart"
         )
+    if config.weights.transport == "nccl" and config.is_pooled and num_gpus == 0:
+        raise ConfigError(
+            "weights.transport=nccl moves weights between GPUs, and none is visible here; use tcp, the"
+            " default (gloo is nccl's way without GPUs, to try it within a host)"
+        )
     if command.rl_phase == "both":
         check_sharing(config, num_gpus)
     if not config.weights.is_inplace or command.rl_phase == "update":

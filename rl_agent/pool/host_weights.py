@@ -24,7 +24,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights.abandoned import STORE_PREFIX, remove_abandoned
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.mooncake import MooncakeSource, RegisteredBlobs, open_engine
+from rl_agent.weights.fetch import Source
 from rl_agent.weights.neighbours import adopt, turn
 from rl_agent.weights.receive import Announcement, Receiver
 from rl_agent.weights.server import WeightServer
@@ -33,6 +33,7 @@ from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_folder import FolderSource, having
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
+from rl_agent.weights.ways import open_way
 from rl_agent.weights_config import WeightsConfig
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class HostWeights:
         self._token = ""
 
     def __enter__(self) -> "HostWeights":
-        self._engine = open_engine(self._settings.transport, self._address)
+        self._way = open_way(self._settings.transport, self._address)
         self._base = base_folder(self._settings)
         self._base.mkdir(parents=True, exist_ok=True)
         remove_abandoned(self._base)
@@ -139,12 +140,12 @@ class HostWeights:
         found = having(trainer_folders(self._base), announced.weight_version, announced.digest)
         return [FolderSource(snapshot.folder.parent) for snapshot in found]
 
-    def _source(self, text: str, offer: WeightsOffer) -> TcpSource | MooncakeSource:
+    def _source(self, text: str, offer: WeightsOffer) -> Source:
         url = URL(text)
         if url.host is None or url.port is None:
             raise WeightsError(f"{text}: is no address of a source")
-        tcp = TcpSource(url.host, url.port, offer.transfer_token.encode(), self._settings.idle_timeout_s)
-        return tcp if self._engine is None else MooncakeSource(tcp, self._engine)
+        idle_s = self._settings.idle_timeout_s
+        return self._way.source(TcpSource(url.host, url.port, offer.transfer_token.encode(), idle_s))
 
     def _serve(self, offer: WeightsOffer) -> None:
         """Listen under the token of the transfers; begin anew if what is here is of another history."""
@@ -162,9 +163,8 @@ class HostWeights:
             self._end_server()
         if self._server is None:
             settings = server_settings(self._settings, self._address, self._settings.peer_port)
-            memory = None if self._engine is None else RegisteredBlobs(self._engine)
             try:
-                server = WeightServer(self._shelf, offer.transfer_token.encode(), settings, memory=memory)
+                server = self._way.server(self._shelf, offer.transfer_token.encode(), settings)
             except OSError as error:
                 raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
             self._server, self._token = server.__enter__(), offer.transfer_token

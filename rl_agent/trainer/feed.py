@@ -28,13 +28,12 @@ from rl_agent.trainer.lora import served_weights
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import StreamSettings
-from rl_agent.weights.mooncake import RegisteredBlobs, open_engine
 from rl_agent.weights.publish import Publisher
-from rl_agent.weights.server import WeightServer
 from rl_agent.weights.settings import publish_settings, server_settings
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import Snapshot, SnapshotStore
+from rl_agent.weights.ways import open_way
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
@@ -111,10 +110,8 @@ class _Outlet:
             settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
         )
         self._publisher = Publisher(self._store, publish_settings(weights, dtype=dtype))
-        engine = open_engine(weights.transport, own)
-        memory = None if engine is None else RegisteredBlobs(engine)
-        self._server = WeightServer(
-            Shelf(self._store), token.encode(), server_settings(weights, own, weights.port), memory=memory
+        self._server = open_way(weights.transport, own).server(
+            Shelf(self._store), token.encode(), server_settings(weights, own, weights.port)
         )
         host, port = self._server.address
         self.announcer = Announcer(

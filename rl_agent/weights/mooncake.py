@@ -21,19 +21,9 @@ from typing import Any, Literal
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.manifest import Manifest
-from rl_agent.weights.pieces import Bits
 from rl_agent.weights.source_tcp import Place, TcpConnection, TcpSource
-from rl_agent.weights_config import Transport
 
 Protocol = Literal["tcp", "rdma"]
-
-
-def open_engine(transport: Transport, host: str) -> "TransferEngine | None":
-    """Raises WeightsError if the engine is wanted and cannot be had."""
-    if transport == "tcp":
-        return None
-    return TransferEngine(host, "rdma" if transport == "mooncake_rdma" else "tcp")
 
 
 class TransferEngine:
@@ -114,38 +104,21 @@ class MooncakeSource:
         return MooncakeConnection(self)
 
 
-class MooncakeConnection:
-    """Raises what `TcpConnection` raises. The engine ends a read by its own deadline alone."""
+class MooncakeConnection(TcpConnection):
+    """The engine ends a read by its own deadline alone."""
 
     def __init__(self, source: MooncakeSource) -> None:
+        super().__init__(source.tcp)
         self._engine = source.engine
-        self._tcp: TcpConnection = source.tcp.connection()
         self._places: dict[tuple[int, str], Place | None] = {}
         self._buffer: bytearray | None = None
         self._address = 0
 
-    def open(self, deadline: Deadline) -> None:
-        self._tcp.open(deadline)
-
-    def interrupt(self) -> None:
-        self._tcp.interrupt()
-
     def close(self) -> None:
-        self._tcp.close()
+        super().close()
         if self._buffer is not None:
             self._engine.unregister(self._address)
             self._buffer = None
-
-    def versions(self, deadline: Deadline) -> dict[int, str]:
-        return self._tcp.versions(deadline)
-
-    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
-        return self._tcp.manifest(weight_version, digest, deadline)
-
-    def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
-    ) -> list[int]:
-        return self._tcp.recommend(weight_version, blob, wanted, limit, wait_s, deadline)
 
     def read_piece(
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
@@ -155,7 +128,7 @@ class MooncakeConnection:
             self._places[key] = self._ask_place(weight_version, blob, deadline)
         place = self._places[key]
         if place is None:
-            self._tcp.read_piece(weight_version, blob, index, start, target, deadline)
+            super().read_piece(weight_version, blob, index, start, target, deadline)
             return
         buffer = self._registered(len(target))
         if not self._engine.read(place, start, self._address, len(target)):
@@ -166,7 +139,7 @@ class MooncakeConnection:
 
     def _ask_place(self, weight_version: int, blob: str, deadline: Deadline) -> Place | None:
         try:
-            return self._tcp.place(weight_version, blob, deadline)
+            return self.place(weight_version, blob, deadline)
         except WeightsError:  # it has no engine, or has not all of the blob yet
             return None
 

@@ -6,6 +6,8 @@
                                                                    -> {"indices": [...]}
     {"op": "piece", "version": 7, "blob": "full", "index": 3}      -> {"size_bytes": n}, then n raw bytes
     {"op": "place", "version": 7, "blob": "full"}                  -> {"session": where, "address": n}
+    {"op": "pair", "kind": "nccl 22809"}                           -> {"invitation": text}, then it joins
+    {"op": "piece", …, "by": "pair"}                               -> {"size_bytes": n}, then n by the pair
     anything that cannot be had                                    -> {"error": why}
 
 A thread a connection; every operation on a socket has a deadline; who takes no bytes is let go.
@@ -13,6 +15,7 @@ A thread a connection; every operation on a socket has a deadline; who takes no 
 
 import json
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Collection
@@ -26,6 +29,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.channel import Channel, accept, shut
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import dump_manifest
+from rl_agent.weights.pairs import JOIN_S, MOVE_S, SENDER, Pair, PairMaker, Until
 from rl_agent.weights.pieces import text_to_bits
 from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import Place
@@ -36,6 +40,8 @@ _ACCEPT_POLL_S = 0.2
 _THROTTLED_BYTES = 2**18
 _MAX_WAIT_S = 5.0
 _MAX_LIMIT = 64
+_MOST_PAIRS = 16
+"""At once: each takes memory of the device, and receivers without one are served over their connections."""
 
 _Rest = Callable[[Channel, Deadline], None]
 
@@ -60,18 +66,36 @@ class Memory(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(slots=True)
+class _Visit:
+    """One receiver's connection."""
+
+    channel: Channel
+    closing: ExitStack
+    is_invited: bool = False
+    pair: Pair | None = None
+
+
 class WeightServer:
     """Use as a context manager: it serves from entry to exit, and has ended all its threads after."""
 
     def __init__(
-        self, shelf: Shelf, token: bytes, settings: ServerSettings, *, memory: "Memory | None" = None
+        self,
+        shelf: Shelf,
+        token: bytes,
+        settings: ServerSettings,
+        *,
+        memory: "Memory | None" = None,
+        pairs: PairMaker | None = None,
     ) -> None:
-        """`memory`: lets a transfer engine read what is complete here."""
+        """`memory`: lets a transfer engine read what is complete here. `pairs`: sends over them if asked."""
         if not token:
             raise WeightsError("a weight server needs a token")
         self._shelf = shelf
         self._token = token
         self._memory = memory
+        self._pairs = pairs
+        self._paired = threading.BoundedSemaphore(_MOST_PAIRS)
         self._settings = settings
         self._throttle = Throttle(settings.bytes_per_s)
         self._stopping = threading.Event()
@@ -89,7 +113,7 @@ class WeightServer:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of pieces that were sent so far."""
+        """Bytes of pieces that were sent so far, over connections and pairs."""
         return self._sent_bytes
 
     def __enter__(self) -> "WeightServer":
@@ -132,31 +156,34 @@ class WeightServer:
             thread.start()
 
     def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        closing = ExitStack()
         try:
-            channel = accept(connection, self._token, self._settings.idle_timeout_s)
+            visit = _Visit(accept(connection, self._token, self._settings.idle_timeout_s), closing)
             while not self._stopping.is_set():
-                self._answer(channel)
+                self._answer(visit)
         except (OSError, WeightsError) as error:
             if not self._stopping.is_set():
                 _log.info("receiver %s:%s left: %s", *peer[:2], error)
         finally:
+            closing.close()
             with self._lock:
                 del self._connections[connection]
             connection.close()
 
-    def _answer(self, channel: Channel) -> None:
+    def _answer(self, visit: _Visit) -> None:
+        channel = visit.channel
         request = _parse(channel.receive(Deadline.after(self._settings.idle_timeout_s)))
         deadline = Deadline.after(self._settings.piece_timeout_s)
         with ExitStack() as held:
             try:
-                answer, rest = self._prepare(request, held)
+                answer, rest = self._prepare(request, visit, held)
             except WeightsError as error:
                 answer, rest = {"error": str(error)}, None
             channel.send(json.dumps(answer).encode(), deadline)
             if rest is not None:
                 rest(channel, deadline)
 
-    def _prepare(self, request: Any, held: ExitStack) -> tuple[dict[str, Any], _Rest | None]:
+    def _prepare(self, request: Any, visit: _Visit, held: ExitStack) -> tuple[dict[str, Any], _Rest | None]:
         """The answer to a request, and what follows it. Raises WeightsError if it cannot be had."""
         match request:
             case {"op": "versions"}:
@@ -182,10 +209,55 @@ class WeightServer:
                 if index not in offer.pieces:
                     raise WeightsError(f"has no verified piece {index} of version {weight_version}")
                 start, end = offer.blob.range_of(index)
+                if request.get("by") == "pair":
+                    return {"size_bytes": end - start}, self._staged(visit, offer, start, end)
                 return {"size_bytes": end - start}, partial(self._send, offer, start, end)
             case {"op": "place", "version": int(weight_version), "blob": str(blob)}:
                 return asdict(self._place(weight_version, blob)), None
+            case {"op": "pair", "kind": str(kind)}:
+                pairs, invitation = self._invite(visit, kind)
+                return {"invitation": invitation}, partial(self._join, visit, pairs, invitation)
         raise WeightsError("cannot understand the request")
+
+    def _invite(self, visit: _Visit, kind: str) -> tuple[PairMaker, str]:
+        if self._pairs is None or self._pairs.kind != kind:
+            own = "none" if self._pairs is None else self._pairs.kind
+            raise WeightsError(f"makes pairs of kind {own}, not {kind}")
+        if visit.is_invited or not self._paired.acquire(blocking=False):
+            raise WeightsError("makes no further pairs now")
+        visit.is_invited = True
+        visit.closing.callback(self._paired.release)
+        return self._pairs, self._pairs.invite()
+
+    def _join(
+        self, visit: _Visit, pairs: PairMaker, invitation: str, channel: Channel, deadline: Deadline
+    ) -> None:
+        visit.pair = pairs.join(invitation, SENDER, self._until(channel, deadline.sooner(JOIN_S)))
+        visit.closing.callback(visit.pair.close)
+
+    def _until(self, channel: Channel, deadline: Deadline) -> Until:
+        return Until(deadline, lambda: self._stopping.is_set() or channel.wire.has_ended)
+
+    def _staged(self, visit: _Visit, offer: Offer, start: int, end: int) -> _Rest:
+        """All that takes time is done before the answer: the receiver's device is to wait for bytes alone."""
+        pair, size_bytes = visit.pair, end - start
+        if pair is None:
+            raise WeightsError("is not one of a pair on this connection")
+        if self._stopping.wait(self._throttle.take(size_bytes)):
+            raise WeightsError("the sender is stopping")
+        memory = pair.memory(size_bytes)
+        while memory:
+            read = os.preadv(offer.descriptor, [memory], end - len(memory))
+            if read == 0:
+                raise WeightsError("a file of weights became shorter")
+            memory = memory[read:]
+
+        def send(channel: Channel, deadline: Deadline) -> None:
+            pair.send(size_bytes, self._until(channel, deadline.sooner(MOVE_S)))
+            with self._lock:
+                self._sent_bytes += size_bytes
+
+        return send
 
     def _place(self, weight_version: int, blob: str) -> Place:
         with self._shelf.open(weight_version, blob) as offer:

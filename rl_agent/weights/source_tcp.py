@@ -111,11 +111,37 @@ class TcpConnection:
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
     ) -> None:
         """Fill `target` with what the server says is piece `index`; it is for the caller to verify."""
-        request = {"op": "piece", "version": weight_version, "blob": blob, "index": index}
-        size_bytes = self._ask(request, deadline).get("size_bytes")
-        if size_bytes != len(target):
-            raise WeightsError(f"piece {index} has {size_bytes} bytes there, {len(target)} by the manifest")
+        self.ask_for_piece(weight_version, blob, index, len(target), deadline)
         self._opened.wire.receive_into(target, deadline)
+
+    def ask_for_piece(
+        self,
+        weight_version: int,
+        blob: str,
+        index: int,
+        size_bytes: int,
+        deadline: Deadline,
+        *,
+        by_pair: bool = False,
+    ) -> None:
+        """Its bytes come next, over this connection or over the pair beside it."""
+        request = {"op": "piece", "version": weight_version, "blob": blob, "index": index}
+        answer = self._ask(request | ({"by": "pair"} if by_pair else {}), deadline)
+        if answer.get("size_bytes") != size_bytes:
+            raise WeightsError(
+                f"piece {index} has {answer.get('size_bytes')} bytes there, {size_bytes} by the manifest"
+            )
+
+    def invitation(self, kind: str, deadline: Deadline) -> str:
+        """To a pair, which the server joins now. Raises WeightsError if it makes none of this kind."""
+        invitation = self._ask({"op": "pair", "kind": kind}, deadline).get("invitation")
+        if not isinstance(invitation, str):
+            raise WeightsError("an answer cannot be understood: no invitation")
+        return invitation
+
+    @property
+    def has_ended(self) -> bool:
+        return self._opened.wire.has_ended
 
     @property
     def _opened(self) -> Channel:

@@ -36,6 +36,16 @@ class Wire:
     def is_within_a_host(self) -> bool:
         return bool(self._socket.getpeername()[0] == self._socket.getsockname()[0])
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other side has closed the connection; one that says nothing has not."""
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def send(self, content: bytes | memoryview, deadline: Deadline) -> None:
         view = memoryview(content)
         while view:

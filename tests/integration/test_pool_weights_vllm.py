@@ -21,6 +21,7 @@ from tests.integration.test_weights_vllm import complete_all, fingerprints, serv
 from tests.integration.tiny_model import make_tiny_model
 from tests.pool_setup import manager
 from tests.unit.weight_versions import open_store, settings
+from tests.weight_pairs import WatchedPairs
 from tests.weight_transfers import SERVER, TOKEN, host
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
@@ -35,7 +36,7 @@ LIMIT_S = 400
 LENGTH = 200
 
 
-def worker_settings(pool_url, folder, name):
+def worker_settings(pool_url, folder, name, transport):
     (folder / name).mkdir()
     return WorkerSettings(
         manager=pool_url,
@@ -51,17 +52,17 @@ def worker_settings(pool_url, folder, name):
         drain_s=5.0,
         notice=None,
         log=folder / name / "engine.log",
-        weights=load_weights([f"store={folder / name}"]),
+        weights=load_weights([f"store={folder / name}", f"transport={transport}"]),
         address="127.0.0.1",
     )
 
 
 @asynccontextmanager
-async def two_workers(pool_url, folder):
+async def two_workers(pool_url, folder, transport):
     leaving = asyncio.Event()
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
         for name in ("a", "b"):
-            jobs.create_task(Worker(worker_settings(pool_url, folder, name), session).run(leaving))
+            jobs.create_task(Worker(worker_settings(pool_url, folder, name, transport), session).run(leaving))
         try:
             yield
         finally:
@@ -124,20 +125,24 @@ async def run_through(pool, sender, states, pid_of):
     return await pool.samples("run", at_least=10_000, wait_s=LIMIT_S)
 
 
-async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_published_weights(tmp_path):
+@pytest.mark.parametrize("transport", ["tcp", "gloo"])
+async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_published_weights(
+    tmp_path, transport
+):
     first = make_tiny_model(tmp_path / "first", hidden_size=128)
     second, third = tmp_path / "second", tmp_path / "third"
     train_step(first, second)
     trained = train_step(second, third)
     slow = replace(SERVER, bytes_per_s=4e5)
+    pairs = WatchedPairs() if transport == "gloo" else None
 
     def pid_of(name):
         [engine] = [e for e in pool.state.engines.values() if e.offer.name == name]
         return leader_at(pool.batches.pool.links[engine.engine_id].link._transport._url.port)
 
-    with host(open_store(tmp_path / "trainer"), server=slow) as sender:
+    with host(open_store(tmp_path / "trainer"), server=slow, pairs=pairs) as sender:
         async with manager(f"model={first}", "lease_s=20", "stall_timeout_s=120") as pool:
-            async with two_workers(pool.url, tmp_path):
+            async with two_workers(pool.url, tmp_path, transport):
                 await pool.until(are_at(pool, 0), LIMIT_S)
                 samples = await run_through(
                     pool, sender, [Checkpoint.of(second), StateDict.of(trained)], pid_of
@@ -150,6 +155,7 @@ async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_publ
         expected = await asyncio.to_thread(asyncio.run, complete_all(url))
         fresh = await asyncio.to_thread(asyncio.run, fingerprints(url))
     assert held == [fresh, fresh]
+    assert pairs is None or pairs.moved_bytes > 0.9 * sender.server.sent_bytes
     assert given == expected
     assert deaths == 1
     assert all(sample["is_completed"] and len(sample["token_ids"]) == LENGTH for sample in samples)

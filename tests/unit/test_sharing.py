@@ -86,6 +86,14 @@ def test_an_engine_that_takes_weights_is_not_quantized(tmp_path):
     check_weights(config(tmp_path, word), command, 0)
 
 
+def test_weights_do_not_go_between_gpus_that_are_not_there(tmp_path):
+    command, words = plan(tmp_path).command, ("pool=elastic", "weights.transport=nccl")
+    with pytest.raises(ConfigError, match=r"weights.transport=nccl moves weights between GPUs, and none is"):
+        check_weights(config(tmp_path, *words), command, 0)
+    check_weights(config(tmp_path, *words, num_gpus=2), command, 2)
+    check_weights(config(tmp_path, "pool=elastic", "weights.transport=gloo"), command, 0)
+
+
 def test_only_an_engine_that_takes_weights_opens_the_routes_for_it(tmp_path):
     usual, inplace = plan(tmp_path), plan(tmp_path, "weights=inplace")
     assert value_of("--worker-extension-cls", server_argv(inplace)) == WORKER_EXTENSION

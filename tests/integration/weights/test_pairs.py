@@ -1,0 +1,305 @@
+"""Weights over pairs, by gloo: whatever happens to a pair, what arrives is right, and nothing hangs."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.pool.host_weights import HostWeights
+from rl_agent.pool.settings import load_weights
+from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights import pairs as pairs_module
+from rl_agent.weights import server as server_module
+from rl_agent.weights.pair_gloo import GlooPair, GlooPairs
+from rl_agent.weights.pairs import Pairing, PairSource
+from rl_agent.weights.store import FULL
+from tests.unit.weight_versions import publish_steps, same_bits, state_of
+from tests.weight_pairs import WatchedPairs, stuck_at
+from tests.weight_transfers import SERVER, TOKEN, announced, host, new_host, receive, source_at, with_fetch
+
+pytestmark = pytest.mark.timeout(120)
+PATIENT = replace(SERVER, piece_timeout_s=60.0, idle_timeout_s=60.0)
+"""A busy machine is no reason to give a pair up, where that is not what is tested."""
+patient = partial(with_fetch, piece_timeout_s=60.0)
+
+
+@pytest.fixture(autouse=True)
+def nobody_hurries(monkeypatch):
+    for module in (pairs_module, server_module):
+        monkeypatch.setattr(module, "JOIN_S", 60.0)
+        monkeypatch.setattr(module, "MOVE_S", 60.0)
+
+
+def by_pairs(sender, maker=None) -> PairSource:
+    return PairSource(source_at(sender.server.address, idle_timeout_s=60.0), Pairing(maker or GlooPairs()))
+
+
+@pytest.fixture
+def sender(tmp_path):
+    with host(
+        publish_steps(tmp_path / "sender", 2, rows=4000), pairs=WatchedPairs(), server=PATIENT
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    with new_host(tmp_path / "receiver", fetch=patient(streams_per_source=1)) as running:
+        yield running
+
+
+def has_all(receiving, sending):
+    got, expected = state_of(receiving.store.newest), state_of(sending.store.newest)
+    return all(same_bits(got[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_whole_version_and_a_difference_come_over_pairs_bit_for_bit(tmp_path):
+    maker = WatchedPairs()
+    with (
+        host(publish_steps(tmp_path / "sender", 3, rows=4000), pairs=GlooPairs(), server=PATIENT) as sender,
+        new_host(tmp_path / "receiver", fetch=patient()) as receiver,
+    ):
+        for version in (1, 3):
+            with sender.store.hold(version) as snapshot:
+                _, report = receive(receiver, announced(snapshot), [by_pairs(sender, maker)])
+            assert report.deltas == (2 if version == 3 else 0)
+        assert has_all(receiver, sender)
+        assert maker.moved_bytes == sender.server.sent_bytes > 0
+
+
+def test_a_wrong_byte_from_a_pair_costs_one_piece_and_is_never_published(sender, receiver):
+    class Flipping(WatchedPairs):
+        def join(self, invitation, rank, until):
+            pair = super().join(invitation, rank, until)
+            inner = pair.pair.receive
+
+            def receive_wrong(size_bytes, until):
+                inner(size_bytes, until)
+                if len(self.made) == 1:
+                    pair.memory(size_bytes)[7] ^= 1
+
+            pair.pair.receive = receive_wrong
+            return pair
+
+    newest = announced(sender.store.newest)
+    _, report = receive(receiver, newest, [by_pairs(sender, Flipping())])
+    assert has_all(receiver, sender)
+    assert [source.wrong_pieces for source in report.by_source.values()] == [1]
+
+
+def test_what_a_server_without_such_pairs_gives_comes_over_the_connection(tmp_path, receiver):
+    other = WatchedPairs()
+    other.kind = "nccl 22809"
+    maker = WatchedPairs()
+    for number, pairs in enumerate((None, other), 1):
+        with host(publish_steps(tmp_path / f"sender{number}", number), pairs=pairs) as sender:
+            receive(receiver, announced(sender.store.newest), [by_pairs(sender, maker)])
+            assert receiver.store.newest.manifest.digest == sender.store.newest.manifest.digest
+    assert maker.made == other.made == []
+
+
+def test_receivers_for_whom_there_is_no_pair_left_are_served_over_their_connections(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "_MOST_PAIRS", 1)
+    maker = WatchedPairs()
+    with (
+        host(publish_steps(tmp_path / "sender", 1, rows=4000), pairs=GlooPairs(), server=PATIENT) as sender,
+        new_host(tmp_path / "receiver", fetch=patient(streams_per_source=4)) as receiver,
+    ):
+        receive(receiver, announced(sender.store.newest), [by_pairs(sender, maker)])
+        assert has_all(receiver, sender)
+        assert len(maker.made) == 1
+        assert sender.server.sent_bytes > maker.moved_bytes
+
+
+def test_a_sender_that_is_stuck_in_a_pair_is_left_at_the_deadline_and_asked_over_tcp(
+    tmp_path, receiver, monkeypatch
+):
+    monkeypatch.setattr(pairs_module, "MOVE_S", 0.3)
+    sending = WatchedPairs(stuck_at(2))
+    source = None
+    with host(publish_steps(tmp_path / "sender", 1, rows=4000), pairs=sending) as sender:
+        source = by_pairs(sender)
+        _, report = receive(receiver, announced(sender.store.newest), [source])
+        assert has_all(receiver, sender)
+    assert source.pairing.is_given_up(str(source))
+    assert "deadline" in report.by_source[str(source)].failures[0]
+    assert len(sending.made) == 1
+
+
+def test_a_receiver_that_is_stuck_in_a_pair_holds_up_nobody_and_is_left_at_the_deadline(
+    tmp_path, sender, monkeypatch
+):
+    monkeypatch.setattr(server_module, "MOVE_S", 0.3)
+    monkeypatch.setattr(server_module, "_MOST_PAIRS", 1)
+    newest = announced(sender.store.newest)
+    is_stuck, may_go_on = threading.Event(), threading.Event()
+
+    def stuck(pair, number):
+        if number == 1:
+            is_stuck.set()
+            may_go_on.wait(60)
+
+    with new_host(tmp_path / "slow", fetch=patient()) as slow, new_host(tmp_path / "other") as other:
+        receiving = threading.Thread(
+            target=receive, args=(slow, newest, [by_pairs(sender, WatchedPairs(stuck))])
+        )
+        receiving.start()
+        assert is_stuck.wait(30)
+        receive(other, newest, [by_pairs(sender)])
+        assert has_all(other, sender)
+        may_go_on.set()
+        receiving.join(60)
+        assert has_all(slow, sender), "it went on without the pair that it had lost"
+
+
+def test_a_stale_fetch_that_waits_in_a_pair_ends_when_it_is_told_to(tmp_path, receiver):
+    stop = threading.Event()
+
+    def stuck_then_stopped(pair, number):
+        if number == 1 and not stop.is_set():
+            stop.set()
+            pair.until.wait(lambda: False)
+
+    with host(
+        publish_steps(tmp_path / "sender", 1, rows=4000), pairs=WatchedPairs(stuck_then_stopped)
+    ) as sender:
+        source = by_pairs(sender)
+        with pytest.raises(WeightsError, match="told to stop"):
+            receive(receiver, announced(sender.store.newest), [source], stop=stop)
+        assert not source.pairing.is_given_up(str(source)), "nothing was wrong with it"
+        receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
+        assert has_all(receiver, sender)
+
+
+SENDER = """
+import json, os, signal, sys
+from pathlib import Path
+from rl_agent.weights.server import WeightServer
+from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.store import SnapshotStore
+from tests.weight_pairs import WatchedPairs
+from tests.weight_transfers import SERVER, TOKEN
+
+def die(pair, number):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
+    with WeightServer(Shelf(store), TOKEN, SERVER, pairs=WatchedPairs(die)) as server:
+        print(json.dumps(server.address), flush=True)
+        sys.stdin.read()
+"""
+
+RECEIVER = """
+import os, signal, sys
+from pathlib import Path
+from rl_agent.weights.receive import Announcement
+from rl_agent.weights.pairs import Pairing, PairSource
+from tests.weight_pairs import WatchedPairs
+from tests.weight_transfers import new_host, receive, source_at
+
+def die(pair, number):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with new_host(Path(sys.argv[1])) as host:
+    source = PairSource(source_at(("127.0.0.1", int(sys.argv[2]))), Pairing(WatchedPairs(die)))
+    receive(host, Announcement(int(sys.argv[3]), sys.argv[4]), [source])
+"""
+
+
+@contextmanager
+def process(program, *words):
+    running = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_a_sender_killed_in_mid_transfer_is_an_error_and_what_came_counts(tmp_path, sender, receiver):
+    publish_steps(tmp_path / "dying", 2, rows=4000).close()
+    newest = announced(sender.store.newest)
+    with process(SENDER, tmp_path / "dying") as dying:
+        address = tuple(json.loads(dying.stdout.readline()))
+        source = PairSource(source_at(address), Pairing(GlooPairs()))
+        with pytest.raises(WeightsError, match="pieces of full are missing"):
+            receive(receiver, newest, [source])
+        assert dying.wait(30) == -9
+    assert receiver.store.versions == []
+    _, report = receive(receiver, newest, [by_pairs(sender)])
+    assert report.resumed_bytes > 0
+    assert has_all(receiver, sender)
+
+
+def test_a_receiver_killed_in_mid_transfer_leaves_the_sender_and_its_other_receivers_alone(
+    tmp_path, sender, receiver, monkeypatch
+):
+    monkeypatch.setattr(server_module, "_MOST_PAIRS", 2)
+    newest = announced(sender.store.newest)
+    words = (tmp_path / "dying", sender.server.address[1], newest.weight_version, newest.digest)
+    with process(RECEIVER, *words) as dying:
+        assert dying.wait(60) == -9
+    maker = WatchedPairs()
+    receive(receiver, newest, [by_pairs(sender, maker)])
+    assert has_all(receiver, sender)
+    assert maker.moved_bytes > 0
+
+
+async def fetch(here, version, *sources):
+    offer = WeightsOffer(
+        weight_version=version.weight_version,
+        digest=version.digest,
+        sources=sources,
+        transfer_token=TOKEN.decode(),
+    )
+    assert await here.fetch(offer) == version.weight_version
+
+
+def newest_bytes(sender):
+    return sender.store.newest.manifest.full.size_bytes
+
+
+def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sender, monkeypatch):
+    """The second from the first alone, which has them from the trainer."""
+    received, receive_piece = [], GlooPair.receive
+
+    def counted(pair, size_bytes, until):
+        receive_piece(pair, size_bytes, until)
+        received.append(size_bytes)
+
+    monkeypatch.setattr(GlooPair, "receive", counted)
+    newest = announced(sender.store.newest)
+    trainer = "tcp://{}:{}".format(*sender.server.address)
+    hosts = [load_weights(["transport=gloo", f"store={tmp_path / name}", "threads=1"]) for name in "ab"]
+    with HostWeights(hosts[0], "127.0.0.1") as first, HostWeights(hosts[1], "127.0.0.1") as second:
+        asyncio.run(fetch(first, newest, trainer))
+        asyncio.run(fetch(second, newest, first.source))
+        with second.hold(2) as snapshot, sender.store.hold(2) as published:
+            assert snapshot.map(FULL) == published.map(FULL)
+    assert sum(received) == 2 * newest_bytes(sender)
+    assert not list(Path(tempfile.gettempdir()).glob("rl-agent-pair-*")), "where the two met"
+
+
+def test_gpus_that_are_not_there_are_missed_at_the_start(tmp_path):
+    with (
+        pytest.raises(WeightsError, match="no GPU is visible here"),
+        HostWeights(load_weights(["transport=nccl", f"store={tmp_path}"]), "127.0.0.1"),
+    ):
+        pass
