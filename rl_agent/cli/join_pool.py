@@ -149,6 +149,12 @@ def _settings(options: argparse.Namespace) -> object:
         raise UsageError(f"--manager {options.manager}: {error}") from error
     address = (options.direct or own) if is_direct else LOOPBACK
     name = options.name or _name(options.gpus)
+    loads_weights = options.engine == "vllm" and is_loopback(address)
+    if options.weights and not loads_weights:
+        raise UsageError(
+            f"--weights {options.weights[0]}: this engine takes no weights while it runs;"
+            " one of --engine vllm without --direct does"
+        )
     return WorkerSettings(
         manager=str(manager.origin()),
         read_token=partial(read_token, options.token_file),
@@ -159,7 +165,7 @@ def _settings(options: argparse.Namespace) -> object:
             api_key=secrets.token_hex(16) if not is_loopback(address) else None,
             extra=extra,
             environment=gpu_environment(options.gpus, os.environ),
-            loads_weights=options.engine == "vllm" and is_loopback(address),
+            loads_weights=loads_weights,
             python=options.engine_python,
         ),
         model=options.model,

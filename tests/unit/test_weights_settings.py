@@ -2,7 +2,8 @@
 
 import pytest
 
-from rl_agent.errors import ConfigError
+from rl_agent.cli import join_pool
+from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.settings import publish_settings, receive_settings, server_settings
 
@@ -29,3 +30,9 @@ def test_threads_are_those_asked_for_at_both_ends():
 def test_a_worker_is_told_which_of_its_words_does_not_fit(word):
     with pytest.raises(ConfigError, match=word.partition("=")[0]):
         load_weights([word])
+
+
+@pytest.mark.parametrize("words", [["--engine", "sglang"], ["--direct", "10.0.0.9"]])
+def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(words):
+    with pytest.raises(UsageError, match="transport=nccl: this engine takes no weights while it runs"):
+        join_pool.main(["--manager", "http://127.0.0.1:1", "--weights", "transport=nccl", *words])
