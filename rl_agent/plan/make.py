@@ -21,6 +21,7 @@ from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import ConfigError
 from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import check_reach, wait_for_run
+from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.overrides import Override, parse_override
@@ -53,14 +54,17 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
     cache = hub_cache(composed.config, environ)
     machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
     config = _with_base_model(composed.config, machine.model.name)
+    notes = (*composed.notes, *shared_environment(config, environ).notes)
     if masters is not None:
         plan, work = _part_of(masters, config, command, _hardware(num_gpus)), None
     else:
-        plan = _plan(config, command, _hardware(num_gpus))
+        before = _resumed(config, command)
+        plan = _plan(config, command, _hardware(num_gpus), before)
         work = _work(plan)
         if work is None and command.rank == 0 and not asked.dry_run:
             raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
-    notes = (*composed.notes, *shared_environment(config, environ).notes)
+        if before is not None and (changes := check_changes(before, plan, work)):
+            notes = (*notes, changes)
     return Prepared(plan, machine, work, notes, asked.dry_run)
 
 
@@ -191,20 +195,28 @@ def _with_base_model(config: Config, name: str) -> Config:
     return config.model_copy(update={"model": config.model.model_copy(update={"base_model": name})})
 
 
-def _plan(config: Config, command: Command, hardware: Hardware) -> Plan:
-    """A fresh run, or the next attempt of the last one."""
-    first = first_iteration(command, numbers_on_disk(config.paths))
-    run_id, attempt = runs.new_run_id(), 1
-    if command.resume and command.rank == 0:
-        last = runs.latest_plan(config.paths)
-        if last is None:
-            raise ConfigError(f"--resume: no run was started in {config.log_path}; start without --resume")
-        run_id, attempt, first = last.run_id, last.attempt + 1, last.first_iteration
-        if _kind(last.command) != _kind(command):
-            raise ConfigError(
-                f"--resume: the last run in {config.log_path} was --rl-phase {' '.join(_kind(last.command))};"
-                " use the same, or start without --resume"
-            )
+def _resumed(config: Config, command: Command) -> Plan | None:
+    """The last start of the run that is to go on; None for a fresh run, and on a worker."""
+    if not command.resume or command.rank != 0:
+        return None
+    last = runs.latest_plan(config.paths)
+    if last is None:
+        raise ConfigError(f"--resume: no run was started in {config.log_path}; start without --resume")
+    if _kind(last.command) != _kind(command):
+        raise ConfigError(
+            f"--resume: the last run in {config.log_path} was --rl-phase {' '.join(_kind(last.command))};"
+            " use the same, or start without --resume"
+        )
+    return last
+
+
+def _plan(config: Config, command: Command, hardware: Hardware, before: Plan | None) -> Plan:
+    """A fresh run, or the next attempt of the one before."""
+    if before is not None:
+        run_id, attempt, first = before.run_id, before.attempt + 1, before.first_iteration
+    else:
+        run_id, attempt = runs.new_run_id(), 1
+        first = first_iteration(command, numbers_on_disk(config.paths))
     return Plan(
         run_id=run_id,
         attempt=attempt,

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
@@ -24,11 +25,22 @@ def saved_steps(folder: Path) -> dict[int, Path]:
 
 def newest_served(folder: Path) -> str | None:
     """Name of the model that the newest checkpoint builds on; None where there is no checkpoint."""
+    state = _newest_state(folder)
+    return None if state is None else str(state["served"])
+
+
+def trained_iteration(streaming: Path) -> int:
+    """The last iteration that the newest checkpoint was trained on to its end; 0 where there is none."""
+    state = _newest_state(streaming / "checkpoints")
+    return 0 if state is None else int(state["iteration"])
+
+
+def _newest_state(folder: Path) -> dict[str, Any] | None:
     steps = saved_steps(folder)
     if not steps:
         return None
-    state = json.loads((steps[max(steps)] / STATE).read_bytes())
-    return str(state["served"])
+    state: dict[str, Any] = json.loads((steps[max(steps)] / STATE).read_bytes())
+    return state
 
 
 def note_published(streaming: Path, weight_version: int) -> None:

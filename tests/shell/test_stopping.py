@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from rl_agent.paths import RunPaths
 from tests.shell.conftest import wait_until
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
@@ -127,6 +128,25 @@ def test_the_same_command_with_resume_goes_on_where_it_stopped(harness):
     assert [call for call in harness.calls if call.startswith("begun")] == ["begun train 1"]
     assert harness.verbs.count("rollout") == 3
     assert len(list((harness.log / "flags").glob("*/2/1/*/decision.json"))) == 5
+
+
+def test_a_changed_setting_is_refused_in_an_iteration_and_said_between_two(harness):
+    process = harness.start(*BOTH, FAKE_ROLLOUT="hang")
+    harness.wait_for_call("rollout")
+    process.terminate()
+    process.wait(LIMIT_S)
+    begun = RunPaths(harness.log).checkpoint_shard("train", 1)
+    begun.parent.mkdir(exist_ok=True)
+    begun.touch()
+    calls = len(harness.calls)
+
+    refused = harness.run(*BOTH, "--resume", "seed=7")
+    assert refused.returncode == 78 and "iteration 1 was begun with seed=0, not 7" in refused.stderr
+    assert len(harness.calls) == calls
+
+    begun.unlink()
+    done = harness.run(*BOTH, "--resume", "seed=7")
+    assert done.returncode == 0 and "--resume: goes on with seed=7 (was 0)" in done.stderr
 
 
 def test_what_a_killed_run_and_guard_left_is_ended_and_said_at_the_next_start(harness):
