@@ -54,6 +54,8 @@ class Progress:
     buffered: tuple[Group, ...]
     steps_of_iteration: int = 0
     """That are done, of the iteration that is trained on."""
+    run_id: str = ""
+    """Of the run whose groups these are."""
     windows: Mapping[int, Learnt] = field(default_factory=dict)
     """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
 
@@ -86,6 +88,7 @@ def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> Non
         "served": progress.served,
         "consumed": sorted(progress.consumed),
         "steps_of_iteration": progress.steps_of_iteration,
+        "run_id": progress.run_id,
         "windows": {others: asdict(learnt) for others, learnt in progress.windows.items()},
         "lora": lora.model_dump(mode="json"),
     }

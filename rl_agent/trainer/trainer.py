@@ -77,6 +77,7 @@ class Trainer:
         self._policy = policy
         self._reference = reference
         self._clock = clock
+        self._run_id = settings.stream.run_id if settings.stream is not None else ""
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
         self._arrival = Arrival(settings.groups_per_step)
         self._intake = Intake(
@@ -121,7 +122,8 @@ class Trainer:
         """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin."""
         progress = self._checkpoints.load(start)
         if progress is not None:
-            self._intake.restore(progress.consumed, progress.buffered, progress.steps_of_iteration)
+            if progress.run_id == self._run_id:  # another one samples its iterations anew
+                self._intake.restore(progress.consumed, progress.buffered, progress.steps_of_iteration)
             self.version, self.iteration = progress.version, progress.iteration
             self.windows = progress.windows
             self._saved = (progress.steps, progress.iteration, progress.version)
@@ -183,6 +185,7 @@ class Trainer:
                 consumed=frozenset(intake.consumed),
                 buffered=intake.buffered,
                 steps_of_iteration=intake.steps,
+                run_id=self._run_id,
                 windows=self.windows,
             )
         )

@@ -128,3 +128,18 @@ def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_pat
     again.resume()
     again.close()
     assert again.windows == learnt
+
+
+def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_samples(alone, base, tmp_path):
+    """Its groups have the keys of those that the run before had trained on when it was stopped."""
+    trained = []
+    for run_id, stops_at in (("first", 2), ("second", None)):
+        settings = stream_settings(tmp_path, base, None, run_id=run_id)
+        trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+        trainer.resume()
+        before, source = trainer.steps, Arriving(random_groups(GROUPS, turns=1))
+        source.stops_at, source.trainer = stops_at, trainer
+        trainer.train_iteration(1, source, expected_steps=STEPS, next_version=1)
+        trainer.close()
+        trained.append(trainer.steps - before)
+    assert trained == [2, STEPS]
