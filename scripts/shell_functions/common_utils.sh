@@ -228,6 +228,7 @@ resolve_model_to_serve() {
   ask model --plan "$PLAN_FILE"
 }
 
+# This and find_last_checkpoint are for scripts of users, which source this folder: the loop calls neither.
 # Usage: detect_num_gpus      (ANSWER)
 detect_num_gpus() {
   ask gpu count
