@@ -26,6 +26,7 @@ EXAMPLE = """examples:
 """
 LOST, FAILED = "lost", "failed"
 _LOOK_S = 0.1
+_SAY_AFTER_S, _SAY_EVERY_S = 5.0, 60.0
 
 
 def main(argv: list[str], member: Member | None = None) -> int:
@@ -49,7 +50,8 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> int:
 
     staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
     needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
-    deadline = time.monotonic() + limit_s
+    began = time.monotonic()
+    deadline, say_at = began + limit_s, began + _SAY_AFTER_S
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
     with training:
@@ -66,7 +68,17 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> int:
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 print(kind)
                 return EXIT_RETRY_LATER
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= say_at:
+                say_at = now + _SAY_EVERY_S
+                print(
+                    f"waiting {now - began:.0f} s for the trainer (process {training.pid}) to publish"
+                    f" iteration {needed}, at most trainer.timeout_s={limit_s:g}; it is after {published},"
+                    " see its log",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if now >= deadline:
                 print(
                     f"the trainer (process {training.pid}) did not publish iteration {needed} within"
                     f" trainer.timeout_s={limit_s:g}; it is after {published}",

@@ -9,6 +9,7 @@ iteration can ask for it.
 """
 
 import json
+import logging
 import os
 import time
 from dataclasses import asdict
@@ -31,6 +32,8 @@ from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.sharing import SharedDevices, WindowedSource, read_status
 from rl_agent.trainer.states import StreamProgress, note_published
 from rl_agent.trainer.trainer import Trainer
+
+_log = logging.getLogger(__name__)
 
 
 class Stream:
@@ -146,7 +149,10 @@ class Stream:
 
     def _put_at_model_link(self, numbers: dict[str, float]) -> None:
         trainer, run = self._trainer, self._run
-        model = self._settings.output / "model"
+        model, began = self._settings.output / "model", time.monotonic()
+        if self._ranks.rank == 0:
+            _log.info("version %d: writing its checkpoint and model under %s", trainer.version, model.parent)
+        trainer.save()  # in the background, where it may, while the model is written
         dtype: torch.dtype = getattr(torch, self._settings.export_dtype)
         export(self._policy, self._ranks, self._settings.model, model, dtype)
         checkpoint = trainer.saved_folder()
@@ -160,4 +166,5 @@ class Stream:
                 keep=run.keep_versions,
                 pinned=(run.engines_model, self._settings.model.name),  # the latter gives the tokenizer
             )
+            _log.info("version %d is at model.pt after %.1f s", trainer.version, time.monotonic() - began)
         trainer.served = self._paths.version_dir(trainer.version).name
