@@ -9,7 +9,8 @@ and the next N when all of them have ended; `closed` keeps N of long-tailed leng
 bench serve --max-concurrency N` does, and asks for one more whenever one has ended.
 
 `vllm`: a real server on the CPU with a random model, which this starts, or `--engine URL`; every way uses
-the collector's client (`rl_agent.engine.client`), which asks for whole responses. The model is so small
+the collector's client (`rl_agent.engine.client`), which asks for whole responses; like the collector it
+makes the text itself where the manager then asks by tokens. The model is so small
 that its tokens cost next to nothing, which shows a relay's cost at its largest; `--hidden-size 512` makes
 them dearer. `simulated`: a streaming engine in a process of its own; the client reads the stream of 8
 tokens a chunk.
@@ -48,6 +49,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from tests.integration.conftest import running_server
@@ -155,13 +157,16 @@ async def join(manager: str, engine: str) -> None:
 
 @asynccontextmanager
 async def collector(url: str) -> AsyncIterator[Ask]:
-    """Whole responses."""
+    """Whole responses, with their text; of an engine or another router, what `/v1/completions` gives."""
     settings = ClientSettings(request_timeout_s=300, retries=0)
     async with EngineClient(url, settings, identify=lambda served: 0) as client:
+        chat = ChatTokenizer.load(client.served.root, {})
 
         async def ask(number: int, tokens: int) -> tuple[int, int]:
             sampling = Sampling(0.0, 1.0, -1, 0.0, tokens, number)
-            made = await client.generate(prompt_of(number, tokens), sampling, request_id=f"r{number}")
+            made = await client.generate(
+                prompt_of(number, tokens), sampling, request_id=f"r{number}", decode=chat.decode_after
+            )
             return len(made.token_ids), 1
 
         yield ask

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tests.pool_world import truth
 from tests.simulated_engine import Behaviour, SimulatedEngine
 
 PROMPT = 4
+BY_TOKENS = "/inference/v1/generate"
 FAULTS = ("cut", "garbage", "half an event", "twice", "hang", "close", "500", "429")
 
 
@@ -66,6 +67,8 @@ class StreamingEngine(SimulatedEngine):
         self.sampled = 0
         self.wholes = 0
         """Responses that were asked for without a stream."""
+        self.by_tokens = 0
+        """Requests that needed no text."""
         self.is_continuing_wrongly = False
         self.poison_seed: int | None = None
         self.faults: Counter[str] = Counter()
@@ -82,6 +85,10 @@ class StreamingEngine(SimulatedEngine):
             self.is_asleep = request.path == "/sleep"
             print("slept" if self.is_asleep else "woke", flush=True)
             return web.Response()
+        if request.path == "/openapi.json":
+            return web.json_response({"paths": {"/v1/completions": {}, BY_TOKENS: {}}})
+        if request.path == BY_TOKENS:
+            return await self._complete(request)
         return await super().handle(request)
 
     def stop(self) -> None:
@@ -94,7 +101,10 @@ class StreamingEngine(SimulatedEngine):
 
     async def _complete(self, request: web.BaseRequest) -> web.StreamResponse:
         assert not self.is_asleep
-        asked = json.loads(await request.read())
+        asked, make = json.loads(await request.read()), chunk_of
+        if request.path == BY_TOKENS:
+            self.by_tokens += 1
+            asked, make = asked | asked["sampling_params"] | {"prompt": asked["token_ids"]}, tokens_of
         prompt = tuple(asked["prompt"])
         whole, made = truth(prompt), len(prompt) - PROMPT
         if list(prompt[PROMPT:]) != whole[:made] or made >= len(whole):
@@ -108,15 +118,15 @@ class StreamingEngine(SimulatedEngine):
             size = asked.get("stream_interval", 1) if self.does_as_asked else self.chunk
             rest = whole[made:][: asked["max_tokens"]]
             if not asked.get("stream"):
-                return await self._whole(request, rest, whole, fault)
-            return await self._stream(request, rest, whole, size)
+                return await self._whole(request, rest, whole, fault, make)
+            return await self._stream(request, rest, whole, size, make)
         finally:
             self.running -= 1
             if not self.running:
                 self._at_rest.set()
 
     async def _stream(
-        self, request: web.BaseRequest, rest: list[int], whole: list[int], size: int
+        self, request: web.BaseRequest, rest: list[int], whole: list[int], size: int, make: "Make"
     ) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -130,13 +140,13 @@ class StreamingEngine(SimulatedEngine):
             self.sampled += len(tokens)
             is_last = sent == len(rest)
             reason = ("stop" if tokens[-1] == whole[-1] else "length") if is_last else None
-            event = b"data: " + json.dumps(chunk_of(tokens, reason, sent)).encode() + b"\n\n"
+            event = b"data: " + json.dumps(make(tokens, reason, sent)).encode() + b"\n\n"
             await self._send(request, response, event, self._fault())
         await response.write(b"data: [DONE]\n\n")
         return response
 
     async def _whole(
-        self, request: web.BaseRequest, rest: list[int], whole: list[int], fault: str
+        self, request: web.BaseRequest, rest: list[int], whole: list[int], fault: str, make: "Make"
     ) -> web.StreamResponse:
         """All at once, in the time that the chunks would have taken."""
         self.wholes += 1
@@ -145,7 +155,7 @@ class StreamingEngine(SimulatedEngine):
             await self._resumed.wait()
         self.sampled += len(rest)
         reason = "stop" if rest[-1] == whole[-1] else "length"
-        body = json.dumps(chunk_of(rest, reason, len(rest))).encode()
+        body = json.dumps(make(rest, reason, len(rest))).encode()
         response = web.StreamResponse(headers={"Content-Length": str(len(body))})
         await response.prepare(request)
         await self._send(request, response, body, "" if fault == "twice" else fault)
@@ -187,6 +197,18 @@ def chunk_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[s
     choice = {"index": 0, "text": "x" * len(tokens), "token_ids": tokens, "logprobs": logprobs}
     choice |= {"finish_reason": finish_reason, "stop_reason": None}
     return {"id": "cmpl-0", "choices": [choice], "usage": {"completion_tokens": total}}
+
+
+def tokens_of(tokens: list[int], finish_reason: str | None, total: int) -> dict[str, object]:
+    """The same of its `/inference/v1/generate`."""
+    content = [{"token": f"token_id:{token}", "logprob": -token / 1000} for token in tokens]
+    choice = {"index": 0, "token_ids": tokens, "logprobs": {"content": content}}
+    choice |= {"finish_reason": finish_reason}
+    return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
+
+
+Make = Callable[[list[int], str | None, int], dict[str, object]]
+"""Tokens, finish and the number of tokens so far to an event."""
 
 
 class Served:

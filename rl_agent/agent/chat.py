@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from rl_agent.agent.template import Message, compile_template, render
 from rl_agent.errors import ConfigError
@@ -28,6 +29,8 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 _MARKER = "response-goes-here"
+_PROMPT_TAIL = 16
+"""Tokens of a prompt that say how the first of its response reads: those of one character and more."""
 
 
 class ChatTokenizer:
@@ -98,6 +101,30 @@ class ChatTokenizer:
         """The text of a response without the token that ended it, as a server shows it."""
         ends = bool(token_ids) and token_ids[-1] in self.eos_token_ids
         return self.decode(token_ids[:-1] if ends else token_ids)
+
+    def decode_after(self, prompt: Sequence[int], response: Sequence[int]) -> str:
+        """The text that a server shows of a response to this prompt, special tokens included.
+
+        A character that the response only begins is left out, as by vLLM's v1/engine/detokenizer.py, which
+        goes token by token and, should the prompt end within a character, shows the prompt too. All at once
+        comes to the same wherever every character is whole, and takes a sixth of the time.
+        """
+        tail = list(prompt[-_PROMPT_TAIL:])
+        if self.decode(tail).endswith("\ufffd"):
+            tail = list(prompt)
+        text = DecodeStream(ids=tail, skip_special_tokens=False).step(self._tokenizer, list(response))
+        if text and "\ufffd" not in text:
+            return text
+        stream, texts = DecodeStream(ids=tail, skip_special_tokens=False), []
+        for token in response:
+            try:
+                texts.append(stream.step(self._tokenizer, token))
+            except Exception as error:  # the library's own class of error has no name
+                if not str(error).startswith("Invalid prefix encountered"):
+                    raise
+                stream = DecodeStream(skip_special_tokens=False)  # as vLLM goes on
+                texts.append(stream.step(self._tokenizer, token))
+        return "".join(text for text in texts if text)
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

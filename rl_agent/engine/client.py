@@ -123,9 +123,16 @@ class EngineClient:
         return wire.read_pressure((await self._get("metrics")).decode())
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], sampling: Sampling, *, request_id: str
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        decode: Callable[[Sequence[int], Sequence[int]], str] | None = None,
     ) -> Generation:
         """Draw one response to a prompt of token ids.
+
+        `decode` makes the text of a prompt's response here, which spares a pool's engines that work.
 
         Raises PromptTooLong, EngineError, TimeoutError (no whole answer within the request timeout), and
         RetryLater if the server is gone.
@@ -135,9 +142,13 @@ class EngineClient:
             raise PromptTooLong(f"{len(prompt_token_ids)} tokens fill the {self.served.max_model_len}")
         if sampling.max_tokens > room:
             sampling = replace(sampling, max_tokens=room)
-        body = wire.completion_request(self.served.id, prompt_token_ids, sampling, request_id)
+        needs_text = decode is None or self.served.weight_version is None  # an engine gives it all the same
+        body = wire.completion_request(
+            self.served.id, prompt_token_ids, sampling, request_id, needs_text=needs_text
+        )
+        read = partial(wire.read_completion, decode=decode and partial(decode, prompt_token_ids))
         started = self._clock()
-        response = await self._post(self._completions, body, wire.read_completion)
+        response = await self._post(self._completions, body, read)
         return self._stamped(response, started)
 
     async def generate_chat(

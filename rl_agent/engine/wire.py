@@ -136,11 +136,17 @@ _PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})?
 
 
 def completion_request(
-    model: str, prompt_token_ids: Sequence[int], sampling: Sampling, request_id: str
+    model: str,
+    prompt_token_ids: Sequence[int],
+    sampling: Sampling,
+    request_id: str,
+    *,
+    needs_text: bool = True,
 ) -> bytes:
-    """Body of `POST /v1/completions`: token ids in, token ids out."""
+    """Body of `POST /v1/completions`: token ids in, token ids out; a pool may leave the text away."""
     # logprobs=0 is the sampled token's alone; 1 would add the likeliest one to every position.
-    return to_json(_common(model, sampling, request_id) | {"prompt": list(prompt_token_ids), "logprobs": 0})
+    body = _common(model, sampling, request_id) | {"prompt": list(prompt_token_ids), "logprobs": 0}
+    return to_json(body if needs_text else body | {"detokenize": False})
 
 
 def chat_request(
@@ -180,10 +186,16 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
     }
 
 
-def read_completion(payload: bytes) -> Response:
-    """Raises EngineError if the answer is not a completion with token ids and logprobs."""
+def read_completion(payload: bytes, decode: Callable[[Sequence[int]], str] | None = None) -> Response:
+    """Without a text in the answer `decode` makes it, of all tokens but the one that ended the response.
+
+    Raises EngineError if the answer is not a completion with token ids and logprobs.
+    """
     choice = _only_choice(_validate(_COMPLETION, payload).choices)
-    response = _checked(choice.token_ids, choice.logprobs.token_logprobs, choice.text, choice.finish_reason)
+    text = choice.text
+    if not text and decode is not None:
+        text = decode(choice.token_ids[:-1] if choice.finish_reason == "stop" else choice.token_ids)
+    response = _checked(choice.token_ids, choice.logprobs.token_logprobs, text, choice.finish_reason)
     return replace(response, weight_versions=_range(choice.weight_versions))
 
 

@@ -1,7 +1,8 @@
 """How each kind of engine is asked for tokens and how it answers. Pure: requests out, chunks in.
 
     vllm         POST /v1/completions with token ids: every version, gives text
-    vllm-tokens  POST /inference/v1/generate: servers without a tokenizer; no text
+    vllm-tokens  POST /inference/v1/generate: no text, and less of the server's time a token. For servers
+                 without a tokenizer, and beside the former where `by_tokens.is_same`
     sglang       POST /generate: documented wire format; lists may be cumulative or incremental
 
 A reader checks what it can: as many logprobs as tokens, and, where the engine counts tokens, that none is
@@ -243,17 +244,30 @@ def _split(
     return chunks
 
 
+_FINAL_ONLY = 2
+"""vLLM's `RequestOutputKind`; the default of this route makes an output of every token and keeps the last."""
+
+
 class VllmTokens:
+    """Half of what it saves is the text of each token, which vLLM makes for the logprobs as well.
+
+    `flat_logprobs` spares the server a dictionary a token. Where the model itself names several ends of
+    turn, completions say which of the further ones came (`stop_reason`), and this route says nothing.
+    """
+
     kind = "vllm-tokens"
     path = "/inference/v1/generate"
     has_text = False
 
     def body(self, asked: Asked) -> bytes:
+        sampling = _vllm_sampling(asked) | {"detokenize": False, "flat_logprobs": True}
+        if asked.stream_interval is None:
+            sampling["output_kind"] = _FINAL_ONLY
         body = {
             "model": asked.model,
             "token_ids": list(asked.prompt),
             "request_id": asked.request_id,
-            "sampling_params": _vllm_sampling(asked),
+            "sampling_params": sampling,
         }
         return to_json(body | _VLLM_STREAM if asked.stream_interval is not None else body)
 

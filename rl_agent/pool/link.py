@@ -17,7 +17,17 @@ from yarl import URL
 
 from rl_agent.engine.wire import read_served_model
 from rl_agent.errors import EngineError
-from rl_agent.pool.adapters import ADAPTERS, Adapter, Asked, Chunk, Refused, StreamError, detect, is_refusal
+from rl_agent.pool import by_tokens
+from rl_agent.pool.adapters import (
+    ADAPTERS,
+    Adapter,
+    Asked,
+    Chunk,
+    Refused,
+    StreamError,
+    detect,
+    is_refusal,
+)
 from rl_agent.pool.records import Load
 from rl_agent.pool.sse import EventReader
 
@@ -26,6 +36,8 @@ CONTROL_TIMEOUT_S = 5.0
 LOAD_TIMEOUT_S = 1.0
 LAST_WORDS_S = 1.0
 """An engine may take to end a stream in which a response has ended."""
+NO_SUCH_ROUTE = (403, 404)
+"""vLLM 0.32 shows the route of tokens and forbids it unless it was started with --enable-scale-out."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _LOAD_LINE = re.compile(
@@ -119,6 +131,8 @@ class EngineLink:
         """Told whenever bytes of a response have come, its status included."""
         self.info: EngineInfo | None = None
         self._adapter: Adapter | None = None
+        self._by_tokens: Adapter | None = None
+        """A cheaper way for what needs no text, where the engine has one."""
 
     async def probe(self) -> EngineInfo:
         """Who is there. Raises StreamError if it does not answer, or answers like no engine."""
@@ -137,11 +151,15 @@ class EngineLink:
         if status != 200:
             return ADAPTERS["vllm"]  # it hides its routes; the OpenAI ones are the likeliest
         try:
-            adapter = detect(list(json.loads(payload)["paths"]))
+            paths = list(json.loads(payload)["paths"])
+            adapter = detect(paths)
         except (ValueError, KeyError, TypeError) as error:
             raise StreamError("its /openapi.json cannot be read") from error
         if adapter is None:
             raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
+        cheaper = ADAPTERS["vllm-tokens"]
+        if adapter.kind == "vllm" and cheaper.path in paths:
+            self._by_tokens = cheaper
         return adapter
 
     async def look(self, timeout_s: float) -> Load | None:
@@ -166,23 +184,24 @@ class EngineLink:
         *,
         token_by_token: bool = False,
         stream_interval: int | None = 1,
+        needs_text: bool = True,
     ) -> AsyncGenerator[Chunk, None]:
         """The response as it is made, or without an interval whole. Raises StreamError, Refused.
 
         The last chunk has the finish. Who reads on to the end leaves the connection to the next request.
+        Who needs no text may get some all the same.
         """
         if self._adapter is None or self.info is None:
             raise StreamError("the engine was not probed")
-        adapter = self._adapter
-        _check_params(adapter, params, token_by_token=token_by_token)
+        _check_params(self._adapter, params, token_by_token=token_by_token)
         interval = 1 if token_by_token else stream_interval
-        body = adapter.body(Asked(self.info.served_name, prompt, max_tokens, params, request_id, interval))
-        reader = adapter.reader(token_by_token=token_by_token)
-        async with self._transport.open("POST", adapter.path, body) as plain_answer:
-            if plain_answer.status != 200:
-                await _raise_status(plain_answer)
+        asked = Asked(self.info.served_name, prompt, max_tokens, params, request_id, interval)
+        is_by_tokens = not (needs_text or token_by_token) and by_tokens.is_same(params)
+        way = self._asked(asked, self._by_tokens if is_by_tokens else None)
+        async with way as (adapter, plain_answer):
             self.on_bytes()
             answer = _Overheard(plain_answer, self.on_bytes)
+            reader = adapter.reader(token_by_token=token_by_token)
             events = EventReader() if interval is not None else None
             while part := await (_read_all(answer) if events is None else answer.read()):
                 for payload in [part] if events is None else _payloads(events, part):
@@ -193,6 +212,25 @@ class EngineLink:
                                 await _read_to_end(answer)
                             return
         raise StreamError("the stream ended before the response did")
+
+    @asynccontextmanager
+    async def _asked(self, asked: Asked, cheaper: Adapter | None) -> AsyncIterator[tuple[Adapter, Answer]]:
+        """Which way answers, and the beginning of its answer. Raises StreamError, Refused.
+
+        Whatever a cheaper way has against a request, the usual one has the last word.
+        """
+        if cheaper is not None:
+            async with self._transport.open("POST", cheaper.path, cheaper.body(asked)) as answer:
+                if answer.status == 200:
+                    yield cheaper, answer
+                    return
+                if answer.status in NO_SUCH_ROUTE:
+                    self._by_tokens = None
+        assert self._adapter is not None
+        async with self._transport.open("POST", self._adapter.path, self._adapter.body(asked)) as answer:
+            if answer.status != 200:
+                await _raise_status(answer)
+            yield self._adapter, answer
 
     async def get(self, path: str) -> bytes:
         return self._expect(path, *await self._answer("GET", path))

@@ -50,6 +50,7 @@ _OF_THE_CALL = (
     "min_weight_version",
     "expected_tokens",
     "group",
+    "detokenize",
 )
 MAX_EXCHANGES = 4096
 """Of one session."""
@@ -168,6 +169,7 @@ class OpenAiApi:
                     min_weight_version=asked.min_weight_version,
                     expected_tokens=asked.expected_tokens,
                     is_read_along=asked.stream,
+                    needs_text=asked.needs_text,
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._pool.submit(order)

@@ -40,6 +40,7 @@ _HANDLED = frozenset(
         "min_weight_version",
         "expected_tokens",
         "group",
+        "detokenize",
         "echo",
         "best_of",
         "suffix",
@@ -76,6 +77,8 @@ class Asked:
     group: str | None
     """Of requests that begin alike: kept on one engine while that helps, and like each other in length."""
     params: dict[str, Any]
+    needs_text: bool
+    """Chats do not: what the tokens say is read off them by an engine (`openai_chat`)."""
 
 
 def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
@@ -112,6 +115,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         expected_tokens=_integer(body, "expected_tokens", 0, at_least=0, at_most=2**24) or None,
         group=group,
         params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
+        needs_text=not is_chat and body.get("detokenize") is not False,
     )
 
 

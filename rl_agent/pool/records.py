@@ -195,6 +195,8 @@ class Order:
     """How long its submitter takes the response to be."""
     is_read_along: bool = False
     """Somebody waits for every token."""
+    needs_text: bool = True
+    """False: the tokens are enough, and an engine that can be asked for them alone makes no text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,7 @@ class Pool:
             f"{request_id}-{attempt}",
             token_by_token=bool(stops),
             stream_interval=None if is_one_chunk else request.interval,
+            needs_text=request.order.needs_text,
         )
         async with aclosing(stream):
             async for chunk in stream:

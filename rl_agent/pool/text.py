@@ -15,7 +15,12 @@ from rl_agent.pool.service import Pool
 
 
 async def text_of(request: Request, pool: Pool) -> str:
-    """The response as text, without the token that ended it. As sent by the engines if none can decode."""
+    """The response as text, without the token that ended it. As sent by the engines if none can decode.
+
+    Empty where nobody needs it.
+    """
+    if not request.order.needs_text:
+        return ""
     sent = "".join(request.texts)
     is_whole = request.moves == 0 and bool(sent)
     if is_whole or not request.token_ids or request.order.params.get("skip_special_tokens"):

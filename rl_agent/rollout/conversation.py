@@ -27,7 +27,12 @@ class Engine(Protocol):
     weight_version: int
 
     async def generate(
-        self, prompt_token_ids: Sequence[int], sampling: Sampling, *, request_id: str
+        self,
+        prompt_token_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        request_id: str,
+        decode: Callable[[Sequence[int], Sequence[int]], str],
     ) -> Generation: ...
 
     async def generate_chat(
@@ -95,7 +100,10 @@ class Conversation:
         context = self._token_ids + prompt
         async with policy.gate as queue_s:
             generation = await policy.engine.generate(
-                context, self._sampling(), request_id=self._request_id()
+                context,
+                self._sampling(),
+                request_id=self._request_id(),
+                decode=policy.chat.decode_after,
             )
         context.extend(generation.token_ids)
         self._token_ids = context

@@ -188,6 +188,30 @@ async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
         assert (pressure.running, pressure.waiting) == (0, 0)
 
 
+@pytest.mark.parametrize("words", [(), ("stream_interval=1",)])
+async def test_a_collector_that_reads_tokens_itself_spares_the_engines_their_text(words):
+    async with manager(*words) as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.ready(1)
+        settings = ClientSettings(request_timeout_s=20, retries=0)
+        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
+            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
+
+            async def one(number):
+                decode = lambda prompt, response: f"{prompt[1]} then {len(response)}"  # noqa: E731
+                return await client.generate([100, number, 5, 6], sampling, request_id="q", decode=decode)
+
+            async with asyncio.TaskGroup() as jobs:
+                calls = [jobs.create_task(one(number)) for number in range(10)]
+                await pool.until(lambda: a.engine.running == 10)
+                await pool.join(b.url)
+                await a.kill()
+        assert [list(call.result().token_ids) for call in calls] == [expected(100, n) for n in range(10)]
+        assert [call.result().text for call in calls] == [f"{n} then 99" for n in range(10)]
+        assert pool.state.account.moves == 10
+        assert a.engine.by_tokens + b.engine.by_tokens == 20
+
+
 async def test_collectors_of_two_runs_take_turns_and_siblings_of_a_task_are_known_as_such():
     async with manager("stall_timeout_s=20") as pool, serving(engine()) as a, asyncio.TaskGroup() as jobs:
         await pool.join(a.url, capacity=2)
@@ -246,6 +270,22 @@ async def test_a_completion_that_fits_into_one_chunk_is_asked_for_whole_and_says
         assert a.engine.wholes == 1
         await pool.call("POST", "/v1/completions", body | {"stop": "never"})
         assert a.engine.wholes == 1  # a stop string is looked for in every token
+
+
+async def test_who_asks_for_no_text_gets_none_whichever_way_the_engine_was_asked():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "return_token_ids": True, "detokenize": False}
+        stated = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+        for more, by_tokens in (({}, 0), (stated, 1)):
+            status, answer = await pool.call("POST", "/v1/completions", body | more)
+            assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
+            assert answer["choices"][0]["text"] == ""
+            assert a.engine.by_tokens == by_tokens
+        _, answer = await pool.call("POST", "/v1/completions", body | stated | {"detokenize": True})
+        assert answer["choices"][0]["text"] == "x" * 20
+        assert a.engine.by_tokens == 1
 
 
 async def test_a_streamed_completion_goes_on_across_a_kill():

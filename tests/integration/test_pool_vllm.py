@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,11 +14,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.cluster.address import free_port
 from rl_agent.cluster.member import Member
+from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.server import server_argv, server_environment
+from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
+from rl_agent.types import Generation
 from tests.integration.conftest import stop_group, wait_until_ready
 from tests.integration.test_collector import with_tasks
 from tests.integration.tiny_model import make_plan
@@ -28,6 +33,9 @@ pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
 TOKENS = 160
 PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]
 CUTS = 60
+
+
+GENERATION = ("/v1/completions", "/inference/v1/generate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +71,19 @@ class CuttingProxy:
 
     def __init__(self, target: str, seed: int, cuts: list[int]) -> None:
         self.target = target
+        self.asked: Counter[str] = Counter()
         self.random = random.Random(seed)
         self.cuts = cuts
         self.passed_tokens = 0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
+        self.asked[request.path] += 1
         headers = {"Content-Type": "application/json"}
         async with self.session.request(
             request.method, self.target + request.path, data=body or None, headers=headers
         ) as answer:
-            if request.path != "/v1/completions":
+            if request.path not in GENERATION:
                 return web.Response(status=answer.status, body=await answer.read())
             response = web.StreamResponse(status=answer.status)
             await response.prepare(request)
@@ -307,6 +317,42 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
         assert pool.state.account.failed == 0
     assert account == "submitted=8 completed=8 failed=0 timed_out=0 abandoned=0"
     assert len(proxy.cuts) < 10, "nothing was cut"
+    assert proxy.asked["/inference/v1/generate"] >= 8 and not proxy.asked["/v1/completions"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cuts(
+    vllm_server, second, temperature
+):
+    """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
+    chat = ChatTokenizer.load(str(vllm_server.model), {})
+    sampling = Sampling(temperature, 1.0, -1, 0.0, TOKENS, 7)
+    settings = ClientSettings(request_timeout_s=200, retries=0)
+
+    async def ask(url: str) -> list[Generation]:
+        async with EngineClient(url, settings, identify=lambda served: 0) as client:
+            calls = [
+                client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
+                for number, prompt in enumerate(PROMPTS)
+            ]
+            return await asyncio.gather(*calls)
+
+    wanted = await ask(vllm_server.url)
+    # A seed is another one after a move, so that only greedy responses are the same over cuts.
+    proxy = CuttingProxy(second.url, 5, [0] * (10 if temperature == 0 else 0))
+    words = ("max_fruitless=1000", "stream_interval=1")
+    async with manager(*SLOW, *words) as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        found = await ask(pool.url)
+        assert pool.state.account.moves >= (10 if temperature == 0 else 0)
+    assert not proxy.cuts and not proxy.asked["/v1/completions"]
+    for one, other in zip(wanted, found, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
+        assert other.text == one.text
+    assert any(not one.text.isascii() for one in wanted)
+    assert temperature == 0 or {one.finish_reason for one in wanted} == {"stop", "length"}
 
 
 async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):

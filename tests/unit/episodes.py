@@ -24,7 +24,7 @@ class FakeEngine:
         self.samplings = []
         self.messages = []
 
-    async def generate(self, prompt_token_ids, sampling, *, request_id):
+    async def generate(self, prompt_token_ids, sampling, *, request_id, decode):
         self.contexts.append(list(prompt_token_ids))
         self.samplings.append(sampling)
         await self.before_answer()

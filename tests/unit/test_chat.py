@@ -1,8 +1,10 @@
 import json
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.decoders import DecodeStream
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.parse import parse_action
@@ -178,3 +180,35 @@ def test_a_template_cannot_reach_outside():
 )
 def test_an_action_is_the_response_without_its_thoughts(response, action):
     assert parse_action(response) == action
+
+
+TEXTS = ["plain words, 3 + 4", "Grüße, 中文字 and 😀😀 done", "<|im_start|>inside<|endoftext|>"]
+
+
+@pytest.mark.parametrize("said", TEXTS)
+def test_a_response_reads_as_its_text_whatever_the_prompt_and_to_its_last_whole_character(said):
+    chat, tokens = tiny_chat(), ids_of(said)
+    prompt = ids_of("Wie geht's? ü")
+    for end in range(1, len(tokens) + 1):
+        text = chat.decode_after(prompt, tokens[:end])
+        assert said.startswith(text) and "\ufffd" not in text
+        assert text == chat.decode(tokens[:end]).rstrip("\ufffd")
+    assert chat.decode_after(prompt, tokens) == said
+    assert chat.decode_after([], tokens) == said
+    assert chat.decode_after(prompt, []) == ""
+
+
+def test_a_character_that_the_prompt_began_is_completed_by_the_response():
+    chat, tokens = tiny_chat(), ids_of("😀!")
+    assert [chat.decode_after(tokens[:cut], tokens[cut:]) for cut in range(5)] == ["😀!"] * 4 + ["!"]
+
+
+def test_a_response_of_any_tokens_reads_as_token_by_token_after_the_whole_prompt():
+    chat, drawn = tiny_chat(), random.Random(0)
+    tokenizer = tiny_tokenizer()
+    for _ in range(300):
+        prompt = drawn.choices(range(tokenizer.get_vocab_size()), k=drawn.randrange(1, 40))
+        response = drawn.choices(range(tokenizer.get_vocab_size()), k=drawn.randrange(0, 30))
+        stream = DecodeStream(ids=prompt, skip_special_tokens=False)
+        wanted = "".join(stream.step(tokenizer, token) or "" for token in response)
+        assert chat.decode_after(prompt, response) == wanted

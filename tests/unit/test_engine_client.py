@@ -86,6 +86,16 @@ async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_m
     assert generation.duration_s > 0
 
 
+async def test_an_engine_that_is_no_pool_is_asked_for_the_text_and_believed():
+    script = Script(completion(3, 3))
+    async with connected(script) as client:
+        decode = lambda prompt, response: "something else"  # noqa: E731
+        generation = await client.generate([1, 2], SAMPLING, request_id="a:0:0:0", decode=decode)
+
+    assert generation.text == "01"
+    assert "detokenize" not in script.asked[0]
+
+
 async def test_response_tokens_are_counted_as_responses_return():
     async with connected(Script(completion(3, 3), completion(5, 5))) as client:
         counted = [client.response_tokens]

@@ -105,7 +105,8 @@ async def engine(kind: str, answer: Callable[[web.Request], object]) -> AsyncIte
         return web.json_response(pages.get(request.path, {}))
 
     app = web.Application()
-    app.router.add_post(ADAPTERS[kind].path, generate)
+    for route in ROUTES[kind]:
+        app.router.add_post(route, generate)
     app.router.add_get("/{path:.*}", about)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         link = EngineLink(HttpTransport(session, str(server.make_url("/"))))
@@ -257,6 +258,83 @@ async def test_an_engine_without_text_refuses_stop_strings():
     async with engine("vllm-tokens", lambda _: response(vllm_tokens)) as link:
         with pytest.raises(Refused, match="stop strings need text"):
             await collect(link, token_by_token=True)
+
+
+STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "skip_special_tokens": False}
+TEXT, TOKENS = ROUTES["vllm"]
+
+
+def either_way(request, forbids=200):
+    """An engine with both routes, whose answers tell by which one it was asked."""
+    if request.path == TOKENS and forbids != 200:
+        return web.json_response({"error": {"message": "not so"}}, status=forbids)
+    return response(vllm if request.path == TEXT else vllm_tokens)
+
+
+async def ways_of(link, asked, params, **more):
+    """The routes that one request takes; it must succeed."""
+    before = len(asked)
+    chunks = await collect(link, params, **more)
+    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+    assert chunks[-1].finish_reason == "stop"
+    return asked[before:]
+
+
+@pytest.mark.parametrize(
+    ("params", "more", "way"),
+    [
+        (STATED, {"needs_text": False}, TOKENS),
+        (STATED | {"repetition_penalty": 1.2, "min_tokens": 3}, {"needs_text": False}, TOKENS),
+        (STATED, {}, TEXT),
+        (STATED, {"needs_text": False, "token_by_token": True}, TEXT),
+        ({"top_p": 1.0, "top_k": -1}, {"needs_text": False}, TEXT),  # min_p: the model's own files may say
+        (STATED | {"stop_token_ids": [14]}, {"needs_text": False}, TEXT),
+        (STATED | {"logit_bias": {"11": 200.0}}, {"needs_text": False}, TEXT),
+        (STATED | {"no_such_thing": 1}, {"needs_text": False}, TEXT),
+    ],
+)
+async def test_an_engine_is_asked_by_tokens_where_nobody_needs_text_and_they_come_out_alike(
+    params, more, way
+):
+    asked = []
+    async with engine("vllm", lambda request: asked.append(request.path) or either_way(request)) as link:
+        assert await ways_of(link, asked, params, **more) == [way]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_an_engine_that_forbids_to_be_asked_by_tokens_is_not_asked_so_again(status):
+    asked = []
+
+    def answer(request):
+        asked.append(request.path)
+        return either_way(request, forbids=status)
+
+    async with engine("vllm", answer) as link:
+        assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
+        assert await ways_of(link, asked, STATED, needs_text=False) == [TEXT]
+
+
+@pytest.mark.parametrize("status", [400, 422, 429, 500])
+async def test_completions_have_the_last_word_on_a_request_that_the_route_of_tokens_refuses(status):
+    asked = []
+
+    def answer(request):
+        asked.append(request.path)
+        return either_way(request, forbids=status)
+
+    async with engine("vllm", answer) as link:
+        for _ in range(2):
+            assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
+
+
+@pytest.mark.parametrize("interval", [8, None])
+async def test_a_request_by_tokens_asks_for_no_text_and_for_no_output_that_is_not_sent(interval):
+    asked = Asked("served", [1, 2, 3], 64, STATED, "r", interval)
+    sampling = json.loads(ADAPTERS["vllm-tokens"].body(asked))["sampling_params"]
+    assert sampling["detokenize"] is False
+    assert (sampling.get("output_kind"), sampling.get("stream_interval")) == (
+        (2, None) if interval is None else (None, 8)
+    )
 
 
 async def test_sglang_refuses_a_penalty_that_would_forget_the_tokens_so_far_at_a_move():

@@ -36,6 +36,27 @@ def test_a_completion_becomes_token_ids_with_a_logprob_each():
     assert response == wire.Response((10, 11, 2), (-0.5, -0.515625, -0.53125), "01", "stop")
 
 
+def test_a_text_that_the_answer_leaves_out_is_made_of_all_tokens_but_the_one_that_ended_it():
+    def without_text(tokens, wanted):
+        answer = completion(tokens, wanted)
+        answer["choices"][0]["text"] = ""
+        return json.dumps(answer).encode()
+
+    for tokens, wanted, said in ((3, 3, "10,11"), (3, 8, "10,11,12")):
+        decode = lambda ids: ",".join(map(str, ids))  # noqa: E731
+        assert wire.read_completion(without_text(tokens, wanted), decode).text == said
+        assert (
+            wire.read_completion(json.dumps(completion(tokens, wanted)).encode(), decode).text
+            == ("0123456789"[: len(said.split(","))])
+        )
+
+
+def test_only_who_makes_the_text_says_that_none_is_needed():
+    assert b"detokenize" not in wire.completion_request("m", [1, 2], SAMPLING, "r")
+    body = json.loads(wire.completion_request("m", [1, 2], SAMPLING, "r", needs_text=False))
+    assert body["detokenize"] is False
+
+
 def broken(change):
     answer = completion(3, 3)
     change(answer["choices"])
