@@ -55,14 +55,14 @@ def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
     blocks = commands(checkout / "docs/tutorials/first-run.md")
     quickstart = "bash scripts/quickstart.sh"
     assert blocks[0].strip() == quickstart
-    blocks[0] = f"{quickstart} --iterations 2"  # two of the four iterations show it
+    blocks[0] = f"{quickstart} --iterations 1"  # the first of the four shows it: by 13 to 22 points
 
     for block in blocks:
         type_in(checkout, block)
 
     rows = reward_rows(RunPaths(checkout / "quickstart/run"))
     accuracy = [row["test/success_rate"] for row in rows.values()]
-    assert len(accuracy) == 3
+    assert len(accuracy) == 2
     assert accuracy[-1] > accuracy[0] + 0.1
     assert (checkout / "quickstart/run/reward.png").exists()
 
