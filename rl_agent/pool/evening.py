@@ -130,10 +130,13 @@ def _best(
 
 
 def _gain(source: Share, target: Share, out: Rest, back: Rest | None, ends_s: float) -> float:
-    """Seconds by which the request, or all at these two engines, end earlier."""
+    """Seconds by which the request, or all at these two engines, end earlier; below 0 if all end later."""
+    sooner_s = max(source.ends_after_s, target.ends_after_s) - ends_s
+    if sooner_s < 0:
+        return sooner_s
     here_s = source.seconds_of(out, len(source.rests) - 1)
     there_s = target.seconds_of(out.moved(), len(target.rests) - bool(back))
-    return max(here_s - there_s, max(source.ends_after_s, target.ends_after_s) - ends_s)
+    return max(here_s - there_s, sooner_s)
 
 
 def _options(source: Share, target: Share) -> list[tuple[Rest, Rest | None]]:
