@@ -37,7 +37,6 @@ LOAD_TIMEOUT_S = 1.0
 LAST_WORDS_S = 1.0
 """An engine may take to end a stream in which a response has ended."""
 NO_SUCH_ROUTE = (403, 404)
-"""vLLM 0.32 shows the route of tokens and forbids it unless it was started with --enable-scale-out."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _LOAD_LINE = re.compile(
@@ -217,19 +216,23 @@ class EngineLink:
     async def _asked(self, asked: Asked, cheaper: Adapter | None) -> AsyncIterator[tuple[Adapter, Answer]]:
         """Which way answers, and the beginning of its answer. Raises StreamError, Refused.
 
-        Whatever a cheaper way has against a request, the usual one has the last word.
+        Whatever a cheaper way has against a request, the usual one has the last word. If that takes what the
+        other refused, the other is asked no more: vLLM 0.32 forbids it (403) unless started with
+        --enable-scale-out, and a version that does not know one of the parameters refuses every request.
         """
+        is_refused = False
         if cheaper is not None:
             async with self._transport.open("POST", cheaper.path, cheaper.body(asked)) as answer:
                 if answer.status == 200:
                     yield cheaper, answer
                     return
-                if answer.status in NO_SUCH_ROUTE:
-                    self._by_tokens = None
+                is_refused = answer.status in NO_SUCH_ROUTE or is_refusal(answer.status)
         assert self._adapter is not None
         async with self._transport.open("POST", self._adapter.path, self._adapter.body(asked)) as answer:
             if answer.status != 200:
                 await _raise_status(answer)
+            if is_refused:
+                self._by_tokens = None
             yield self._adapter, answer
 
     async def get(self, path: str) -> bytes:

@@ -301,30 +301,41 @@ async def test_an_engine_is_asked_by_tokens_where_nobody_needs_text_and_they_com
         assert await ways_of(link, asked, params, **more) == [way]
 
 
-@pytest.mark.parametrize("status", [403, 404])
-async def test_an_engine_that_forbids_to_be_asked_by_tokens_is_not_asked_so_again(status):
-    asked = []
+def forbidding(asked, status, *, text_status=200):
+    """An engine that answers otherwise by tokens."""
 
     def answer(request):
         asked.append(request.path)
+        if request.path == TEXT and text_status != 200:
+            return web.json_response({"error": {"message": "nor so"}}, status=text_status)
         return either_way(request, forbids=status)
 
-    async with engine("vllm", answer) as link:
+    return answer
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+async def test_an_engine_that_refuses_by_tokens_what_it_takes_otherwise_is_not_asked_so_again(status):
+    asked = []
+    async with engine("vllm", forbidding(asked, status)) as link:
         assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
         assert await ways_of(link, asked, STATED, needs_text=False) == [TEXT]
 
 
-@pytest.mark.parametrize("status", [400, 422, 429, 500])
-async def test_completions_have_the_last_word_on_a_request_that_the_route_of_tokens_refuses(status):
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_an_engine_that_fails_by_tokens_is_asked_otherwise_and_so_again(status):
     asked = []
-
-    def answer(request):
-        asked.append(request.path)
-        return either_way(request, forbids=status)
-
-    async with engine("vllm", answer) as link:
+    async with engine("vllm", forbidding(asked, status)) as link:
         for _ in range(2):
             assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
+
+
+async def test_a_request_that_is_refused_either_way_says_nothing_against_asking_by_tokens():
+    asked = []
+    async with engine("vllm", forbidding(asked, 400, text_status=400)) as link:
+        for _ in range(2):
+            with pytest.raises(Refused, match="nor so"):
+                await collect(link, STATED, needs_text=False)
+    assert asked == [TOKENS, TEXT] * 2
 
 
 @pytest.mark.parametrize("interval", [8, None])
