@@ -148,7 +148,8 @@ def test_half_precision_layers_keep_gradients_in_full_precision(alone):
     assert 1e-4 < distance(found, expected) < 0.1
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler warns about itself
+@pytest.mark.extended  # the compiler takes most of a minute
+@pytest.mark.filterwarnings("ignore")  # it warns about itself
 def test_compiled_layers_compute_the_same_gradient(alone):
     expected, _ = compute(alone, "streamed")
     found, _ = compute(alone, "streamed", parallel={"compile_layers": True})
