@@ -26,8 +26,8 @@ lint() {
 run_all() {
   local status=0
   (($# == 0)) || exec .venv/bin/python -m pytest "$@"
-  .venv/bin/python -m pytest tests/unit -n logical --maxprocesses 8 || status=$?
-  .venv/bin/python -m pytest --ignore=tests/unit || status=$?
+  .venv/bin/python -m pytest tests/unit tests/shell -n logical --maxprocesses 8 || status=$?
+  .venv/bin/python -m pytest --ignore=tests/unit --ignore=tests/shell || status=$?
   return "$status"
 }
 
