@@ -321,9 +321,7 @@ async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cuts(
-    vllm_server, second, temperature
-):
+async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cuts(vllm_server, temperature):
     """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
     chat = ChatTokenizer.load(str(vllm_server.model), {})
     sampling = Sampling(temperature, 1.0, -1, 0.0, TOKENS, 7)
@@ -339,7 +337,7 @@ async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cut
 
     wanted = await ask(vllm_server.url)
     # A seed is another one after a move, so that only greedy responses are the same over cuts.
-    proxy = CuttingProxy(second.url, 5, [0] * (10 if temperature == 0 else 0))
+    proxy = CuttingProxy(vllm_server.url, 5, [0] * (10 if temperature == 0 else 0))
     words = ("max_fruitless=1000", "stream_interval=1")
     async with manager(*SLOW, *words) as pool, proxy.running() as url:
         await pool.join(url)
