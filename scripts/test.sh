@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
 # Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|all] [pytest options…]
-#   all (default)  lint, unit on all cores, then shell, integration with a real vLLM on the CPU, chaos
+#   all (default)  lint; unit and shell on all cores; then integration with a real vLLM on the CPU, and chaos
 #   unit           under 60 s, on all cores
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
