@@ -1,15 +1,16 @@
 """Tokens generated and trained on per second: the streaming loop beside the synchronous one.
 
-    python benchmarks/stream_loop.py --gpus 0,1 --shape 1.7b         two GPUs: one trains, one is rented
-    python benchmarks/stream_loop.py --shape tiny --groups 8 --mean 60 --longest 300        CPU, to try it
+    python benchmarks/stream_loop.py --gpus 0,1 --shape 1.7b                        one trains, one is rented
+    python benchmarks/stream_loop.py --gpus 0,1,2,3 --trainers 2 --shape 1.7b       two train, two are rented
+    python benchmarks/stream_loop.py --shape tiny --groups 8 --mean 60 --longest 300           CPU, to try it
 
 Everything is what a user would start: `scripts/run.sh` with `trainer=grpo pool=elastic`, and
-`scripts/join_pool.sh` for the second engine. The first GPU is the trainer's, the last is the rented one's.
+`scripts/join_pool.sh` for each engine on a rented GPU. The first GPUs are the trainer's, the rest is rented.
 
-    synchronous      the trainer's GPU generates all episodes of an iteration, then trains on them
-    synchronous-2    the same on both GPUs
-    disaggregated    the trainer's GPU trains, the rented one generates; groups are trained on as they come
-    hybrid           the trainer's GPU generates, too, while that saves waiting
+    synchronous      the trainer's GPUs generate all episodes of an iteration, then train on them
+    synchronous-all  the same on all GPUs
+    disaggregated    the trainer's GPUs train, the rented ones generate; groups are trained on as they come
+    hybrid           the trainer's GPUs generate, too, while that saves waiting
     spot             hybrid, iteration by iteration: alone at first, which is synchronous; an engine is rented
                      in the third and killed in the sixth, early among its episodes; another comes then, and
                      is killed in the ninth, late among its episodes (--kill-at)
@@ -46,7 +47,7 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.types import Observation, StepResult, Task
 
-LAYOUTS = ("synchronous", "synchronous-2", "disaggregated", "hybrid", "spot")
+LAYOUTS = ("synchronous", "synchronous-all", "disaggregated", "hybrid", "spot")
 RENT_IN, KILL_IN = 3, (6, 9)
 SIBLINGS = 8
 STREAM_INTERVAL = 128
@@ -125,6 +126,7 @@ class Bench:
     longest: int
     iterations: int
     gpus: list[str]
+    trainers: int
     kill_at: tuple[float, float]
     overrides: list[str]
 
@@ -139,14 +141,26 @@ class Bench:
         if not is_done.exists():
             self.run_loop(layout, paths)
             is_done.touch()
-        return Outcome.of(layout, paths, 1 if layout == "synchronous" else 2)
+        return Outcome.of(layout, paths, self.training(layout), self.renting(layout))
+
+    def training(self, layout: str) -> int:
+        """Devices of the trainer."""
+        return self.trainers + self.rentable if layout == "synchronous-all" else self.trainers
+
+    def renting(self, layout: str) -> int:
+        """Devices that are rented."""
+        return 0 if layout.startswith("synchronous") else self.rentable
+
+    @property
+    def rentable(self) -> int:
+        return len(self.gpus) - self.trainers if self.is_gpu else 1
 
     def run_loop(self, layout: str, paths: RunPaths) -> None:
         port = free_port()
         rented: list[subprocess.Popen[bytes]] = []
 
         def rent() -> None:
-            rented.append(self.rent(layout, f"rented-{len(rented) + 1}", port))
+            rented.append(self.rent(layout, len(rented), port))
 
         def take() -> None:
             kill(rented[-1], self.out / f"{layout}.rented-{len(rented)}.log")
@@ -163,7 +177,8 @@ class Bench:
         loop = start(self.command(layout, port, paths), self.out / f"{layout}.log", self.visible(layout))
         try:
             if layout in ("disaggregated", "hybrid"):
-                rent()
+                for _ in range(self.rentable):
+                    rent()
             while loop.poll() is None:
                 time.sleep(POLL_S)
                 if events and self.share_done(paths, events[0][0]) >= events[0][1]:
@@ -184,7 +199,7 @@ class Bench:
     def visible(self, layout: str) -> dict[str, str]:
         if not self.is_gpu:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus if layout == "synchronous-2" else self.gpus[:1])}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[: self.training(layout)])}
 
     def command(self, layout: str, port: int, paths: RunPaths) -> list[str]:
         placement = {"disaggregated": "disaggregated", "hybrid": "hybrid", "spot": "hybrid"}
@@ -224,14 +239,15 @@ class Bench:
         words += ["--max-iterations", KILL_IN[-1] if layout == "spot" else self.iterations]
         return [str(w) for w in [*words, *(f"{k}={v}" for k, v in settings.items()), *self.overrides]]
 
-    def rent(self, layout: str, name: str, port: int) -> subprocess.Popen[bytes]:
-        """A worker in a process group of its own."""
+    def rent(self, layout: str, number: int, port: int) -> subprocess.Popen[bytes]:
+        """A worker in a process group of its own, on a GPU that its last one has left."""
+        name = f"rented-{number + 1}"
         engine = ["--max-model-len", self.longest + 128, "--max-num-seqs", 512, "--generation-config", "vllm"]
         words = ["bash", "scripts/join_pool.sh", "--manager", f"http://127.0.0.1:{port}", "--name", name]
         if self.is_gpu:
             engine += ["--dtype", "bfloat16", "--gpu-memory-utilization", 0.85]
             engine += ["--stream-interval", STREAM_INTERVAL]
-            words += ["--gpus", self.gpus[-1]]
+            words += ["--gpus", self.gpus[self.trainers + number % self.rentable]]
         else:
             engine += ["--dtype", "float32", "--enforce-eager", "--kv-cache-memory-bytes", 67108864]
             engine += ["--no-enable-chunked-prefill"]
@@ -277,7 +293,9 @@ def kill(worker: subprocess.Popen[bytes], log: Path) -> None:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     layout: str
-    devices: int
+    training: int
+    renting: int
+    """Devices."""
     seconds: list[float]
     """Of each iteration, the next one's start or the run's end ends it."""
     tokens: list[int]
@@ -293,7 +311,7 @@ class Outcome:
     lost: int
 
     @classmethod
-    def of(cls, layout: str, paths: RunPaths, devices: int) -> "Outcome":
+    def of(cls, layout: str, paths: RunPaths, training: int, renting: int) -> "Outcome":
         records = list(metrics.read(paths.metrics))
         phases = list(metrics.read(paths.timeline))
         starts = [phase["start"] for phase in phases if phase["name"] == "rollout"]
@@ -303,7 +321,8 @@ class Outcome:
         lost = sum(r["train/episodes"] * (1 - r["train/completed_share"]) for r in rollouts)
         return cls(
             layout,
-            devices,
+            training,
+            renting,
             [end - start for start, end in zip(starts, ends, strict=True)],
             [int(record["update/tokens"]) for record in updates],
             [record["update/waiting_s"] for record in updates],
@@ -318,6 +337,11 @@ class Outcome:
         """Tokens per second of the iterations after the first, in which engines start."""
         return [t / s for t, s in zip(self.tokens[1:], self.seconds[1:], strict=True)]
 
+    @property
+    def price(self) -> float:
+        """Dollars an hour."""
+        return self.training * PRICE + self.renting * RENTED_PRICE
+
 
 def print_table(outcomes: list[Outcome]) -> None:
     base = next((o for o in outcomes if o.layout == "synchronous"), outcomes[0])
@@ -328,13 +352,12 @@ def print_table(outcomes: list[Outcome]) -> None:
     for o in outcomes:
         rate = statistics.median(o.rates())
         ratio = rate / statistics.median(base.rates())
-        rent = 0.0 if o.devices == 1 else (PRICE if o.layout == "synchronous-2" else RENTED_PRICE)
-        per_dollar = ratio / ((PRICE + rent) / PRICE)
+        per_dollar = ratio * base.price / o.price
         each = " ".join(f"{r:,.0f}" for r in o.rates())
         waiting = statistics.median(w / s for w, s in zip(o.waiting[1:], o.seconds[1:], strict=True))
         speed = f"{rate:,.0f} | {each} | {ratio:.2f}x | {per_dollar:.2f}x | {waiting:.0%}"
         counts = f"{o.recomputed} | {o.prefilled:,} | {o.lost}"
-        print(f"| {o.layout} | {o.devices} | {speed} | {counts} |", flush=True)
+        print(f"| {o.layout} | {o.training} + {o.renting} | {speed} | {counts} |", flush=True)
 
 
 def print_iterations(outcome: Outcome) -> None:
@@ -357,7 +380,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--gpus", help="the trainer's and the rented one's; default: the CPU")
+    parser.add_argument("--gpus", help="the trainer's and then the rented ones; default: the CPU")
+    parser.add_argument("--trainers", type=int, default=1, help="of the GPUs; default: %(default)s")
     parser.add_argument("--layouts", default=",".join(LAYOUTS), help="in this order; default: %(default)s")
     parser.add_argument("--iterations", type=int, default=4, help="of each; the first is not counted")
     parser.add_argument("--groups", type=int, default=64, help=f"of {SIBLINGS} episodes an iteration")
@@ -373,6 +397,9 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     layouts = options.layouts.split(",")
+    gpus = options.gpus.split(",") if options.gpus else []
+    if gpus and not 0 < options.trainers <= len(gpus):
+        parser.error(f"--trainers {options.trainers}: must be from 1 to the {len(gpus)} of --gpus")
     if unknown := set(layouts) - set(LAYOUTS):
         parser.error(f"--layouts {','.join(sorted(unknown))}: must be of {', '.join(LAYOUTS)}")
     with tempfile.TemporaryDirectory(prefix="stream-loop-") as folder:
@@ -391,7 +418,8 @@ def main() -> None:
             options.groups,
             options.longest,
             options.iterations,
-            options.gpus.split(",") if options.gpus else [],
+            gpus,
+            options.trainers,
             tuple(options.kill_at),
             options.overrides,
         )
