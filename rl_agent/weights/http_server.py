@@ -1,6 +1,5 @@
 """The same versions over HTTP with ranges: the way through NAT and proxies, and for other programs.
 
-    GET /versions                            {"7": digest}
     GET /version-000007/manifest.json
     GET /version-000007/full.bin             also delta.bin; `Range: bytes=a-b` gives a part
 
@@ -31,13 +30,6 @@ def http_app(store: SnapshotStore, token: str) -> web.Application:
             raise web.HTTPUnauthorized
         return await handler(request)
 
-    async def versions(request: web.Request) -> web.Response:
-        found = {}
-        for weight_version in store.versions:
-            with store.hold(weight_version) as snapshot:
-                found[str(weight_version)] = snapshot.manifest.digest
-        return web.json_response(found)
-
     async def file(request: web.Request) -> web.StreamResponse:
         try:
             with store.hold(int(request.match_info["version"])) as snapshot:
@@ -53,6 +45,5 @@ def http_app(store: SnapshotStore, token: str) -> web.Application:
             raise web.HTTPNotFound(text=str(error)) from error
 
     app = web.Application(middlewares=[authenticate])
-    app.router.add_get("/versions", versions)
     app.router.add_get(r"/version-{version:\d+}/{name:manifest\.json|full\.bin|delta\.bin}", file)
     return app

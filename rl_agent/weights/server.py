@@ -1,6 +1,5 @@
 """Gives weights to receivers that know the token. It only answers; it never connects to anyone.
 
-    {"op": "versions"}                                             -> {"versions": {"7": digest}}
     {"op": "manifest", "version": 7}                               -> the manifest, in a frame of its own
     {"op": "recommend", "version": 7, "blob": "full", "wanted": bits, "limit": 4, "wait_s": 1}
                                                                    -> {"indices": [...]}
@@ -186,10 +185,6 @@ class WeightServer:
     def _prepare(self, request: Any, visit: _Visit, held: ExitStack) -> tuple[dict[str, Any], _Rest | None]:
         """The answer to a request, and what follows it. Raises WeightsError if it cannot be had."""
         match request:
-            case {"op": "versions"}:
-                return {
-                    "versions": {str(version): digest for version, digest in self._shelf.versions().items()}
-                }, None
             case {"op": "manifest", "version": int(weight_version)}:
                 text = dump_manifest(self._shelf.manifest(weight_version))
                 return {}, lambda channel, deadline: channel.send(text, deadline)
@@ -263,7 +258,7 @@ class WeightServer:
         with self._shelf.open(weight_version, blob) as offer:
             if self._memory is None or not offer.pieces.is_complete:
                 raise WeightsError(f"gives version {weight_version} over this connection alone")
-            return self._memory.place(weight_version, blob, offer.descriptor, self._shelf.versions())
+            return self._memory.place(weight_version, blob, offer.descriptor, self._shelf.versions)
 
     def _send(self, offer: Offer, start: int, end: int, channel: Channel, deadline: Deadline) -> None:
         view = offer.view if channel.wire.is_within_a_host else None

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,22 +47,17 @@ class Shelf:
             with self._lock:
                 del self._partial[key]
 
-    def versions(self) -> dict[int, str]:
-        """Weight version -> digest of its content, of all that something is here of."""
-        found = {}
-        for weight_version in self._store.versions:
-            manifest = self._manifest_in_store(weight_version)
-            if manifest is not None:
-                found[weight_version] = manifest.digest
+    @property
+    def versions(self) -> set[int]:
+        """Those that something is here of."""
         with self._lock:
-            partial = {manifest.weight_version: manifest.digest for manifest, _, _ in self._partial.values()}
-        return partial | found
+            partial = {weight_version for weight_version, _ in self._partial}
+        return partial.union(self._store.versions)
 
     def manifest(self, weight_version: int) -> Manifest:
         """Raises WeightsError if nothing of this version is here."""
-        manifest = self._manifest_in_store(weight_version)
-        if manifest is not None:
-            return manifest
+        with suppress(WeightsError), self._store.hold(weight_version) as snapshot:
+            return snapshot.manifest
         with self._lock:
             for manifest, _, _ in self._partial.values():
                 if manifest.weight_version == weight_version:
@@ -100,13 +95,6 @@ class Shelf:
             self._complete = {key: pieces for key, pieces in self._complete.items() if key[0] in here}
             complete = PieceSet(len(blob.digests), is_complete=True)
             return self._complete.setdefault((weight_version, name), complete)
-
-    def _manifest_in_store(self, weight_version: int) -> Manifest | None:
-        try:
-            with self._store.hold(weight_version) as snapshot:
-                return snapshot.manifest
-        except WeightsError:
-            return None
 
 
 def blob_of(manifest: Manifest, name: BlobName) -> Blob:

@@ -16,7 +16,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import Manifest
 from rl_agent.weights.pieces import Bits
-from rl_agent.weights.store import Snapshot, open_snapshot, versions_in
+from rl_agent.weights.store import Snapshot, open_snapshot
 
 
 def having(roots: Iterable[Path], weight_version: int, digest: str) -> Iterator[Snapshot]:
@@ -57,11 +57,6 @@ class FolderConnection:
     def close(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
-
-    def versions(self, deadline: Deadline) -> dict[int, str]:
-        return {
-            number: open_snapshot(self._root, number).manifest.digest for number in versions_in(self._root)
-        }
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
         """Without its difference: to copy the version is faster than to decode it."""

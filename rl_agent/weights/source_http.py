@@ -1,6 +1,5 @@
 """Pieces over HTTP, one request each: what works where only a proxy leads out."""
 
-import json
 import random
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -52,13 +51,6 @@ class HttpConnection:
 
     def close(self) -> None:
         """Nothing is open between requests."""
-
-    def versions(self, deadline: Deadline) -> dict[int, str]:
-        content = self._document("versions", deadline)
-        try:
-            return {int(version): str(digest) for version, digest in json.loads(content).items()}
-        except (ValueError, AttributeError) as error:
-            raise WeightsError(f"an answer cannot be understood: {error}") from error
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
         content = self._document(f"{version_name(weight_version)}/{MANIFEST}", deadline)

@@ -70,14 +70,6 @@ class TcpConnection:
             if self._socket is not None:
                 self._socket.close()
 
-    def versions(self, deadline: Deadline) -> dict[int, str]:
-        """Weight version -> digest, of what the server has something of."""
-        answer = self._ask({"op": "versions"}, deadline)
-        try:
-            return {int(version): str(digest) for version, digest in answer["versions"].items()}
-        except (KeyError, AttributeError, ValueError) as error:
-            raise WeightsError(f"an answer cannot be understood: {error}") from error
-
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
         self._ask({"op": "manifest", "version": weight_version}, deadline)
         return parse_manifest(self._opened.receive(deadline), expected_digest=digest)

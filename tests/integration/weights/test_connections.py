@@ -128,12 +128,3 @@ def test_http_gives_nothing_without_the_token(sender, receiver, http_address):
 def test_only_web_addresses_are_opened(receiver):
     with pytest.raises(WeightsError, match="not an http address"):
         receive(receiver, Announcement(1, "0" * 64), [HttpSource("file:///etc", "token", 5.0)])
-
-
-def test_both_kinds_of_source_list_the_versions(sender, http_address):
-    expected = {version: hold(sender, version).manifest.digest for version in (1, 2, 3)}
-    for source in (sender.source, HttpSource(http_address, "token", 5.0)):
-        connection = source.connection()
-        connection.open(Deadline.after(10))
-        assert connection.versions(Deadline.after(10)) == expected
-        connection.close()
