@@ -12,7 +12,7 @@ from rl_agent.weights.delta import encode_delta
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.draft_file import DraftFile
 from rl_agent.weights.manifest import Blob, Delta, Layout, lay_out, make_manifest
-from rl_agent.weights.sources import Source, copy_tensor, served_as, tensor_bytes
+from rl_agent.weights.sources import Source, served_as, tensor_bytes, tensor_in
 from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 
 _LEAST_PIECE_BYTES = 2**20
@@ -127,6 +127,6 @@ def _fill(file: DraftFile, layout: Layout, source: Source) -> None:
         if place is None:
             file.write(entry.start, tensor_bytes(tensor, entry.dtype))
         else:  # a tensor on a GPU is then copied once, and no new memory is taken for it
-            copy_tensor(tensor, place, entry.dtype)
+            tensor_in(place, entry).copy_(tensor)
     if waiting:
         raise WeightsError(f"{min(waiting)}: did not come")

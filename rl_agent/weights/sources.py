@@ -131,13 +131,17 @@ class Checkpoint:
 
 def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
     """A tensor of a full blob, without a copy; writable if the view is."""
+    return tensor_in(view[entry.start : entry.start + entry.size_bytes], entry)
+
+
+def tensor_in(place: memoryview, entry: TensorEntry) -> "torch.Tensor":
+    """The tensor whose bytes are all of a place, without a copy."""
     import torch
 
     dtype = torch_dtype(entry.dtype)
-    if entry.size_bytes == 0:
+    if not place:
         return torch.empty(entry.shape, dtype=dtype)
-    part = view[entry.start : entry.start + entry.size_bytes]
-    return torch.frombuffer(part, dtype=torch.uint8).view(dtype).view(entry.shape)
+    return torch.frombuffer(place, dtype=torch.uint8).view(dtype).view(entry.shape)
 
 
 def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
@@ -149,15 +153,6 @@ def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
     ready = tensor.to(torch_dtype(dtype)).cpu().contiguous()
     flat: Any = ready.reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
-
-
-def copy_tensor(tensor: "torch.Tensor", place: memoryview, dtype: str) -> None:
-    """Put what `tensor_bytes` gives into a place of that size."""
-    import torch
-
-    if tensor.numel():
-        flat = torch.frombuffer(place, dtype=torch.uint8).view(torch_dtype(dtype))
-        flat.view(tensor.shape).copy_(tensor)
 
 
 def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
