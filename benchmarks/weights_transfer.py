@@ -35,7 +35,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -51,10 +51,10 @@ from rl_agent.weights.checksums import digest
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.manifest import Manifest
-from rl_agent.weights.mooncake import RegisteredBlobs, TransferEngine
+from rl_agent.weights.mooncake import TransferEngine
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
-from rl_agent.weights.server import ServerSettings, WeightServer
+from rl_agent.weights.server import ServerSettings
 from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.sources import StateDict
@@ -109,13 +109,10 @@ class EveryVersion(Shelf):
 
 def serve(root: Path, streams: int, pairs: Literal["nccl", "gloo"] | None, pipe: Connection) -> None:
     server = ServerSettings("127.0.0.1", 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
-    engine = transfer_engine()
-    memory = RegisteredBlobs(engine) if engine else None
-    pairing = open_way(pairs, "127.0.0.1").pairing if pairs else None
-    maker = pairing.maker if pairing else None
+    way = replace(open_way(pairs or "tcp", "127.0.0.1"), engine=transfer_engine())
     with (
         SnapshotStore(root, keep_versions=1) as store,
-        WeightServer(EveryVersion(store), TOKEN, server, memory=memory, pairs=maker) as running,
+        way.server(EveryVersion(store), TOKEN, server) as running,
     ):
         pipe.send(running.address)
         pipe.recv()
