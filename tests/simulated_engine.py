@@ -14,6 +14,7 @@ import random
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
@@ -30,6 +31,8 @@ class Behaviour:
     """Tokens of a response, the end of turn included."""
     latency: str = "constant:0"
     """Seconds of a response: `constant:S`, `lognormal:MEDIAN,SIGMA` or `pareto:MINIMUM,ALPHA`."""
+    latency_until: str = ""
+    """The file whose arrival ends the latency."""
     max_num_seqs: int = 256
     max_model_len: int = 32768
     root: str = "simulated"
@@ -120,12 +123,16 @@ class SimulatedEngine:
             self._busy_since = time.monotonic()
         self.running += 1
         try:
-            await asyncio.sleep(draw_latency(self.behaviour.latency, random_))
+            await asyncio.sleep(self._latency_s(random_))
         finally:
             self.running -= 1
             if self.running == 0:
                 self.busy_s += time.monotonic() - self._busy_since
             self._places.release()
+
+    def _latency_s(self, random_: random.Random) -> float:
+        until = self.behaviour.latency_until
+        return 0.0 if until and Path(until).exists() else draw_latency(self.behaviour.latency, random_)
 
     def _answer(self, tokens: int) -> bytes:
         if tokens not in self._answers:
@@ -189,6 +196,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--latency", default="constant:0")
+    parser.add_argument("--latency-until", default="", help="a file: no latency once it is there")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-model-len", type=int, default=32768)
     parser.add_argument("--root", default="simulated", help="what /v1/models says was loaded")

@@ -15,7 +15,8 @@ from tests.simulated_cluster import SimulatedCluster, read_episodes
 BOTH = ("--rl-phase", "both", "--eval-interval", "1")
 SIZES = ("env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1")
 QUICK = (*SIZES, "cluster.heartbeat_s=0.5", "cluster.lease_s=6", "cluster.chunk_tasks=2")
-SLOW_ENGINE = {"SIMULATED_ENGINE": "--latency constant:0.4 --max-num-seqs 2"}
+SLOW_ENGINE = {"SIMULATED_ENGINE": "--latency constant:1 --max-num-seqs 2"}
+"""So that something happens in mid-phase; then the test says `hurry`."""
 TASKS = 48
 LIMIT_S = 120
 
@@ -41,8 +42,7 @@ def make_cluster(tmp_path):
 def wait_until(cluster: SimulatedCluster, condition: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        outputs = "\n".join(f"== {name}\n{cluster.output(name)[-2000:]}" for name in cluster.processes)
-        assert time.monotonic() < deadline, outputs
+        assert time.monotonic() < deadline, outputs(cluster)
         time.sleep(0.05)
 
 
@@ -115,6 +115,7 @@ def test_what_a_killed_worker_had_not_recorded_is_run_by_the_others_and_it_is_na
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 2) >= 2)
     kill(cluster, "rank-2")
+    cluster.hurry()
 
     assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
     assert "rank 2" in cluster.output("rank-0") and "dead" in cluster.output("rank-0")
@@ -131,6 +132,7 @@ def test_a_frozen_worker_is_given_up_and_stops_by_itself_when_it_wakes(make_clus
     frozen = cluster.pids_of("rank-1")
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
+    cluster.hurry()
     assert cluster.processes["rank-0"].wait(LIMIT_S) == 0, outputs(cluster)
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
@@ -172,13 +174,15 @@ def test_a_run_resumes_with_another_number_of_nodes(make_cluster, tmp_path):
 
 def test_a_node_that_joins_helps_and_hands_its_work_back_when_it_is_asked_to_leave(make_cluster):
     cluster = make_cluster(1, "env_config.server_size=4")
-    cluster.start(0, *BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    slower = "--latency constant:3 --max-num-seqs 2"  # there is work left when the joiner has started
+    cluster.start(0, *BOTH, "--max-iterations", "1", SIMULATED_ENGINE=slower)
     wait_until(cluster, lambda: recorded(cluster) >= 1)
     joiner = cluster.join("joiner", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
     joiner.terminate()
 
     assert joiner.wait(30) == 143, outputs(cluster)
+    cluster.hurry()
     assert cluster.wait(LIMIT_S)["rank-0"] == 0, outputs(cluster)
     assert_whole(cluster, 1)
     assert cluster.living() == []
@@ -186,7 +190,7 @@ def test_a_node_that_joins_helps_and_hands_its_work_back_when_it_is_asked_to_lea
 
 def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_cluster):
     cluster = make_cluster(3)
-    cluster.start_all(*BOTH, "--max-iterations", "1", SIMULATED_TRAINING_S="8")
+    cluster.start_all(*BOTH, "--max-iterations", "1", SIMULATED_TRAINING_HANGS_WITH="3")
     wait_until(cluster, lambda: len(list(cluster.log.glob("llamafactory_data/*/meeting-3/*"))) == 3)
     kill(cluster, "rank-2")
 
@@ -202,6 +206,7 @@ def test_with_on_node_loss_stop_the_run_ends_behind_the_phase_and_names_the_node
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
     kill(cluster, "rank-1")
+    cluster.hurry()
 
     assert cluster.wait(LIMIT_S) == {"rank-0": 75}, outputs(cluster)
     said = cluster.output("rank-0")
@@ -216,6 +221,7 @@ def test_with_on_node_loss_wait_the_next_phase_begins_when_the_node_is_replaced(
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
     kill(cluster, "rank-1")
+    cluster.hurry()
     wait_until(cluster, lambda: "somebody else has to take its place" in cluster.output("rank-0"))
     cluster.start(1, *BOTH, "--max-iterations", "1")
 
@@ -235,6 +241,7 @@ def test_a_second_node_with_a_rank_that_lives_is_refused_by_name(make_cluster):
 
     assert second.wait(60) == 78, cluster.output("rank-1")
     assert "rank 1 is taken by process" in cluster.output("rank-1")
+    cluster.hurry()
     assert first.wait(LIMIT_S) == 0
     assert cluster.processes["rank-0"].wait(LIMIT_S) == 0
 
