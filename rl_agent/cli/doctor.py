@@ -11,7 +11,7 @@ from pathlib import Path
 from rl_agent.cluster import records, stacks
 from rl_agent.cluster.diagnosis import Look, diagnose
 from rl_agent.cluster.folder import SharedFolder
-from rl_agent.cluster.processes import is_same_process, members, read_groups, stat_of
+from rl_agent.cluster.processes import is_same_process, members, pid_space, read_groups, stat_of
 from rl_agent.cluster.records import MASTER_FILE, Places, RankRecord, View
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
@@ -113,7 +113,7 @@ def local_stacks(look: Look, paths: RunPaths) -> Iterator[str]:
 
 def _other_processes(run_dir: Path, known: set[int]) -> list[tuple[str, int]]:
     """Group and pid of what the run started on this host."""
-    folders = (run_dir / "groups" / socket.gethostname()).glob("*/")
+    folders = (run_dir / "groups" / pid_space()).glob("*/")
     groups = [group for folder in folders for group in read_groups(folder)]
     return [(group.name, pid) for group in groups for pid in members(group) if pid not in known]
 

@@ -6,6 +6,7 @@ carries it is the run's, also after its parent died or it moved to another sessi
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 
 MARK = "RL_AGENT_GROUP"
 _PROC = Path("/proc")
+_PID_NAMESPACE_OF_HOST = 0xEFFFFFFC
+"""The kernel's own number of it, on every host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,13 @@ class GroupRecord:
     pgid: int
     start_ticks: int
     token: str
+
+
+def pid_space() -> str:
+    """Where a process id names one process: this host, or a container on it, which may share its name."""
+    namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
+    host = socket.gethostname()
+    return host if namespace == _PID_NAMESPACE_OF_HOST else f"{host}-{namespace}"
 
 
 def stat_of(pid: int) -> ProcessStat | None:

@@ -1,20 +1,20 @@
 """One live run a log path: `run.lock` names the driver that uses it.
 
 The lock is a claim by pid and start time, not an open file: a driver that was killed holds nothing, and no
-child of it can keep the lock by accident. An owner on another host is judged by the heartbeat of its run
-(`cluster/master.json`): a run that lives shows it within seconds, one that died within the lease does not.
+child of it can keep the lock by accident. An owner on another host or in another container is judged by the
+heartbeat of its run (`cluster/master.json`): one that lives shows it within seconds, one that died does not
+within the lease.
 """
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rl_agent.cluster.processes import is_same_process, stat_of
+from rl_agent.cluster.processes import is_same_process, pid_space, stat_of
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 
@@ -25,17 +25,18 @@ _POLL_S = 0.2
 @dataclass(frozen=True, slots=True)
 class Owner:
     host: str
+    """Or a container on it: `pid_space`."""
     pid: int
     start_ticks: int
 
     @classmethod
     def of(cls, pid: int) -> "Owner":
         stat = stat_of(pid)
-        return cls(socket.gethostname(), pid, stat.start_ticks if stat else 0)
+        return cls(pid_space(), pid, stat.start_ticks if stat else 0)
 
     @property
     def is_here(self) -> bool:
-        return self.host == socket.gethostname()
+        return self.host == pid_space()
 
 
 def lock_path(log_path: Path) -> Path:

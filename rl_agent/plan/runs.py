@@ -4,13 +4,12 @@ import glob
 import json
 import os
 import secrets
-import socket
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rl_agent.cluster import run_lock
-from rl_agent.cluster.processes import GroupRecord, command_line, end_groups, members, read_groups
+from rl_agent.cluster.processes import GroupRecord, command_line, end_groups, members, pid_space, read_groups
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
@@ -68,7 +67,7 @@ def logs_dir(plan: Plan) -> Path:
 
 def groups_dir(plan: Plan) -> Path:
     """Where `start_group` records the process groups of this node."""
-    return plan.paths.run_dir(plan.run_id) / "groups" / socket.gethostname() / plan.node
+    return plan.paths.run_dir(plan.run_id) / "groups" / pid_space() / plan.node
 
 
 def _driver_file(groups: Path) -> Path:
@@ -93,7 +92,7 @@ def find_leftovers(paths: RunPaths) -> list[Leftover]:
     """
     found = []
     runs = paths.run_dir(LATEST).parent
-    for folder in sorted(runs.glob(f"*/groups/{glob.escape(socket.gethostname())}/*/")):
+    for folder in sorted(runs.glob(f"*/groups/{glob.escape(pid_space())}/*/")):
         if folder.parents[2].is_symlink() or run_lock.lives(_driver_file(folder)):
             continue
         for group in read_groups(folder):
