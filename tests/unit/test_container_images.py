@@ -1,4 +1,4 @@
-"""The container images cannot be built here; what they are made from is checked instead."""
+"""What the container images are made from: a build takes a daemon and ten minutes."""
 
 import re
 import shlex
@@ -49,7 +49,7 @@ def test_what_a_run_reads_is_in_the_image():
 
 
 def test_the_cuda_of_the_base_is_that_of_the_lock():
-    (base,) = re.findall(r"^FROM nvidia/cuda:([\d.]+)-devel-ubuntu24\.04 AS", DOCKERFILE, flags=re.M)
+    (base,) = re.findall(r"^ARG BASE=nvidia/cuda:([\d.]+)-devel-ubuntu24\.04$", DOCKERFILE, flags=re.M)
     locked = re.search(r"^nvidia-cuda-runtime==([\d.]+)", LOCK, flags=re.M)
     assert locked is not None
     assert base.split(".")[:2] == locked[1].split(".")[:2]
@@ -65,8 +65,7 @@ def test_the_debian_packages_of_the_set_up_are_installed():
 
 def test_nothing_runs_as_root():
     users = [rest for name, rest in instructions() if name == "USER"]
-    assert users == ["$USER_ID"]
-    assert re.search(r"^ARG USER_ID=[1-9]\d*$", DOCKERFILE, flags=re.M)
+    assert users == ["10001"]  # a number: who forbids root asks for one
 
 
 @pytest.mark.parametrize(("target", "script"), [("trainer", "run.sh"), ("rollout", "join_pool.sh")])
@@ -76,7 +75,8 @@ def test_each_image_is_a_command_of_this_project_under_a_reaping_init(target, sc
     assert (ROOT / "scripts" / script).exists()
 
 
-def test_the_set_up_needs_no_file_that_is_copied_later(tmp_path):
+@pytest.mark.parametrize("extra", ["gpu", "cpu"])
+def test_the_set_up_needs_no_file_that_is_copied_later(extra, tmp_path):
     (position,) = [i for i, (_, rest) in enumerate(instructions()) if "ensure_environment" in rest]
     before = sum(name == "COPY" for name, _ in instructions()[:position])
     for sources, destination in copied()[:before]:
@@ -89,7 +89,7 @@ def test_the_set_up_needs_no_file_that_is_copied_later(tmp_path):
     python.parent.mkdir()
     python.write_text(STUB)
     python.chmod(0o755)
-    environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path / "home")}
+    environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path / "home"), "EXTRA": extra}
 
     done = subprocess.run(
         ["/bin/bash", "-Eeuo", "pipefail", "-c", instructions()[position][1]],
@@ -99,5 +99,5 @@ def test_the_set_up_needs_no_file_that_is_copied_later(tmp_path):
 
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text()
-    assert "pip install --quiet --python .venv/bin/python --no-deps -r requirements/gpu.txt" in calls
-    assert list((tmp_path / ".venv").glob(".rl-agent-gpu-*"))
+    assert f"pip install --quiet --python .venv/bin/python --no-deps -r requirements/{extra}.txt" in calls
+    assert list((tmp_path / ".venv").glob(f".rl-agent-{extra}-*"))
