@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rl_agent.cluster.address import free_port
+from tests.ports import quiet_port, quiet_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_SH = ROOT / "scripts" / "run.sh"
@@ -55,7 +55,7 @@ class SimulatedCluster:
         stub = self.home / "python"
         stub.write_text(STUB.format(python=shlex.quote(sys.executable)))
         stub.chmod(0o755)
-        self.ports = [free_port() for _ in range(self.num_nodes)]
+        self.ports = quiet_ports(self.num_nodes)
 
     @property
     def log(self) -> Path:
@@ -70,7 +70,7 @@ class SimulatedCluster:
         return [*self._base(self.ports[rank]), *words, *nodes]
 
     def joiner_argv(self, *words: str) -> list[str]:
-        return [*self._base(free_port(), own=True), "--rl-phase", "rollout", "--join", *words]
+        return [*self._base(quiet_port(), own=True), "--rl-phase", "rollout", "--join", *words]
 
     def _base(self, port: int, *, own: bool = False) -> list[str]:
         paths = ["--data-path", str(self.home / "data"), "--log-path", str(self.log)]

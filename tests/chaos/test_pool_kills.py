@@ -12,10 +12,10 @@ import signal
 import aiohttp
 import pytest
 
-from rl_agent.cluster.address import free_port
 from rl_agent.pool.journal import read_journal
 from tests.integration.test_pool_restart import manager_process
 from tests.pool_setup import expected, item
+from tests.ports import quiet_port
 from tests.simulated_engine import Behaviour
 from tests.streaming_engine import Served, StreamingEngine, serving
 
@@ -61,7 +61,7 @@ async def test_a_manager_killed_at_random_instants_loses_no_request_and_few_toke
     random_, journal = random.Random(0), tmp_path / "journal"
     words = ("journal_interval_s=0.05", "journal_compact_mib=0.02", "stream_interval=4")
     continued = 0
-    port = free_port()
+    port = quiet_port()
     engine = StreamingEngine(Behaviour(), interval_s=0.03, does_as_asked=True, chunk=4)
     async with aiohttp.ClientSession() as session, serving(engine) as served:
         consumer = Consumer(session)

@@ -8,14 +8,15 @@ in /proc, which takes neither root nor cgroups.
 import contextlib
 import getpass
 import os
-import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from tests.ports import quiet_ports
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
@@ -150,12 +151,13 @@ class SlurmCluster:
         return found
 
     def _configure(self) -> None:
-        host, ports = socket.gethostname().split(".")[0], free_ports(len(self.nodes) + 1)
+        host, count = socket.gethostname().split(".")[0], len(self.nodes)
+        port, *ports = quiet_ports(1 + 2 * count)
         (self.folder / "state").mkdir(parents=True)
         text = CONFIGURATION.format(
-            host=host, port=ports[0], user=getpass.getuser(), folder=self.folder, kill_wait_s=KILL_WAIT_S
+            host=host, port=port, user=getpass.getuser(), folder=self.folder, kill_wait_s=KILL_WAIT_S
         )
-        for node, port, engine_port in zip(self.nodes, ports[1:], quiet_ports(len(self.nodes)), strict=True):
+        for node, port, engine_port in zip(self.nodes, ports[:count], ports[count:], strict=True):
             (self.folder / f"spool-{node}").mkdir()
             (self.folder / f"engine-port-{node}").write_text(f"{engine_port}\n")
             text += NODE.format(node=node, host=host, port=port)
@@ -246,25 +248,3 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, words: Callable[
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {words()}"
         time.sleep(0.1)
-
-
-def free_ports(count: int) -> Sequence[int]:
-    return _bindable([0] * count)
-
-
-def quiet_ports(count: int) -> Sequence[int]:
-    """Free ports that no program is given by chance while nobody listens on them."""
-    lowest_by_chance = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return _bindable(random.sample(range(10_000, lowest_by_chance), 10 * count))[:count]
-
-
-def _bindable(ports: Sequence[int]) -> list[int]:
-    """Those that can be bound, held open together so that no two are the same; 0 is any."""
-    found = []
-    with contextlib.ExitStack() as stack:
-        for port in ports:
-            probe = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                found.append(probe.getsockname()[1])
-    return found

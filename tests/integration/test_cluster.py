@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.address import free_port
+from tests.ports import quiet_port
 from tests.simulated_cluster import SimulatedCluster, read_episodes
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1")
@@ -235,7 +235,7 @@ def test_a_second_node_with_a_rank_that_lives_is_refused_by_name(make_cluster):
     cluster = make_cluster(2)
     cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
     wait_until(cluster, lambda: recorded(cluster) >= 1)
-    cluster.ports[1] = free_port()
+    cluster.ports[1] = quiet_port()
     first = cluster.processes.pop("rank-1")
     second = cluster.start(1, *BOTH, "--max-iterations", "1")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.address import free_port
+from tests.ports import quiet_port
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_SH = ROOT / "scripts" / "run.sh"
@@ -124,7 +124,7 @@ def harness(tmp_path):
     stub = tmp_path / "python"
     stub.write_text(STUB)
     stub.chmod(0o755)
-    made = Harness(tmp_path, free_port())
+    made = Harness(tmp_path, quiet_port())
     yield made
     for process in made.started:
         if process.poll() is None:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from rl_agent.cluster.address import free_port
 from rl_agent.pool.ask import ask
 from tests.certificate import make_certificate
+from tests.ports import quiet_port
 from tests.shell.conftest import ROOT, wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
@@ -20,7 +20,7 @@ ROLLOUT = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iter
 
 @pytest.fixture
 def pool(tmp_path):
-    return ("pool=elastic", f"pool.port={free_port()}", f"weights.store={tmp_path / 'shm'}")
+    return ("pool=elastic", f"pool.port={quiet_port()}", f"weights.store={tmp_path / 'shm'}")
 
 
 def records(harness, attempt=1):

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from rl_agent.cluster.address import free_port
+from tests.ports import quiet_port
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
 BOTH = (
@@ -23,7 +23,7 @@ BOTH = (
 
 @pytest.fixture
 def pool():
-    return ("pool=elastic", f"pool.port={free_port()}")
+    return ("pool=elastic", f"pool.port={quiet_port()}")
 
 
 def done_in_order(harness) -> list[str]:

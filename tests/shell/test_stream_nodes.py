@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rl_agent.cluster.address import free_port
+from tests.ports import quiet_port
 from tests.shell.conftest import wait_until
 from tests.shell.test_stream import BOTH
 
@@ -14,7 +14,7 @@ LIMIT_S = 90
 @pytest.fixture
 def nodes(harness):
     """The words of two nodes; only the first has an engine."""
-    words = (*BOTH, "--num-nodes", "2", "--rank-weights", "1,1", "pool=elastic", f"pool.port={free_port()}")
+    words = (*BOTH, "--num-nodes", "2", "--rank-weights", "1,1", "pool=elastic", f"pool.port={quiet_port()}")
     return (*words, "--master"), (*words, "--worker", "1", "pool.local_engine=false")
 
 
