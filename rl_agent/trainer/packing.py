@@ -1,12 +1,24 @@
 """Which sequences go together into a micro-batch, and which rank computes it: pure functions of lengths."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypedDict, Unpack
+
+Plan = list[list[list[int]]]
+"""For each rank its micro-batches, each a list of indices into the lengths that were planned."""
+
+
+class Limits(TypedDict):
+    token_budget: int
+    ranks: int
+    attention_crossover: int
 
 
 def plan_micro_batches(
     lengths: Sequence[int], *, token_budget: int, ranks: int, attention_crossover: int
-) -> list[list[list[int]]]:
-    """For each rank its micro-batches, each a list of indices into `lengths`.
+) -> Plan:
+    """All of them.
 
     What holds: every index is in exactly one micro-batch; a micro-batch has at most `token_budget` tokens,
     or one sequence that is longer than that; all ranks have the same number of micro-batches (collectives
@@ -15,7 +27,8 @@ def plan_micro_batches(
     sequence of length L costs 1 + L / attention_crossover.
     """
     costs = [length * (1 + length / attention_crossover) for length in lengths]
-    places = ranks * max(1, -(-sum(lengths) // (token_budget * ranks)))
+    room = sum(min(length, token_budget) for length in lengths)  # one that is longer fills just one of them
+    places = ranks * max(1, -(-room // (token_budget * ranks)))
     while (bins := _fill(lengths, costs, places, token_budget)) is None:
         places += ranks
     by_cost = sorted(bins, key=lambda indices: sum(costs[i] for i in indices), reverse=True)
@@ -26,6 +39,21 @@ def plan_micro_batches(
         for rank, indices in enumerate(row if start // ranks % 2 == 0 else reversed(row)):
             plan[rank].append(indices)
     return plan
+
+
+def plan_full_micro_batch(lengths: Sequence[int], **limits: Unpack[Limits]) -> tuple[Plan, int]:
+    """One of every rank, of as many of the first sequences as there is room for; and how many these are.
+
+    None if they do not fill it: they are better packed with those to come.
+    """
+    room = limits["token_budget"] * limits["ranks"]
+    totals = list(accumulate(min(length, limits["token_budget"]) for length in lengths))
+    taken = bisect_right(totals, room) if totals and totals[-1] >= room else 0
+    while True:
+        plan = plan_micro_batches(lengths[:taken], **limits)
+        if len(plan[0]) == 1:
+            return plan, taken
+        taken -= 1
 
 
 def _fill(

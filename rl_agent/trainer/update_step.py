@@ -24,7 +24,7 @@ from rl_agent.trainer.losses import (
     token_weights,
 )
 from rl_agent.trainer.optimizer import scale_gradients
-from rl_agent.trainer.packing import plan_micro_batches
+from rl_agent.trainer.packing import Limits, Plan, plan_full_micro_batch, plan_micro_batches
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group, Sample
@@ -50,21 +50,31 @@ class UpdateStep:
         self._loss = loss
         self._batch = batch
         self._clip = Clip(loss.clip_low, loss.clip_high, loss.dual_clip)
+        self._limits: Limits = {
+            "token_budget": batch.token_budget,
+            "ranks": ranks.world_size,
+            "attention_crossover": batch.attention_crossover,
+        }
         self._waiting: list[Group] = []
+        self._rows: list[Row] = []
         self._metrics = StepMetrics(ranks)
         self._response_tokens = 0
         self._episodes = 0
 
     def add(self, groups: Iterable[Group]) -> None:
-        """Take these groups in, and compute as soon as every rank has a full micro-batch to do."""
+        """Take these groups in, and compute what fills a micro-batch of every rank; the rest waits."""
         self._waiting += groups
         enough = self._batch.token_budget * self._ranks.world_size
-        if sum(group.total_tokens for group in self._waiting) >= enough:
-            self._compute_waiting()
+        waiting = sum(group.total_tokens for group in self._waiting) + sum(_lengths(self._rows))
+        if waiting >= enough:
+            self._take_waiting()
+            self._compute_full()
 
     def finish(self) -> dict[str, float]:
         """Compute what is left, and leave the gradient of the mean loss in the policy; returns metrics."""
-        self._compute_waiting()
+        self._take_waiting()
+        self._compute(self._rows, self._plan(self._rows))
+        self._rows = []
         loss = self._loss
         divisor = denominator(
             self._response_tokens, self._episodes, loss.normalization, constant_length=loss.constant_length
@@ -72,7 +82,16 @@ class UpdateStep:
         norm = scale_gradients(self._policy, self._ranks, divisor)
         return self._metrics.finish(divisor) | {"grad_norm": norm}
 
-    def _compute_waiting(self) -> None:
+    def _compute_full(self) -> None:
+        while True:
+            plan, taken = plan_full_micro_batch(_lengths(self._rows), **self._limits)
+            if not taken:
+                return
+            self._compute(self._rows[:taken], plan)
+            self._rows = self._rows[taken:]
+
+    def _take_waiting(self) -> None:
+        """What is to be trained on of the groups that wait, with its advantages."""
         groups, self._waiting = self._waiting, []
         if not groups:
             return
@@ -86,7 +105,12 @@ class UpdateStep:
             self._metrics.add_sample(sample, advantage)
             self._response_tokens += sample.response_tokens
             self._episodes += sample.response_tokens > 0
-        for batch in self._micro_batches(_rows(trained)):
+        self._rows += _rows(trained)
+
+    def _compute(self, rows: Sequence[Row], plan: Plan) -> None:
+        if not rows:
+            return
+        for batch in self._micro_batches(rows, plan):
             loss = self._unnormalized_loss(batch)
             # FSDP averages over the row; the sum is wanted.
             (loss * self._ranks.shard_size).backward()
@@ -106,21 +130,19 @@ class UpdateStep:
     def _kl_of_samples(self, samples: Sequence[Sample]) -> Tensor:
         """Summed over each episode's response tokens, the same on all ranks."""
         total = torch.zeros(len(samples), dtype=torch.float64, device=self._ranks.device)
-        for batch in self._micro_batches(_rows([(sample, 0.0) for sample in samples])):
+        rows = _rows([(sample, 0.0) for sample in samples])
+        for batch in self._micro_batches(rows, self._plan(rows)):
             logprobs, _ = self._policy(batch)
             kl = kl_estimate(logprobs, self._reference_logprobs(batch), self._loss.kl_estimator)
             total.index_add_(0, batch.sample, kl.double())
         self._ranks.sum_over_world(total)
         return total.cpu()
 
-    def _micro_batches(self, rows: Sequence[Row]) -> Iterator[PackedBatch]:
+    def _plan(self, rows: Sequence[Row]) -> Plan:
+        return plan_micro_batches(_lengths(rows), **self._limits)
+
+    def _micro_batches(self, rows: Sequence[Row], plan: Plan) -> Iterator[PackedBatch]:
         """This rank's, as many as every other rank's."""
-        plan = plan_micro_batches(
-            [len(row.segment) for row in rows],
-            token_budget=self._batch.token_budget,
-            ranks=self._ranks.world_size,
-            attention_crossover=self._batch.attention_crossover,
-        )
         for indices in plan[self._ranks.rank]:
             yield pack([rows[i] for i in indices], self._ranks.device)
 
@@ -160,6 +182,10 @@ class UpdateStep:
         assert self._reference is not None
         logprobs, _ = self._reference(batch)
         return logprobs
+
+
+def _lengths(rows: Sequence[Row]) -> list[int]:
+    return [len(row.segment) for row in rows]
 
 
 def _rows(samples: Sequence[tuple[Sample, float]]) -> list[Row]:

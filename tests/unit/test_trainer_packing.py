@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.admission import Versions
 from rl_agent.trainer.batch import Row, pack
-from rl_agent.trainer.packing import plan_micro_batches
+from rl_agent.trainer.packing import plan_full_micro_batch, plan_micro_batches
 from rl_agent.trainer.samples import make_group
 from rl_agent.types import EpisodeKey, Generation, Status
 from tests.unit.trajectories import make_step, make_trajectory
@@ -32,6 +32,37 @@ def test_a_plan_holds_what_it_promises(lengths, ranks, budget):
     assert len(plan) == ranks
     for indices in micro_batches:
         assert sum(lengths[i] for i in indices) <= budget or len(indices) == 1
+
+
+@given(
+    st.lists(st.integers(1, 300), max_size=40),
+    st.integers(1, 4),
+    st.integers(50, 400),
+)
+def test_a_full_micro_batch_is_planned_as_soon_as_there_is_enough_for_one(lengths, ranks, budget):
+    plan, taken = plan_full_micro_batch(lengths, token_budget=budget, ranks=ranks, attention_crossover=1000)
+    assert (taken > 0) == (sum(min(length, budget) for length in lengths) >= ranks * budget)
+    assert sorted(i for ((*indices,),) in plan for i in indices) == list(range(taken))
+    for ((*indices,),) in plan:
+        assert sum(lengths[i] for i in indices) <= budget or len(indices) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_groups_that_come_one_by_one_fill_their_micro_batches(ranks):
+    budget, count, total, waiting = 16_384, 0, 0, []
+    generator = np.random.default_rng(0)
+    for _ in range(192):
+        group = [int(n) for n in np.minimum(40 + generator.geometric(1 / 800, 8), 4096)]
+        total += sum(group)
+        waiting += group
+        while True:
+            _, taken = plan_full_micro_batch(
+                waiting, token_budget=budget, ranks=ranks, attention_crossover=50_000
+            )
+            if not taken:
+                break
+            count, waiting = count + ranks, waiting[taken:]
+    assert (total - sum(waiting)) / (count * budget) > 0.9
 
 
 def test_long_tailed_lengths_are_balanced_across_ranks_and_rows():
