@@ -14,6 +14,7 @@ points come up in 55 seeds in a row.
 
 import argparse
 import contextlib
+import os
 import random
 import signal
 import socket
@@ -23,19 +24,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.weights.checksums import digest
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.receive import Announcement
-from rl_agent.weights.shelf import blob_of
-from rl_agent.weights.source_tcp import TcpConnection
-from rl_agent.weights.store import DELTA, FULL, SnapshotStore, open_snapshot, version_name
+from rl_agent.weights.store import FULL, SnapshotStore, open_snapshot, version_name
+from tests.chaos.weights_witnesses import Engine, Witness
 from tests.unit.weight_versions import publish_steps
 from tests.weight_transfers import (
     FETCH,
@@ -172,7 +169,7 @@ def run(stage: Stage, root: Path, seed: int) -> Outcome:
     """One run in an empty folder; AssertionError if anything is not as it must be."""
     case = Case.of(seed)
     at = stage.position(case)
-    with Engine(root, stage.content[TARGET]) as engine:
+    with Engine(root, TARGET, stage.content[TARGET]) as engine:
         with open_receiver(root, case) as receiver:
             with stage.sender() as sender:
                 mapped = stage.bring(receiver, sender, case)
@@ -220,7 +217,7 @@ def disturbed(stage: Stage, receiver: Host, case: Case, at: int, seed: int) -> t
         if case.fault == "old version damaged":
             damage(open_snapshot(receiver.store.root, case.base).path(FULL), case.point)
         link = stack.enter_context(Link(address, link_fault(case.fault, at, seed, kill)))
-        witness = stack.enter_context(Witness(receiver, stage))
+        witness = stack.enter_context(Witness(receiver, stage.target.manifest))
         attempt = Attempt(receiver, stage, link, WITHIN_S.get(case.fault, 40.0))
         attempt.start()
         attempt.join(ENDS_IN_S.get(case.fault, 15.0))
@@ -252,7 +249,8 @@ def killed(stage: Stage, root: Path, case: Case, at: int) -> tuple[bool, float, 
 @contextmanager
 def other_process(*words: object) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.chaos.weights_faults", *map(str, words)]
-    with subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, process_group=0) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=PROJECT_ROOT, stdin=pipe, stdout=pipe, process_group=0) as process:
         try:
             yield process
         finally:
@@ -336,102 +334,20 @@ class Attempt(threading.Thread):
         self.took_s = time.monotonic() - began
 
 
-class Engine:
-    """Opens the version in its folder as soon as it is there, as often as it can, and compares every byte."""
+def end_with_parent() -> None:
+    """However that ends: it holds the other end of this process's input."""
 
-    def __init__(self, root: Path, content: bytes) -> None:
-        self._root = root
-        self._content = content
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-        self._wrong = 0
-        self.looks = 0
+    def end() -> None:
+        sys.stdin.read()
+        os._exit(1)
 
-    def __enter__(self) -> "Engine":
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if kind is None:
-            assert not self._wrong, "an engine could open a version that was not right"
-
-    def _look(self) -> None:
-        is_last = False
-        while not is_last:
-            is_last = self._stop.is_set()
-            with suppress(WeightsError):  # there is none yet
-                is_right = open_snapshot(self._root, TARGET).map(FULL) == self._content
-                self.looks += 1
-                self._wrong += not is_right
-            self._stop.wait(0.002)
-
-
-class Witness:
-    """Takes from a receiver all it gives of the version, while it gives it, and checks every byte."""
-
-    def __init__(self, receiver: Host, stage: Stage) -> None:
-        self._receiver = receiver
-        self._blobs = {name: blob_of(stage.target.manifest, name) for name in (DELTA, FULL)}
-        self._had = {name: PieceSet(len(blob.digests)) for name, blob in self._blobs.items()}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._take)
-        self.wrong: list[tuple[str, int]] = []
-        self.pieces = 0
-
-    def __enter__(self) -> "Witness":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def see_all(self) -> None:
-        """Once the receiver has it all."""
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the receiver does not give on what it has"
-
-    def _take(self) -> None:
-        while not self._is_over:
-            connection = self._receiver.source.connection()
-            try:
-                connection.open(Deadline.after(5))
-                while not self._is_over:
-                    for name in self._had:
-                        with suppress(WeightsError):  # it has nothing of this yet
-                            self._take_some(connection, name)
-            except OSError:
-                self._stop.wait(0.01)  # it is stopping, or did not hear of us for too long
-            finally:
-                connection.close()
-
-    @property
-    def _is_over(self) -> bool:
-        return self._stop.is_set() or self._had[FULL].is_complete
-
-    def _take_some(self, connection: TcpConnection, name: str) -> None:
-        had, blob = self._had[name], self._blobs[name]
-        if had.is_complete:
-            return
-        missing = had.missing()
-        proposed = connection.recommend(TARGET, name, missing, 4, 0.05, Deadline.after(5))
-        unasked = int(missing.nonzero()[0][-1])  # as one who takes what was not proposed
-        for index in [*proposed, unasked]:
-            start, end = blob.range_of(index)
-            content = memoryview(bytearray(end - start))
-            connection.read_piece(TARGET, name, index, start, content, Deadline.after(5))
-            if digest(content) != blob.digests[index]:
-                self.wrong.append((name, index))
-            had.add(index)
-            self.pieces += 1
+    threading.Thread(target=end, daemon=True).start()
 
 
 def send_in_this_process(root: str) -> None:
     with host(SnapshotStore(Path(root), keep_versions=9)) as sender:
         print(sender.server.address[1], flush=True)
-        signal.pause()
+        threading.Event().wait()
 
 
 def receive_in_this_process(root: str, port: str, content_digest: str, by_delta: str) -> None:
@@ -470,10 +386,13 @@ def main() -> None:
     parser.add_argument("--send", help=argparse.SUPPRESS)
     parser.add_argument("--receive", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.send or args.receive:
+        end_with_parent()
     if args.send:
         return send_in_this_process(args.send)
     if args.receive:
         return receive_in_this_process(*args.receive)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and not without removing what is in memory
     outcomes = list(run_many(range(args.seed, args.seed + args.runs)))
     print("arrived at the first try, of the runs")
     print(f"{'fault':27s}{''.join(f'{point:>8.0%}' for point in POINTS)}   slowest  pieces    looks")
