@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from rl_agent.pool.settings import load_weights
 from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights.abandoned import STORE_PREFIX
 from rl_agent.weights.publish import Publisher
+from rl_agent.weights.source_folder import having
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL, MANIFEST
+from rl_agent.weights.store import FULL, MANIFEST, version_name
 from tests.unit.weight_versions import open_store, random_state, settings
 from tests.weight_transfers import SERVER, TOKEN, host
 
@@ -162,3 +164,14 @@ async def test_a_trainer_of_this_host_with_another_content_is_not_asked(tmp_path
     with engine_host(tmp_path) as here:
         await here.fetch(publish(trainer, 1))
     assert trainer.server.sent_bytes == trainer.store.newest.manifest.full.size_bytes
+
+
+def test_nothing_in_a_folder_of_another_user_is_opened(tmp_path, monkeypatch):
+    root = tmp_path / f"{STORE_PREFIX}bait"
+    (root / version_name(1)).mkdir(parents=True)
+    os.mkfifo(root / version_name(1) / MANIFEST)  # whoever opens it waits until somebody writes
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    looking = threading.Thread(target=lambda: list(having([root], 1, "0" * 64)), daemon=True)
+    looking.start()
+    looking.join(5)
+    assert not looking.is_alive()
