@@ -44,8 +44,9 @@ class GlooPair:
         self._other = 1 - rank
         self._memory: torch.Tensor | None = None
         self._group: Any = None
+        self._is_closed = False
         try:
-            self._group = _do(lambda timeout: _group(path, rank, timeout), until)
+            self._group = _do(lambda timeout: self._join(rank, timeout), until)
         except BaseException:
             self.close()
             raise
@@ -63,8 +64,16 @@ class GlooPair:
         _do(lambda timeout: group.recv(tensors, self._other, 0).wait(timeout), until)
 
     def close(self) -> None:
+        self._is_closed = True
         self._group = self._memory = None
         self._path.unlink(missing_ok=True)
+
+    def _join(self, rank: int, timeout: timedelta) -> Any:
+        try:
+            return _group(self._path, rank, timeout)
+        finally:
+            if self._is_closed:  # meanwhile; so this may have made the file again
+                self._path.unlink(missing_ok=True)
 
     def _tensor(self, size_bytes: int) -> "torch.Tensor":
         import torch
@@ -81,6 +90,7 @@ def _group(path: Path, rank: int, timeout: timedelta) -> Any:
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=_LOOPBACK)]
     options._timeout = timeout
+    path.touch(mode=0o600)  # else others could read where this process listens
     store = FileStore(str(path), 2)
     store.set_timeout(timeout)
     return gloo(store, rank, 2, options)

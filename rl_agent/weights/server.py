@@ -17,6 +17,7 @@ import logging
 import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -41,6 +42,8 @@ _MAX_WAIT_S = 5.0
 _MAX_LIMIT = 64
 _MOST_PAIRS = 16
 """At once: each takes memory of the device, and receivers without one are served over their connections."""
+_MOST_UNANSWERED = 16
+"""Invitations to one host. NCCL listens in a thread of its own until the invited comes, maybe for ever."""
 
 _Rest = Callable[[Channel, Deadline], None]
 
@@ -70,6 +73,7 @@ class _Visit:
     """One receiver's connection."""
 
     channel: Channel
+    host: str
     closing: ExitStack
     is_invited: bool = False
     pair: Pair | None = None
@@ -95,6 +99,7 @@ class WeightServer:
         self._memory = memory
         self._pairs = pairs
         self._paired = threading.BoundedSemaphore(_MOST_PAIRS)
+        self._unanswered = Counter[str]()
         self._settings = settings
         self._throttle = Throttle(settings.bytes_per_s)
         self._stopping = threading.Event()
@@ -152,22 +157,28 @@ class WeightServer:
                     connection.close()
                     continue
                 self._connections[connection] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # there can be no more threads
+                _log.warning("cannot serve a receiver: %s", error)
+                self._forget(connection)
 
     def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        closing = ExitStack()
         try:
-            visit = _Visit(accept(connection, self._token, self._settings.idle_timeout_s), closing)
-            while not self._stopping.is_set():
-                self._answer(visit)
+            with ExitStack() as closing:
+                closing.callback(self._forget, connection)
+                channel = accept(connection, self._token, self._settings.idle_timeout_s)
+                visit = _Visit(channel, peer[0], closing)
+                while not self._stopping.is_set():
+                    self._answer(visit)
         except (OSError, WeightsError) as error:
             if not self._stopping.is_set():
                 _log.info("receiver %s:%s left: %s", *peer[:2], error)
-        finally:
-            closing.close()
-            with self._lock:
-                del self._connections[connection]
-            connection.close()
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            del self._connections[connection]
+        connection.close()
 
     def _answer(self, visit: _Visit) -> None:
         channel = visit.channel
@@ -196,9 +207,9 @@ class WeightServer:
             }:
                 with self._shelf.open(weight_version, blob) as offer:
                     bits = text_to_bits(wanted, offer.pieces.count)
-                limit = min(max(int(request.get("limit", 1)), 1), _MAX_LIMIT)
-                wait_s = min(max(float(request.get("wait_s", 0)), 0.0), _MAX_WAIT_S)
-                return {"indices": offer.pieces.recommend(bits, limit, wait_s)}, None
+                limit = _within(request.get("limit", 1), 1, _MAX_LIMIT)
+                wait_s = _within(request.get("wait_s", 0), 0, _MAX_WAIT_S)
+                return {"indices": offer.pieces.recommend(bits, int(limit), wait_s)}, None
             case {"op": "piece", "version": int(weight_version), "blob": str(blob), "index": int(index)}:
                 offer = held.enter_context(self._shelf.open(weight_version, blob))
                 if index not in offer.pieces:
@@ -222,6 +233,10 @@ class WeightServer:
             raise WeightsError("makes no further pairs now")
         visit.is_invited = True
         visit.closing.callback(self._paired.release)
+        with self._lock:
+            if self._unanswered[visit.host] >= _MOST_UNANSWERED:
+                raise WeightsError(f"makes no further pairs now with {visit.host}, which has missed others")
+            self._unanswered[visit.host] += 1
         return self._pairs, self._pairs.invite()
 
     def _join(
@@ -229,6 +244,8 @@ class WeightServer:
     ) -> None:
         visit.pair = pairs.join(invitation, SENDER, self._until(channel, deadline.sooner(JOIN_S)))
         visit.closing.callback(visit.pair.close)
+        with self._lock:
+            self._unanswered[visit.host] -= 1
 
     def _until(self, channel: Channel, deadline: Deadline) -> Until:
         return Until(deadline, lambda: self._stopping.is_set() or channel.wire.has_ended)
@@ -279,5 +296,12 @@ class WeightServer:
 def _parse(content: bytes) -> Any:
     try:
         return json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"a request is not JSON: {error}") from error
+
+
+def _within(value: object, least: float, most: float) -> float:
+    """What is nearest to a number of a request. Raises WeightsError if it is none."""
+    if not isinstance(value, (int, float)):
+        raise WeightsError("cannot understand the request")
+    return max(least, min(value, most))  # in this order it is the least for what is not a number

@@ -145,7 +145,7 @@ class TcpConnection:
         self._opened.send(json.dumps(request).encode(), deadline)
         try:
             answer = json.loads(self._opened.receive(deadline))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WeightsError(f"an answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
             raise WeightsError("an answer cannot be understood: not an object")

@@ -1,21 +1,25 @@
 """Who may connect, what is answered, and HTTP as the other way to the same versions."""
 
 import contextlib
+import json
 import socket
+import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.channel import connect
+from rl_agent.weights.channel import accept, connect
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.pieces import PieceSet
+from rl_agent.weights.pieces import PieceSet, bits_to_text
 from rl_agent.weights.receive import Announcement
 from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.store import FULL
 from tests.unit.weight_versions import publish_steps
 from tests.weight_transfers import (
     SERVER,
+    TOKEN,
     Link,
     announced,
     hold,
@@ -64,27 +68,76 @@ def test_a_piece_that_is_not_verified_yet_is_not_given(sender, receiver):
     connection.close()
 
 
-@pytest.mark.parametrize("request_text", [b"{", b"[]", b'{"op": "exec"}', b'{"op": "piece", "version": "3"}'])
+RECOMMEND = '{"op": "recommend", "version": 3, "blob": "full", "wanted": WANTED, '
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "{",
+        "[]",
+        pytest.param("[" * 10**6, id="deep"),
+        '{"op": "exec"}',
+        '{"op": "piece", "version": "3"}',
+        RECOMMEND + '"limit": null}',
+        RECOMMEND + '"wait_s": "long"}',
+    ],
+)
 def test_a_request_that_makes_no_sense_is_answered_or_cut_off_and_others_go_on(
     sender, receiver, request_text
 ):
+    answer = ask(sender, request_text)
+    assert answer is None or "error" in answer
+    receive(receiver, announced(sender.store.newest), [sender.source])
+
+
+@pytest.mark.parametrize("wished", ['"limit": 1e999', '"wait_s": NaN', '"wait_s": 1' + "0" * 400])
+def test_a_number_that_is_none_or_too_large_is_taken_as_one_that_is_allowed(sender, wished):
+    assert ask(sender, f"{RECOMMEND}{wished}}}") == {"indices": []}
+
+
+def ask(sender, request_text):
+    """The server's answer, None if it cuts off."""
     deadline = Deadline.after(10)
+    wanted = bits_to_text(np.zeros(len(hold(sender, 3).manifest.full.digests), np.bool_))
     with socket.socket() as connection:
         channel = connect(connection, sender.server.address, sender.source.token, deadline, 5.0)
-        channel.send(request_text, deadline)
-        with contextlib.suppress(ConnectionResetError):
-            assert b"error" in channel.receive(deadline)
-    receive(receiver, announced(sender.store.newest), [sender.source])
+        channel.send(request_text.replace("WANTED", f'"{wanted}"').encode(), deadline)
+        try:
+            return json.loads(channel.receive(deadline))
+        except ConnectionResetError:
+            return None
+
+
+@pytest.mark.parametrize("answer", ["[", "[]", "[" * 10**6], ids=["cut", "list", "deep"])
+def test_an_answer_that_makes_no_sense_is_an_error_of_its_source(answer):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def give_it():
+            connection, _ = listener.accept()
+            with connection:
+                channel = accept(connection, TOKEN, 5.0)
+                channel.receive(Deadline.after(10))
+                channel.send(answer.encode(), Deadline.after(10))
+
+        giving = threading.Thread(target=give_it)
+        giving.start()
+        asking = source_at(listener.getsockname()).connection()
+        asking.open(Deadline.after(10))
+        with pytest.raises(WeightsError, match="an answer"):
+            asking.manifest(1, None, Deadline.after(10))
+        asking.close()
+        giving.join()
 
 
 def test_a_frame_that_is_sent_twice_is_refused(sender):
     deadline = Deadline.after(10)
     with socket.socket() as connection:
         channel = connect(connection, sender.server.address, sender.source.token, deadline, 5.0)
-        channel.send(b'{"op": "versions"}', deadline)
+        channel.send(b"{}", deadline)
         channel.receive(deadline)
         channel._sent -= 1
-        channel.send(b'{"op": "versions"}', deadline)
+        channel.send(b"{}", deadline)
         with pytest.raises(OSError):
             channel.receive(deadline)
 
@@ -98,6 +151,21 @@ def test_a_server_takes_no_more_connections_than_it_may(tmp_path):
             second.open(Deadline.after(10))
         first.close()
         second.close()
+
+
+def test_a_receiver_for_whom_there_is_no_thread_is_let_go_and_others_are_served(
+    sender, receiver, monkeypatch
+):
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def start_but_once(thread):
+        if thread.name.startswith("weights-") and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_but_once)
+    receive(receiver, announced(sender.store.newest), [sender.source])
+    assert not failures
 
 
 def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(sender, receiver, http_address):

@@ -1,6 +1,7 @@
 """Weights over pairs, by gloo: whatever happens to a pair, what arrives is right, and nothing hangs."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -19,12 +20,22 @@ from rl_agent.pool.settings import load_weights
 from rl_agent.pool.wire import WeightsOffer
 from rl_agent.weights import pairs as pairs_module
 from rl_agent.weights import server as server_module
+from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.pair_gloo import GlooPair, GlooPairs
-from rl_agent.weights.pairs import Pairing, PairSource
+from rl_agent.weights.pairs import Pairing, PairSource, Until
 from rl_agent.weights.store import FULL
 from tests.unit.weight_versions import publish_steps, same_bits, state_of
 from tests.weight_pairs import WatchedPairs, stuck_at
-from tests.weight_transfers import SERVER, TOKEN, announced, host, new_host, receive, source_at, with_fetch
+from tests.weight_transfers import (
+    SERVER,
+    TOKEN,
+    announced,
+    host,
+    new_host,
+    receive,
+    source_at,
+    with_fetch,
+)
 
 pytestmark = pytest.mark.timeout(120)
 PATIENT = replace(SERVER, piece_timeout_s=60.0, idle_timeout_s=60.0)
@@ -159,6 +170,59 @@ def test_a_receiver_that_is_stuck_in_a_pair_holds_up_nobody_and_is_left_at_the_d
         may_go_on.set()
         receiving.join(60)
         assert has_all(slow, sender), "it went on without the pair that it had lost"
+
+
+def test_a_pair_that_cannot_even_be_closed_keeps_no_place_of_a_connection(tmp_path, receiver):
+    class Broken(WatchedPairs):
+        def join(self, invitation, rank, until):
+            pair = super().join(invitation, rank, until)
+
+            def close():
+                pair.pair.close()
+                raise OSError("an earlier error of the device")
+
+            pair.close = close
+            return pair
+
+    with host(publish_steps(tmp_path / "sender", 1), pairs=Broken(), server=PATIENT) as sender:
+        receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
+    assert not sender.server._connections
+
+
+def test_a_host_that_never_comes_to_a_pair_is_invited_only_so_often(tmp_path, receiver):
+    class Lonely(GlooPairs):
+        invited = 0
+
+        def invite(self):
+            self.invited += 1
+            return super().invite()
+
+        def join(self, invitation, rank, until):
+            raise ConnectionAbortedError("nobody comes")
+
+    limit = server_module._MOST_UNANSWERED
+    pairs = Lonely()
+    with host(publish_steps(tmp_path / "sender", 1, rows=4000), pairs=pairs, server=PATIENT) as sender:
+        for _ in range(limit + 3):
+            connection = by_pairs(sender).connection()
+            connection.open(Deadline.after(60))
+            with contextlib.suppress(WeightsError):
+                connection.invitation("gloo", Deadline.after(60))
+            connection.close()
+        receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
+        assert has_all(receiver, sender)
+    assert pairs.invited == limit
+
+
+def test_a_pair_given_up_before_it_is_made_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    maker = GlooPairs()
+    with pytest.raises(ConnectionAbortedError):
+        maker.join(maker.invite(), 0, Until(Deadline.after(2), lambda: True))
+    for thread in threading.enumerate():
+        if thread.name == "gloo":
+            thread.join(30)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_stale_fetch_that_waits_in_a_pair_ends_when_it_is_told_to(tmp_path, receiver):
