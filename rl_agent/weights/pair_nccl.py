@@ -103,8 +103,14 @@ class NcclLibrary:
             raise WeightsError("nccl moves weights between GPUs, and no GPU is visible here")
         try:
             self._nccl = ctypes.CDLL("libnccl.so.2")
-        except OSError as error:
-            raise WeightsError(f"nccl cannot be loaded: {error}") from error
+            self._declare()
+            number = ctypes.c_int()
+            self._check(self._nccl.ncclGetVersion(ctypes.byref(number)))
+        except (OSError, AttributeError) as error:  # none, an old one, or one that does not start
+            raise WeightsError(f"nccl cannot be used: {error}") from error
+        self.version = number.value
+
+    def _declare(self) -> None:
         pointer = ctypes.POINTER
         moves = [
             ctypes.c_void_p,
@@ -132,9 +138,6 @@ class NcclLibrary:
         for name, types in signatures.items():
             getattr(self._nccl, name).argtypes = types
         self._nccl.ncclGetErrorString.restype = ctypes.c_char_p
-        number = ctypes.c_int()
-        self._check(self._nccl.ncclGetVersion(ctypes.byref(number)))
-        self.version = number.value
 
     def new_identity(self) -> bytes:
         identity = _Id()
@@ -283,7 +286,7 @@ class NcclPair:
     def close(self) -> None:
         if self._comm is not None:
             comm, self._comm = self._comm, None
-            with self._stage.current():
+            with _cuda_errors(), self._stage.current():
                 self._library.abort(comm)
 
     def _wait_ready(self, until: Until) -> None:
