@@ -297,7 +297,7 @@ class Outcome:
     renting: int
     """Devices."""
     seconds: list[float]
-    """Of each iteration, the next one's start or the run's end ends it."""
+    """Of each iteration, which ends when its version is published."""
     tokens: list[int]
     """Trained on, prompts included."""
     waiting: list[float]
@@ -314,16 +314,16 @@ class Outcome:
     def of(cls, layout: str, paths: RunPaths, training: int, renting: int) -> "Outcome":
         records = list(metrics.read(paths.metrics))
         phases = list(metrics.read(paths.timeline))
-        starts = [phase["start"] for phase in phases if phase["name"] == "rollout"]
-        ends = [*starts[1:], max(phase["end"] for phase in phases)]
         updates = [record for record in records if "update/tokens" in record]
+        ends = [record["time"] - record["update/model_s"] for record in updates]
+        starts = [min(phase["start"] for phase in phases if phase["name"] == "rollout"), *ends]
         rollouts = [record for record in records if "train/episodes" in record]
         lost = sum(r["train/episodes"] * (1 - r["train/completed_share"]) for r in rollouts)
         return cls(
             layout,
             training,
             renting,
-            [end - start for start, end in zip(starts, ends, strict=True)],
+            [end - start for start, end in zip(starts, ends, strict=False)],
             [int(record["update/tokens"]) for record in updates],
             [record["update/waiting_s"] for record in updates],
             [record.get("update/window_s", 0.0) for record in updates],
