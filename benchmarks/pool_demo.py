@@ -108,7 +108,7 @@ class Demo:
         """The machine is gone: nobody says goodbye, unless there was a notice."""
         if self.with_notice:
             self.groups[NAMES.index(name)].terminate()
-            self.say(f"{name} is told to leave, and hands over the requests that it is working on")
+            self.say(f"{name} is told to leave, and hands over what it cannot end in time")
             return
         log = (self.out / f"{name}.log").read_text()
         found = re.search(r"process (\d+)", log)
