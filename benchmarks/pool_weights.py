@@ -26,11 +26,12 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.settings import load_settings, load_weights
-from rl_agent.pool.wire import BeatAnswer
+from rl_agent.pool.wire import TRANSFER_TOKEN, BeatAnswer
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import Snapshot, SnapshotStore
 from rl_agent.weights.vllm_load import LoadReport
@@ -72,10 +73,17 @@ class Worker:
             return BeatAnswer.model_validate(await answer.json())
 
 
-def worker_host(folder: str, index: int, args: argparse.Namespace) -> HostWeights:
+def worker_host(folder: str, manager: str, index: int, args: argparse.Namespace) -> HostWeights:
     """Workers below one folder take each other's versions by links, as engines of one machine do."""
     own = folder if args.one_host else f"{folder}/{index}"
-    return HostWeights(load_weights([f"store={own}", "streams_per_source=1", "threads=1"]), "127.0.0.1")
+    settings = load_weights([f"store={own}", "streams_per_source=1", "threads=1"])
+
+    def by_manager(transfer_token: str) -> HttpSource:
+        return HttpSource(
+            f"{manager}/weights", lambda: {TRANSFER_TOKEN: transfer_token}, settings.idle_timeout_s
+        )
+
+    return HostWeights(settings, "127.0.0.1", by_manager)
 
 
 async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, float]]:
@@ -86,9 +94,9 @@ async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, flo
         settings = ServerSettings("127.0.0.1", 0, 256, 60.0, 60.0, args.mb_per_s * 1e6)
         server = stack.enter_context(WeightServer(Shelf(store), TOKEN.encode(), settings))
         config = load_settings(["port=0", "start_timeout_s=3600"], {})
-        url, _ = await stack.enter_async_context(running_manager(config))
+        url, _ = await stack.enter_async_context(running_manager(config, Path(folder)))
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        hosts = [stack.enter_context(worker_host(folder, index, args)) for index in range(count)]
+        hosts = [stack.enter_context(worker_host(folder, url, index, args)) for index in range(count)]
         workers = [Worker(session, url, f"worker-{index}", host) for index, host in enumerate(hosts)]
         jobs = await stack.enter_async_context(asyncio.TaskGroup())
         running = [jobs.create_task(job) for one in workers for job in (one.run(), one.weights.run())]

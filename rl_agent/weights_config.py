@@ -9,8 +9,9 @@ from rl_agent.sections import Positive, Seconds, Section
 
 Count = Annotated[int, Field(ge=0)]
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
-Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "gloo"]
-"""Our own connections alone, Mooncake's engine over TCP or RDMA, pairs by NCCL, or by gloo without GPUs."""
+Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "gloo", "http"]
+"""Our own connections, Mooncake's engine over TCP or RDMA, pairs by NCCL, or by gloo without GPUs, the pool's
+manager."""
 GbitPerS = Annotated[float, Field(gt=0)]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -73,11 +74,11 @@ def expected(length: int, number: int) -> list[int]:
 
 
 @asynccontextmanager
-async def manager(*words: str) -> AsyncIterator[Client]:
+async def manager(*words: str, versions: Path = Path("/nowhere")) -> AsyncIterator[Client]:
     config = load_settings([*QUICK, *words], {})
     connector = aiohttp.TCPConnector(ssl=trusting(config.tls_certificate))
     async with (
-        running_manager(config) as (url, batches),
+        running_manager(config, versions) as (url, batches),
         aiohttp.ClientSession(connector=connector) as session,
     ):
         yield Client(url, session, batches)

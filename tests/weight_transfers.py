@@ -46,6 +46,11 @@ class Host:
         return source_at(self.server.address)
 
 
+def no_manager(transfer_token: str) -> TcpSource:
+    """What a worker has of a manager that gives nothing."""
+    return source_at(("127.0.0.1", 1), transfer_token.encode())
+
+
 def source_at(address: tuple[str, int], token: bytes = TOKEN, idle_timeout_s: float = 5.0) -> TcpSource:
     return TcpSource(*address, token, idle_timeout_s)
 

@@ -38,7 +38,6 @@ def main(argv: list[str]) -> int:
 
     import aiohttp
 
-    from rl_agent.pool import of_run
     from rl_agent.pool.engine_process import gpu_environment
     from rl_agent.pool.worker import Worker
     from rl_agent.pool.worker_settings import WorkerSettings
@@ -48,7 +47,7 @@ def main(argv: list[str]) -> int:
     settings = _settings(options) if plan is None else _settings_of_run(plan)
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
     assert isinstance(settings, WorkerSettings)
-    trusted = trusting(options.tls_ca if plan is None else of_run.tls_ca(plan))
+    trusted = trusting(settings.tls_ca)
     form = "%(asctime)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
 
@@ -178,6 +177,7 @@ def _settings(options: argparse.Namespace) -> object:
         notice=SOURCES[options.notice] if options.notice else None,
         log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
         weights=load_weights(options.weights),
+        tls_ca=options.tls_ca,
         address=own,
     )
 
@@ -209,6 +209,7 @@ def _settings_of_run(plan: Plan) -> object:
         log=logs_dir(plan) / f"engine-{plan.attempt}.log",
         weights=of_run.weights_of(plan),
         address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
+        tls_ca=of_run.tls_ca(plan),
         turns=of_run.turns_of(plan),
     )
 

@@ -38,7 +38,8 @@ def main(argv: list[str]) -> int:
 
     from rl_agent.pool import of_run
     from rl_agent.pool.manager import serve
-    from rl_agent.pool.settings import load_settings
+    from rl_agent.pool.settings import load_settings, load_weights
+    from rl_agent.weights.settings import base_folder
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> int:
     if plan is not None and options.settings:
         raise UsageError("--plan has the settings of the run: leave KEY=VALUE out")
     config = load_settings(options.settings, os.environ) if plan is None else of_run.manager_settings(plan)
+    versions = base_folder(load_weights(()) if plan is None else plan.config.weights)
 
     def on_listening(url: str) -> None:
         print(url, flush=True)
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> int:
 
     try:
         with rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, on_listening))
+            runner.run(serve(config, on_listening, versions))
     except BaseExceptionGroup as group:
         raise deliberate(group) from None
     return 0

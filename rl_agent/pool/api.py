@@ -1,8 +1,10 @@
 """The manager's own HTTP: engines register and beat, runs submit and collect, people look."""
 
 import asyncio
+import hmac
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
@@ -26,6 +28,7 @@ from rl_agent.pool.state import PoolState
 from rl_agent.pool.tunnel import TunnelTransport
 from rl_agent.pool.versions import sources_for, takes
 from rl_agent.pool.wire import (
+    TRANSFER_TOKEN,
     BatchAnswer,
     BatchRequest,
     BeatAnswer,
@@ -43,6 +46,10 @@ from rl_agent.pool.wire import (
     WeightsRequest,
     WeightsState,
 )
+from rl_agent.weights.http_server import version_file
+from rl_agent.weights.settings import trainer_folders
+from rl_agent.weights.source_folder import having
+from rl_agent.weights.store import Snapshot, version_name
 
 T = TypeVar("T", bound=BaseModel)
 LONGEST_WAIT_S = 3600.0
@@ -52,10 +59,14 @@ TUNNEL_PING_S = 2.0
 class PoolApi:
     """The handlers; `session` reaches engines that have an address."""
 
-    def __init__(self, config: PoolConfig, batches: Batches, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
+    ) -> None:
         self._config = config
         self._batches = batches
         self._session = session
+        self._versions = versions
+        self._snapshot: Snapshot | None = None
         self._tunnels: dict[str, TunnelTransport] = {}
         self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
 
@@ -75,6 +86,7 @@ class PoolApi:
             web.post("/engines/{engine}/leave", self.leave),
             web.post("/model", self.model),
             web.post("/weights", self.weights),
+            web.get("/weights/{version}/{file}", self.weights_file),
             web.post("/runs/{run}/requests", self.submit),
             web.get("/runs/{run}/samples", self.samples),
             web.delete("/runs/{run}", self.drop),
@@ -216,6 +228,22 @@ class PoolApi:
             await self._batches.want(asked)
         answer = WeightsAnswer(weight_version=self._pool.state.weight_version, is_accepted=is_accepted)
         return web.json_response(answer.model_dump())
+
+    @described(content="application/octet-stream")
+    async def weights_file(self, request: web.Request) -> web.StreamResponse:
+        """A file of the version that engines must load, or a range of it, if its trainer is on this host."""
+        wanted, known = self._pool.state.weights, self._snapshot
+        if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
+            raise problem(404, "this is not the weight version that engines must load")
+        given = request.headers.get(TRANSFER_TOKEN, "").encode()
+        if not hmac.compare_digest(given, wanted.transfer_token.encode()):
+            raise problem(403, f"{TRANSFER_TOKEN} is not the token of this transfer")
+        if known is None or known.manifest.digest != wanted.digest or not known.folder.exists():
+            folders = trainer_folders(self._versions)
+            known = self._snapshot = next(having(folders, wanted.weight_version, wanted.digest), None)
+        if known is None:
+            raise problem(404, "the weight version is not on the manager's host")
+        return version_file(known, request.match_info["file"])
 
     @described(body=BatchRequest, status=202, answer=BatchAnswer)
     async def submit(self, request: web.Request) -> web.Response:

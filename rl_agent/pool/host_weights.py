@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,11 +44,16 @@ KEPT = 2
 
 
 class HostWeights:
-    """A context manager. One version is fetched at a time; `address` is where other hosts reach this one."""
+    """A context manager. One version is fetched at a time; `address` is where other hosts reach this one.
 
-    def __init__(self, settings: WeightsConfig, address: str) -> None:
+    The pool's manager, `by_manager` of a transfer's token, is asked for what no other host could give; with
+    `transport=http` for all of it.
+    """
+
+    def __init__(self, settings: WeightsConfig, address: str, by_manager: Callable[[str], Source]) -> None:
         self._settings = settings
         self._address = address
+        self._by_manager = by_manager
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
         self._stop = threading.Event()
         self._server: WeightServer | None = None
@@ -115,12 +120,11 @@ class HostWeights:
             if linked is not None:
                 log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
                 return linked.weight_version
-            others = [self._source(source, offer) for source in offer.sources]
-            here = self._stores_with(announced)
+            first, *fallbacks = self._sources(offer, announced)
             snapshot, report = self._receiver.receive(
                 announced,
-                here or others,
-                fallbacks=others if here else (),
+                first,
+                fallbacks=[source for sources in fallbacks for source in sources],
                 timeout_s=deadline.remaining_s(),
                 stop=stop,
             )
@@ -134,6 +138,13 @@ class HostWeights:
             len(report.by_source),
         )
         return snapshot.weight_version
+
+    def _sources(self, offer: WeightsOffer, announced: Announcement) -> list[Sequence[Source]]:
+        """The best first."""
+        here = self._stores_with(announced)
+        is_by_http = self._settings.transport == "http"
+        others = [] if is_by_http else [self._source(source, offer) for source in offer.sources]
+        return [sources for sources in (here, others, [self._by_manager(offer.transfer_token)]) if sources]
 
     def _stores_with(self, announced: Announcement) -> list[FolderSource]:
         """Of trainers of this host."""

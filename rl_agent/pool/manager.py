@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -25,20 +26,21 @@ ENGINE_KEEPALIVE_S = 3.0
 """Below the 5 s after which an engine drops an idle connection under our next request."""
 
 
-async def serve(config: PoolConfig, on_listening: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; raises like `running_manager`."""
+async def serve(config: PoolConfig, on_listening: Callable[[str], None], versions: Path) -> None:
+    """Serve until SIGTERM or SIGINT; the rest as `running_manager`."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running_manager(config) as (url, _):
+    async with running_manager(config, versions) as (url, _):
         on_listening(url)
         await stop.wait()
 
 
 @asynccontextmanager
-async def running_manager(config: PoolConfig) -> AsyncIterator[tuple[str, Batches]]:
+async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[tuple[str, Batches]]:
     """A manager that serves while the block runs: its URL and what it holds.
 
+    Below `versions` a trainer of this host keeps its weight versions.
     Raises ConfigError if the address cannot be listened on, StoreError if the journal cannot be used.
     """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
@@ -51,7 +53,7 @@ async def running_manager(config: PoolConfig) -> AsyncIterator[tuple[str, Batche
                 jobs.create_task(batches.run_jobs(), name="results"),
             ]
             runner = web.AppRunner(
-                application(config, batches, session),
+                application(config, batches, session, versions),
                 access_log=None,
                 handler_cancellation=True,
                 shutdown_timeout=STOP_TIMEOUT_S,
@@ -67,11 +69,16 @@ async def running_manager(config: PoolConfig) -> AsyncIterator[tuple[str, Batche
                     job.cancel()
 
 
-def application(config: PoolConfig, batches: Batches, session: aiohttp.ClientSession) -> web.Application:
+def application(
+    config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
+) -> web.Application:
     app = web.Application(
         middlewares=[guard(config, os.environ)], client_max_size=config.max_body_mib * 1024 * 1024
     )
-    routes = [*PoolApi(config, batches, session).routes(), *OpenAiApi(config, batches.pool).routes()]
+    routes = [
+        *PoolApi(config, batches, session, versions).routes(),
+        *OpenAiApi(config, batches.pool).routes(),
+    ]
     description = openapi_of(routes)
 
     async def openapi(request: web.Request) -> web.Response:

@@ -21,6 +21,8 @@ def _address(text: str) -> str:
 SourceAddress = Annotated[
     str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$"), AfterValidator(_address)
 ]
+TRANSFER_TOKEN = "X-Transfer-Token"  # noqa: S105 - a header's name
+"""Who asks the manager for a version's bytes gives the token that its offer held."""
 
 
 class Message(BaseModel):

@@ -29,10 +29,12 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
-from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
+from rl_agent.pool.wire import TRANSFER_TOKEN, BeatAnswer, RegisterAnswer
 from rl_agent.pool.worker_calls import ManagerCalls, words_of
 from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.pool.worker_tunnel import WorkerTunnel
+from rl_agent.tls import trusting
+from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)
@@ -74,7 +76,7 @@ class Worker:
         notice = None
         async with AsyncExitStack() as stack:
             if self._settings.command.loads_weights:
-                self._host = stack.enter_context(HostWeights(self._settings.weights, self._settings.address))
+                self._host = stack.enter_context(self._host_weights())
             jobs = await stack.enter_async_context(asyncio.TaskGroup())
             self._jobs = jobs
             if self._settings.notice is not None:
@@ -85,6 +87,18 @@ class Worker:
                     await self._serve_model(model, leaving)
             if notice is not None:
                 notice.cancel()
+
+    def _host_weights(self) -> HostWeights:
+        settings = self._settings
+        url, tls = f"{settings.manager}/weights", trusting(settings.tls_ca)
+
+        def by_manager(transfer_token: str) -> HttpSource:
+            def headers() -> dict[str, str]:
+                return {**self._manager.headers, TRANSFER_TOKEN: transfer_token}
+
+            return HttpSource(url, headers, settings.weights.idle_timeout_s, tls)
+
+        return HostWeights(settings.weights, settings.address, by_manager)
 
     async def _watch_notice(self, source: NoticeSource, leaving: asyncio.Event) -> None:
         log.warning("%s", await wait_for_notice(source, self._session))

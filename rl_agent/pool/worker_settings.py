@@ -32,5 +32,7 @@ class WorkerSettings:
     weights: WeightsConfig
     address: str
     """Where other hosts of the pool reach this one, for the weights that it gives on."""
+    tls_ca: Path | None = None
+    """Trusted in addition, where the manager's address is https."""
     turns: EngineTurns | None = None
     """With a trainer on the same devices; None: the engine has its own."""

@@ -1,10 +1,12 @@
-"""Pieces over HTTP, one request each: what works where only a proxy leads out."""
+"""Pieces over HTTP, one request each: from whom one can reach by nothing else."""
 
 import random
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import numpy as np
 
@@ -20,11 +22,15 @@ _MAX_DOCUMENT_BYTES = 2**27
 
 @dataclass(frozen=True, slots=True)
 class HttpSource:
-    """A folder of versions behind a URL. The environment's proxy settings are honoured."""
+    """A folder of versions behind a URL. It is reached as a worker reaches its manager, by no proxy of the
+    environment's."""
 
     url: str
-    token: str
+    headers: Callable[[], Mapping[str, str]]
+    """Of every request: the token that is valid now."""
     idle_timeout_s: float
+    tls: ssl.SSLContext | None = None
+    """Whom to trust; None: whom the system trusts."""
 
     def __str__(self) -> str:
         return self.url
@@ -84,11 +90,12 @@ class HttpConnection:
     def _get(self, path: str, deadline: Deadline, headers: dict[str, str]) -> HTTPResponse:
         request = Request(  # noqa: S310 - `open` has checked the scheme
             f"{self._source.url.rstrip('/')}/{path}",
-            headers={"Authorization": f"Bearer {self._source.token}", **headers},
+            headers={**self._source.headers(), **headers},
         )
         try:
             timeout_s = deadline.remaining_s(self._source.idle_timeout_s)
-            response: HTTPResponse = urlopen(request, timeout=timeout_s)  # noqa: S310
+            opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._source.tls))
+            response: HTTPResponse = opener.open(request, timeout=timeout_s)
         except HTTPException as error:
             raise WeightsError(f"{path}: {error}") from error
         return response

@@ -12,15 +12,17 @@ from aiohttp import web
 from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import PREFIX, HostWeights
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.wire import WeightsOffer, WeightsState
+from rl_agent.pool.wire import TRANSFER_TOKEN, WeightsOffer, WeightsState
 from rl_agent.weights.publish import Publisher
+from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.sources import StateDict
+from rl_agent.weights.store import FULL
 from rl_agent.weights.vllm_load import VllmServer
 from tests.integration.test_pool_worker import engine_pids, worker
 from tests.pool_setup import manager
 from tests.unit.test_weights_vllm import FakeServer
 from tests.unit.weight_versions import open_store, random_state, settings, small_step
-from tests.weight_transfers import SERVER, TOKEN, host
+from tests.weight_transfers import SERVER, TOKEN, host, no_manager
 
 QUICK = ("piece_timeout_s=5", "retries=1", "retry_pause_s=0.01", "transfer_timeout_s=20", "load_timeout_s=10")
 
@@ -81,7 +83,7 @@ async def following(folder, engine):
     folder.mkdir(exist_ok=True)
     transfer = load_weights([*QUICK, f"store={folder}"])
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
-        with HostWeights(transfer, "127.0.0.1") as here:
+        with HostWeights(transfer, "127.0.0.1", no_manager) as here:
             server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
 
             async def say():
@@ -229,13 +231,55 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         await until(serves(second, 1))
 
 
+def by_manager(url):
+    return lambda token: HttpSource(f"{url}/weights", lambda: {TRANSFER_TOKEN: token}, 5.0)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
+    tmp_path, trainer, transport
+):
+    (tmp_path / "worker").mkdir()
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
+    async with manager(versions=tmp_path) as pool:
+        with HostWeights(transfer, "127.0.0.1", by_manager(pool.url)) as here:
+            for version in (1, 2):
+                trainer.publish(version)
+                offer = trainer.offer(version, "tcp://127.0.0.1:9")
+                assert (await pool.call("POST", "/weights", offer.model_dump()))[0] == 200
+                assert await here.fetch(offer) == version
+                with here.hold(version) as found, trainer.sender.store.hold(version) as made:
+                    assert found.map(FULL) == made.map(FULL)
+            assert found.manifest.delta is not None
+
+
+async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
+    for version in (1, 2):
+        trainer.publish(version)
+    async with manager(versions=tmp_path) as pool:
+        path, token = "/weights/version-{}/manifest.json", {TRANSFER_TOKEN: TOKEN.decode()}
+        assert (await pool.call("GET", path.format("000002"), headers=token))[0] == 404
+        await pool.call("POST", "/weights", trainer.offer(2).model_dump())
+        for number, headers, status in (("000002", token, 200), ("000001", token, 404), ("000002", {}, 403)):
+            assert (await pool.call("GET", path.format(number), headers=headers))[0] == status
+        for name in ("owner.lock", "full", "full.bin.bin", "..%2Ffull.bin"):
+            assert (await pool.call("GET", f"/weights/version-000002/{name}", headers=token))[0] == 404
+    async with manager() as elsewhere:
+        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump())
+        assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404
+
+
+@pytest.mark.parametrize("sources", [(), ("tcp://127.0.0.1:9",)], ids=["publisher", "manager"])
 async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reason_and_started_again(
-    tmp_path, trainer
+    tmp_path, trainer, sources
 ):
     trainer.publish(1)
-    async with manager("weights_timeout_s=6") as pool, worker(pool.url, tmp_path, loads_weights=True):
+    async with (
+        manager("weights_timeout_s=6", versions=tmp_path) as pool,
+        worker(pool.url, tmp_path, loads_weights=True),
+    ):
         await pool.ready(1)  # a simulated engine: it has no routes for weights
-        await pool.call("POST", "/weights", trainer.offer(1).model_dump())
+        await pool.call("POST", "/weights", trainer.offer(1, *sources).model_dump())
         await pool.until(lambda: len(engine_pids(tmp_path)) == 2)
         await pool.ready(1)
     reasons = [engine.reason for engine in pool.state.departed]
@@ -245,7 +289,7 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
     transfer = load_weights([f"store={tmp_path}"])
-    with HostWeights(transfer, "127.0.0.1"):
+    with HostWeights(transfer, "127.0.0.1", no_manager):
         left = tmp_path / f"{PREFIX}left"
         left.mkdir()
         (left / "owner.lock").touch()
@@ -254,6 +298,6 @@ def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
         old = tmp_path / f"{PREFIX}old"
         old.mkdir()
         os.utime(old, (0, 0))
-        with HostWeights(transfer, "127.0.0.1"):
+        with HostWeights(transfer, "127.0.0.1", no_manager):
             assert not left.exists() and not old.exists() and fresh.exists()
             assert len(list(tmp_path.glob(PREFIX + "*"))) == 3

@@ -6,7 +6,7 @@ import threading
 import pytest
 from aiohttp import web
 
-from rl_agent.weights.http_server import http_app
+from rl_agent.weights.http_server import version_file
 from tests.unit.weight_versions import publish_steps
 from tests.weight_transfers import host, new_host
 
@@ -30,8 +30,16 @@ def http_address(sender):
     """The sender's store over HTTP, in an event loop of its own."""
     loop, started, addresses = asyncio.new_event_loop(), threading.Event(), []
 
+    async def file(request):
+        if request.headers.get("Authorization") != "Bearer token":
+            raise web.HTTPUnauthorized
+        with sender.store.hold(int(request.match_info["number"])) as snapshot:
+            return version_file(snapshot, request.match_info["file"])
+
     async def serve():
-        runner = web.AppRunner(http_app(sender.store, "token"), access_log=None)
+        app = web.Application()
+        app.router.add_get("/version-{number}/{file}", file)
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         addresses.append(runner.addresses[0])

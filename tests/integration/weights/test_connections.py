@@ -168,8 +168,12 @@ def test_a_receiver_for_whom_there_is_no_thread_is_let_go_and_others_are_served(
     assert not failures
 
 
+def bearer(token):
+    return lambda: {"Authorization": f"Bearer {token}"}
+
+
 def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(sender, receiver, http_address):
-    fallback = HttpSource(http_address, "token", 5.0)
+    fallback = HttpSource(http_address, bearer("token"), 5.0)
     newest = sender.store.newest
     half = newest.manifest.full.size_bytes // 2
     with Link(sender.server.address, lambda _, content, before: content if before < half else None) as link:
@@ -181,7 +185,7 @@ def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(sender, rece
 
 
 def test_a_delta_can_come_over_http_alone(sender, receiver, http_address):
-    source = HttpSource(http_address, "token", 5.0)
+    source = HttpSource(http_address, bearer("token"), 5.0)
     receive(receiver, announced(hold(sender, 2)), [source])
     snapshot, report = receive(receiver, announced(hold(sender, 3)), [source])
     assert report.deltas == 1
@@ -190,9 +194,9 @@ def test_a_delta_can_come_over_http_alone(sender, receiver, http_address):
 
 def test_http_gives_nothing_without_the_token(sender, receiver, http_address):
     with pytest.raises(WeightsError, match="401"):
-        receive(receiver, announced(sender.store.newest), [HttpSource(http_address, "wrong", 5.0)])
+        receive(receiver, announced(sender.store.newest), [HttpSource(http_address, bearer("wrong"), 5.0)])
 
 
 def test_only_web_addresses_are_opened(receiver):
     with pytest.raises(WeightsError, match="not an http address"):
-        receive(receiver, Announcement(1, "0" * 64), [HttpSource("file:///etc", "token", 5.0)])
+        receive(receiver, Announcement(1, "0" * 64), [HttpSource("file:///etc", bearer("token"), 5.0)])

@@ -32,6 +32,7 @@ from tests.weight_transfers import (
     announced,
     host,
     new_host,
+    no_manager,
     receive,
     source_at,
     with_fetch,
@@ -354,7 +355,10 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
     newest = announced(sender.store.newest)
     trainer = "tcp://{}:{}".format(*sender.server.address)
     hosts = [load_weights(["transport=gloo", f"store={tmp_path / name}", "threads=1"]) for name in "ab"]
-    with HostWeights(hosts[0], "127.0.0.1") as first, HostWeights(hosts[1], "127.0.0.1") as second:
+    with (
+        HostWeights(hosts[0], "127.0.0.1", no_manager) as first,
+        HostWeights(hosts[1], "127.0.0.1", no_manager) as second,
+    ):
         asyncio.run(fetch(first, newest, trainer))
         asyncio.run(fetch(second, newest, first.source))
         with second.hold(2) as snapshot, sender.store.hold(2) as published:
@@ -366,6 +370,6 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
 def test_gpus_that_are_not_there_are_missed_at_the_start(tmp_path):
     with (
         pytest.raises(WeightsError, match="no GPU is visible here"),
-        HostWeights(load_weights(["transport=nccl", f"store={tmp_path}"]), "127.0.0.1"),
+        HostWeights(load_weights(["transport=nccl", f"store={tmp_path}"]), "127.0.0.1", no_manager),
     ):
         pass
