@@ -40,8 +40,11 @@ class GroupRecord:
 
 def pid_space() -> str:
     """Where a process id names one process: this host, or a container on it, which may share its name."""
-    namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
     host = socket.gethostname()
+    try:
+        namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
+    except OSError:  # a kernel without namespaces, or a sandbox that shows none
+        return host
     return host if namespace == _PID_NAMESPACE_OF_HOST else f"{host}-{namespace}"
 
 
