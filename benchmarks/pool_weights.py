@@ -26,12 +26,11 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.settings import load_settings, load_weights
-from rl_agent.pool.wire import TRANSFER_TOKEN, BeatAnswer
+from rl_agent.pool.wire import BeatAnswer
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
-from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import Snapshot, SnapshotStore
 from rl_agent.weights.vllm_load import LoadReport
@@ -77,13 +76,7 @@ def worker_host(folder: str, manager: str, index: int, args: argparse.Namespace)
     """Workers below one folder take each other's versions by links, as engines of one machine do."""
     own = folder if args.one_host else f"{folder}/{index}"
     settings = load_weights([f"store={own}", "streams_per_source=1", "threads=1"])
-
-    def by_manager(transfer_token: str) -> HttpSource:
-        return HttpSource(
-            f"{manager}/weights", lambda: {TRANSFER_TOKEN: transfer_token}, settings.idle_timeout_s
-        )
-
-    return HostWeights(settings, "127.0.0.1", by_manager)
+    return HostWeights(settings, "127.0.0.1", manager)
 
 
 async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, float]]:

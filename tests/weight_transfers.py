@@ -27,6 +27,8 @@ FETCH = FetchSettings(
     max_wrong_pieces=3,
     stop_poll_s=0.05,
 )
+NO_MANAGER = "http://127.0.0.1:1"
+"""Of a worker whose manager gives nothing."""
 SERVER = ServerSettings(
     host="127.0.0.1", port=0, max_connections=64, idle_timeout_s=5.0, piece_timeout_s=10.0, bytes_per_s=None
 )
@@ -44,11 +46,6 @@ class Host:
     @property
     def source(self) -> TcpSource:
         return source_at(self.server.address)
-
-
-def no_manager(transfer_token: str) -> TcpSource:
-    """What a worker has of a manager that gives nothing."""
-    return source_at(("127.0.0.1", 1), transfer_token.encode())
 
 
 def source_at(address: tuple[str, int], token: bytes = TOKEN, idle_timeout_s: float = 5.0) -> TcpSource:

@@ -8,10 +8,11 @@ same user.
 import asyncio
 import logging
 import shutil
+import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TypeVar
 from yarl import URL
 
 from rl_agent.errors import WeightsError
-from rl_agent.pool.wire import WeightsOffer
+from rl_agent.pool.wire import TRANSFER_TOKEN, WeightsOffer
 from rl_agent.weights.abandoned import STORE_PREFIX, remove_abandoned
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.fetch import Source
@@ -31,6 +32,7 @@ from rl_agent.weights.server import WeightServer
 from rl_agent.weights.settings import base_folder, receive_settings, server_settings, trainer_folders
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_folder import FolderSource, having
+from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
 from rl_agent.weights.ways import open_way
@@ -46,14 +48,23 @@ KEPT = 2
 class HostWeights:
     """A context manager. One version is fetched at a time; `address` is where other hosts reach this one.
 
-    The pool's manager, `by_manager` of a transfer's token, is asked for what no other host could give; with
-    `transport=http` for all of it.
+    The pool's `manager`, reached under `headers` that are valid now, is asked for what no other host could
+    give; with `transport=http` for all of it.
     """
 
-    def __init__(self, settings: WeightsConfig, address: str, by_manager: Callable[[str], Source]) -> None:
+    def __init__(
+        self,
+        settings: WeightsConfig,
+        address: str,
+        manager: str,
+        headers: Callable[[], Mapping[str, str]] = dict,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._settings = settings
         self._address = address
-        self._by_manager = by_manager
+        self._manager = manager
+        self._headers = headers
+        self._tls = tls
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
         self._stop = threading.Event()
         self._server: WeightServer | None = None
@@ -144,12 +155,18 @@ class HostWeights:
         here = self._stores_with(announced)
         is_by_http = self._settings.transport == "http"
         others = [] if is_by_http else [self._source(source, offer) for source in offer.sources]
-        return [sources for sources in (here, others, [self._by_manager(offer.transfer_token)]) if sources]
+        return [sources for sources in (here, others, [self._by_manager(offer)]) if sources]
 
     def _stores_with(self, announced: Announcement) -> list[FolderSource]:
         """Of trainers of this host."""
         found = having(trainer_folders(self._base), announced.weight_version, announced.digest)
         return [FolderSource(snapshot.folder.parent) for snapshot in found]
+
+    def _by_manager(self, offer: WeightsOffer) -> HttpSource:
+        def headers() -> Mapping[str, str]:
+            return {**self._headers(), TRANSFER_TOKEN: offer.transfer_token}
+
+        return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
 
     def _source(self, text: str, offer: WeightsOffer) -> Source:
         url = URL(text)

@@ -29,12 +29,11 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
-from rl_agent.pool.wire import TRANSFER_TOKEN, BeatAnswer, RegisterAnswer
+from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
 from rl_agent.pool.worker_calls import ManagerCalls, words_of
 from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.pool.worker_tunnel import WorkerTunnel
 from rl_agent.tls import trusting
-from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)
@@ -90,15 +89,10 @@ class Worker:
 
     def _host_weights(self) -> HostWeights:
         settings = self._settings
-        url, tls = f"{settings.manager}/weights", trusting(settings.tls_ca)
-
-        def by_manager(transfer_token: str) -> HttpSource:
-            def headers() -> dict[str, str]:
-                return {**self._manager.headers, TRANSFER_TOKEN: transfer_token}
-
-            return HttpSource(url, headers, settings.weights.idle_timeout_s, tls)
-
-        return HostWeights(settings.weights, settings.address, by_manager)
+        tls = trusting(settings.tls_ca)
+        return HostWeights(
+            settings.weights, settings.address, settings.manager, lambda: self._manager.headers, tls
+        )
 
     async def _watch_notice(self, source: NoticeSource, leaving: asyncio.Event) -> None:
         log.warning("%s", await wait_for_notice(source, self._session))

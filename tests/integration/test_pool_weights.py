@@ -14,7 +14,6 @@ from rl_agent.pool.host_weights import PREFIX, HostWeights
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.wire import TRANSFER_TOKEN, WeightsOffer, WeightsState
 from rl_agent.weights.publish import Publisher
-from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL
 from rl_agent.weights.vllm_load import VllmServer
@@ -22,7 +21,7 @@ from tests.integration.test_pool_worker import engine_pids, worker
 from tests.pool_setup import manager
 from tests.unit.test_weights_vllm import FakeServer
 from tests.unit.weight_versions import open_store, random_state, settings, small_step
-from tests.weight_transfers import SERVER, TOKEN, host, no_manager
+from tests.weight_transfers import NO_MANAGER, SERVER, TOKEN, host
 
 QUICK = ("piece_timeout_s=5", "retries=1", "retry_pause_s=0.01", "transfer_timeout_s=20", "load_timeout_s=10")
 
@@ -83,7 +82,7 @@ async def following(folder, engine):
     folder.mkdir(exist_ok=True)
     transfer = load_weights([*QUICK, f"store={folder}"])
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
-        with HostWeights(transfer, "127.0.0.1", no_manager) as here:
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
             server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
 
             async def say():
@@ -231,10 +230,6 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         await until(serves(second, 1))
 
 
-def by_manager(url):
-    return lambda token: HttpSource(f"{url}/weights", lambda: {TRANSFER_TOKEN: token}, 5.0)
-
-
 @pytest.mark.parametrize("transport", ["tcp", "http"])
 async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
     tmp_path, trainer, transport
@@ -242,7 +237,7 @@ async def test_a_host_that_reaches_the_manager_alone_has_versions_and_difference
     (tmp_path / "worker").mkdir()
     transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
     async with manager(versions=tmp_path) as pool:
-        with HostWeights(transfer, "127.0.0.1", by_manager(pool.url)) as here:
+        with HostWeights(transfer, "127.0.0.1", pool.url) as here:
             for version in (1, 2):
                 trainer.publish(version)
                 offer = trainer.offer(version, "tcp://127.0.0.1:9")
@@ -289,7 +284,7 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
     transfer = load_weights([f"store={tmp_path}"])
-    with HostWeights(transfer, "127.0.0.1", no_manager):
+    with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
         left = tmp_path / f"{PREFIX}left"
         left.mkdir()
         (left / "owner.lock").touch()
@@ -298,6 +293,6 @@ def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
         old = tmp_path / f"{PREFIX}old"
         old.mkdir()
         os.utime(old, (0, 0))
-        with HostWeights(transfer, "127.0.0.1", no_manager):
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
             assert not left.exists() and not old.exists() and fresh.exists()
             assert len(list(tmp_path.glob(PREFIX + "*"))) == 3

@@ -18,7 +18,7 @@ from rl_agent.weights.server import WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.store import FULL, open_snapshot
 from tests.unit.weight_versions import publish_steps, same_bits, state_of
-from tests.weight_transfers import SERVER, TOKEN, announced, new_host, no_manager, receive, source_at
+from tests.weight_transfers import NO_MANAGER, SERVER, TOKEN, announced, new_host, receive, source_at
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -116,7 +116,7 @@ def test_a_worker_told_to_takes_its_weights_so(tmp_path, engine):
     transfer = load_weights(["transport=mooncake", f"store={tmp_path}", "threads=1"])
     with (
         sender_of(tmp_path / "sender") as (sender, (host, port)),
-        HostWeights(transfer, "127.0.0.1", no_manager) as here,
+        HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here,
     ):
         offer = WeightsOffer(
             weight_version=version.weight_version,

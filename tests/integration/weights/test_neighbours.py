@@ -17,7 +17,7 @@ from rl_agent.weights.source_folder import having
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL, MANIFEST, version_name
 from tests.unit.weight_versions import open_store, random_state, settings
-from tests.weight_transfers import SERVER, TOKEN, host, no_manager
+from tests.weight_transfers import NO_MANAGER, SERVER, TOKEN, host
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +46,7 @@ def publish(trainer, version):
 
 def engine_host(tmp_path):
     return HostWeights(
-        load_weights([f"store={tmp_path / 'shm'}", "transfer_timeout_s=60"]), "127.0.0.1", no_manager
+        load_weights([f"store={tmp_path / 'shm'}", "transfer_timeout_s=60"]), "127.0.0.1", NO_MANAGER
     )
 
 

@@ -27,12 +27,12 @@ from rl_agent.weights.store import FULL
 from tests.unit.weight_versions import publish_steps, same_bits, state_of
 from tests.weight_pairs import WatchedPairs, stuck_at
 from tests.weight_transfers import (
+    NO_MANAGER,
     SERVER,
     TOKEN,
     announced,
     host,
     new_host,
-    no_manager,
     receive,
     source_at,
     with_fetch,
@@ -356,8 +356,8 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
     trainer = "tcp://{}:{}".format(*sender.server.address)
     hosts = [load_weights(["transport=gloo", f"store={tmp_path / name}", "threads=1"]) for name in "ab"]
     with (
-        HostWeights(hosts[0], "127.0.0.1", no_manager) as first,
-        HostWeights(hosts[1], "127.0.0.1", no_manager) as second,
+        HostWeights(hosts[0], "127.0.0.1", NO_MANAGER) as first,
+        HostWeights(hosts[1], "127.0.0.1", NO_MANAGER) as second,
     ):
         asyncio.run(fetch(first, newest, trainer))
         asyncio.run(fetch(second, newest, first.source))
@@ -370,6 +370,6 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
 def test_gpus_that_are_not_there_are_missed_at_the_start(tmp_path):
     with (
         pytest.raises(WeightsError, match="no GPU is visible here"),
-        HostWeights(load_weights(["transport=nccl", f"store={tmp_path}"]), "127.0.0.1", no_manager),
+        HostWeights(load_weights(["transport=nccl", f"store={tmp_path}"]), "127.0.0.1", NO_MANAGER),
     ):
         pass
