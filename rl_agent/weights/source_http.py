@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import urlsplit
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _MAX_DOCUMENT_BYTES = 2**27
 @dataclass(frozen=True, slots=True)
 class HttpSource:
     """A folder of versions behind a URL. It is reached as a worker reaches its manager, by no proxy of the
-    environment's."""
+    environment's; a redirect is a failure, since the token is for this host alone."""
 
     url: str
     headers: Callable[[], Mapping[str, str]]
@@ -37,6 +37,11 @@ class HttpSource:
 
     def connection(self) -> "HttpConnection":
         return HttpConnection(self)
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Leaves the answer an HTTPError."""
 
 
 class HttpConnection:
@@ -94,7 +99,8 @@ class HttpConnection:
         )
         try:
             timeout_s = deadline.remaining_s(self._source.idle_timeout_s)
-            opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._source.tls))
+            tls = HTTPSHandler(context=self._source.tls)
+            opener = build_opener(ProxyHandler({}), tls, _NoRedirects)
             response: HTTPResponse = opener.open(request, timeout=timeout_s)
         except HTTPException as error:
             raise WeightsError(f"{path}: {error}") from error

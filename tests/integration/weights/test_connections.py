@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
@@ -200,3 +201,39 @@ def test_http_gives_nothing_without_the_token(sender, receiver, http_address):
 def test_only_web_addresses_are_opened(receiver):
     with pytest.raises(WeightsError, match="not an http address"):
         receive(receiver, Announcement(1, "0" * 64), [HttpSource("file:///etc", bearer("token"), 5.0)])
+
+
+def test_a_token_does_not_follow_a_redirect_to_another_host():
+    seen = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(self.headers)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    class Redirecting(Elsewhere):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{elsewhere.server_port}/")
+            self.end_headers()
+
+    with serving_http(Elsewhere) as elsewhere, serving_http(Redirecting) as redirecting:
+        source = HttpSource(f"http://127.0.0.1:{redirecting.server_port}", bearer("token"), 5.0)
+        with pytest.raises(OSError, match="302"):
+            source.connection().manifest(1, None, Deadline.after(10))
+    assert not seen
+
+
+@contextlib.contextmanager
+def serving_http(handler):
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
