@@ -6,7 +6,8 @@
 
 Trained: bf16 weights for forward and backward, which are what is served; AdamW (torch's, betas 0.9, 0.999,
 weight decay 0.01) on an fp32 master with fp32 state; real gradients of a real cross-entropy on tokens drawn
-by Zipf's law. Each row is one step: the version after it against the one before. `entropy`: what an ideal
+by Zipf's law. Each row is one step: the version after it against the one before, both in the host's memory as
+for a publisher; with a GPU, blocks are sent there to find their changes. `entropy`: what an ideal
 coder of independent differences would need. Every delta is decoded and compared bit by bit. Baselines of the
 same run: copying the weights, and zstd (level 1, the same threads) of the raw bytes. Needs numpy, pyarrow,
 torch, transformers.
@@ -71,7 +72,8 @@ SHAPES = {
 BATCH = {"small": (8, 128), "1.7b": (8, 512), "8b": (2, 512)}
 """Sequences and tokens of one step."""
 
-BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
+BLOCK_BYTES = 4 * 2**20
+"""On a GPU they are larger, see `encode_delta_on_device`."""
 SAMPLE_BYTES = 256 * 2**20
 """zstd of the raw bytes is slow; this much of them is enough to know it."""
 
@@ -157,18 +159,16 @@ def measure(
     old, now = base.view(torch.uint8), new.view(torch.uint8)
     layout = [SimpleNamespace(dtype="BF16", start=0, size_bytes=now.numel())]
     settings: Any = {
-        "block_bytes": BLOCK_BYTES[device],
+        "block_bytes": BLOCK_BYTES,
         "threads": threads,
         "limit_bytes": 2 * now.numel(),
     }
-    if device == "cuda":
-        encode_s, blob = seconds(
-            lambda: encode_delta_on_device(old, now, layout, **settings), device, repeats
-        )
-    else:
-        views = memoryview(old.numpy()), memoryview(now.numpy())
-        encode_s, blob = seconds(lambda: encode_delta(*views, layout, **settings), device, repeats)
     old_host, now_host = old.cpu().numpy(), now.cpu().numpy()
+    encode: Callable[..., bytes | None] = encode_delta
+    if device == "cuda":
+        encode = partial(encode_delta_on_device, device=new.device)
+    views = memoryview(old_host), memoryview(now_host)
+    encode_s, blob = seconds(lambda: encode(*views, layout, **settings), device, repeats)
     target = np.ones_like(now_host)  # touched, so that its pages are there
 
     def write(start: int, content: memoryview) -> None:
@@ -262,7 +262,7 @@ def main() -> None:
     args = parser.parse_args()
     print(
         f"shape {args.shape} on {args.device}, {args.threads} threads,"
-        f" blocks of {BLOCK_BYTES[args.device] // 2**20} MiB, best of {args.repeats}"
+        f" blocks of {BLOCK_BYTES // 2**20} MiB, best of {args.repeats}"
     )
     header = "     lr  step  changed  by one  entropy   delta  encode GB/s  decode GB/s   loss"
     rows: list[Row] = []

@@ -1,30 +1,53 @@
-"""The first half of the codec, finding the changes, in torch: for weights that lie on a GPU.
+"""The first half of the codec, finding the changes, in torch: for who has a GPU at hand.
 
-Gives what `codec.find_changes` gives, bit for bit. Only the changes leave the device.
+Gives what `codec.find_changes` gives, bit for bit. Blocks go to the device and only their changes leave it,
+so it needs no room for a version, let alone for two.
 """
 
-from contextlib import AbstractContextManager
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rl_agent.weights.codec import DENSE, HEADER, RAW, SAME, Bytes, Changes, pack_changes
+from rl_agent.weights.filling import pinned
 
 if TYPE_CHECKING:
     import torch
 
 
-def encode(
-    base: "torch.Tensor", new: "torch.Tensor", width: int, *, device: AbstractContextManager[object]
-) -> bytes:
-    """`codec.encode` of two flat uint8 tensors on one device; `device` is held while the device works."""
-    with device:
-        changes = find_changes(base, new, width)
-    values = new.numel() // width
-    if changes is None:
-        return HEADER.pack(SAME, 0, 0, values, 0, 0)
-    packed = pack_changes(changes, limit_bytes=new.numel())
-    return HEADER.pack(RAW, 0, 0, values, 0, 0) + new.cpu().numpy().tobytes() if packed is None else packed
+class DeviceCodec:
+    """`codec.encode` of blocks of the host's memory, their changes found on a device.
+
+    It has one block at a time, so that what finding takes there stays bounded; each thread that calls has
+    pinned memory for one block and its base.
+    """
+
+    def __init__(self, device: "torch.device", block_bytes: int) -> None:
+        self._device = device
+        self._block_bytes = block_bytes
+        self._turn = threading.Lock()
+        self._own = threading.local()
+
+    def encode(self, base: memoryview, new: memoryview, width: int) -> bytes:
+        """Raises torch.OutOfMemoryError if the device has no room for it."""
+        old, now = self._pinned(base, 0), self._pinned(new, 1)
+        with self._turn:
+            changes = find_changes(
+                old.to(self._device, non_blocking=True), now.to(self._device, non_blocking=True), width
+            )
+        values = len(new) // width
+        if changes is None:
+            return HEADER.pack(SAME, 0, 0, values, 0, 0)
+        packed = pack_changes(changes, limit_bytes=len(new))
+        return HEADER.pack(RAW, 0, 0, values, 0, 0) + bytes(new) if packed is None else packed
+
+    def _pinned(self, block: memoryview, half: int) -> "torch.Tensor":
+        if not hasattr(self._own, "memory"):
+            self._own.memory = [pinned(self._block_bytes, self._device) for _ in range(2)]
+        there: torch.Tensor = self._own.memory[half][: len(block)]
+        np.copyto(there.numpy(), np.frombuffer(block, np.uint8))
+        return there
 
 
 def find_changes(base: "torch.Tensor", new: "torch.Tensor", width: int) -> Changes | None:

@@ -30,6 +30,9 @@ DELTA_FORMAT = 1
 _MAGIC = b"RLWD"
 _HEAD = struct.Struct("<4sIII")
 
+_DEVICE_BLOCK_BYTES = 2**24
+"""Smaller ones cost a GPU mostly calls; larger ones a receiver its processor's cache."""
+
 Block = tuple[int, int, int]
 """Start, end and width of the values."""
 
@@ -61,25 +64,28 @@ def encode_delta(
 
 
 def encode_delta_on_device(
-    base: "torch.Tensor",
-    new: "torch.Tensor",
+    base: memoryview,
+    new: memoryview,
     tensors: Iterable["TensorEntry"],
     *,
+    device: "torch.device",
     block_bytes: int,
     threads: int,
     limit_bytes: int,
 ) -> bytes | None:
-    """`encode_delta` of full blobs that are flat uint8 tensors on a GPU. Larger blocks suit it better.
+    """`encode_delta` with the changes found on a GPU, in blocks of at least 16 MiB.
 
-    The device finds the changes of one block while threads compress those of the ones before.
+    It finds those of one block while threads compress those of the ones before.
+    Raises torch.OutOfMemoryError if the GPU has no room for a block.
     """
-    device = threading.Lock()  # one block at a time: what finding takes in device memory stays bounded
+    block_bytes = max(block_bytes, _DEVICE_BLOCK_BYTES)
+    device_codec = codec_torch.DeviceCodec(device, block_bytes)
 
     def encode(block: Block) -> bytes:
         start, end, width = block
-        return codec_torch.encode(base[start:end], new[start:end], width, device=device)
+        return device_codec.encode(base[start:end], new[start:end], width)
 
-    return _assemble(encode, blocks_of(tensors, new.numel(), block_bytes), block_bytes, threads, limit_bytes)
+    return _assemble(encode, blocks_of(tensors, len(new), block_bytes), block_bytes, threads, limit_bytes)
 
 
 def decode_delta(

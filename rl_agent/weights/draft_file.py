@@ -21,6 +21,9 @@ from rl_agent.errors import WeightsError
 
 _MADV_POPULATE_READ = 22  # of Linux 5.14 on, without a name in Python; reading maps sixteen pages at once
 
+_MAPPED_BYTES = 2**21
+"""Pages are mapped so many bytes at a time."""
+
 
 def map_file(path: Path) -> memoryview:
     """A file's bytes without a copy, empty for an empty file. The mapping lives as long as the view."""
@@ -43,7 +46,7 @@ class DraftFile:
         self._closing = weakref.finalize(self, os.close, self._descriptor)
         self._lock = threading.Lock()
         self._memory: mmap.mmap | None = None
-        self._mapped: set[tuple[int, int]] = set()
+        self._mapped: set[int] = set()
         self._has_all_pages = False
 
     def resize(self, size_bytes: int) -> None:
@@ -82,18 +85,21 @@ class DraftFile:
 
         Who reads has to have the file open, too: else, once collected, it is written again meanwhile.
         """
-        return memoryview(self._mapping()).toreadonly()
+        return memoryview(self._mapping() if self.size_bytes else b"").toreadonly()
 
     def place(self, start: int, end: int) -> memoryview | None:
         """These bytes to write into, a copy less than `write`; None where that may fail or does not pay."""
         if not self._has_all_pages:
             return None
         memory = self._mapping()
-        if (start, end) not in self._mapped:
-            page = start - start % mmap.PAGESIZE
-            with contextlib.suppress(OSError):  # an older kernel: pages come one at a time, as they are used
-                memory.madvise(_MADV_POPULATE_READ, page, end - page)
-            self._mapped.add((start, end))
+        for part in range(start // _MAPPED_BYTES, -(-end // _MAPPED_BYTES)):
+            if part not in self._mapped:
+                first = part * _MAPPED_BYTES
+                with contextlib.suppress(
+                    OSError
+                ):  # an older kernel: pages come one at a time, as they are used
+                    memory.madvise(_MADV_POPULATE_READ, first, min(_MAPPED_BYTES, self.size_bytes - first))
+                self._mapped.add(part)
         return memoryview(memory)[start:end]
 
     def is_used_elsewhere(self) -> bool:

@@ -1,20 +1,25 @@
 """From a source to a published version: lay out, write tensor by tensor, encode, digest, publish whole."""
 
+import logging
 import mmap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rl_agent.errors import WeightsError
 from rl_agent.files import remove
 from rl_agent.weights.checksums import piece_digests
-from rl_agent.weights.delta import encode_delta
+from rl_agent.weights.delta import encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
-from rl_agent.weights.draft_file import DraftFile
+from rl_agent.weights.filling import fill
 from rl_agent.weights.manifest import Blob, Delta, Layout, lay_out, make_manifest
-from rl_agent.weights.sources import Source, served_as, tensor_bytes, tensor_in
+from rl_agent.weights.sources import Source, served_as
 from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
 _LEAST_PIECE_BYTES = 2**20
 _PIECES = 64
 """A blob has at least as many, if they are not too small then."""
@@ -54,19 +59,31 @@ class Publisher:
         layout = lay_out(served_as(spec, self._settings.serving_dtype) for spec in source.specs)
         draft = self._store.draft(weight_version)
         file = draft.create(FULL, layout.size_bytes)
-        _fill(file, layout, source)
-        view = file.map()
+        began = self._clock()
+        device = fill(file, layout, source, threads=self._settings.threads)
+        filled = self._clock()
+        view = file.view()
         full = self._blob(view)
+        digested = self._clock()
         newest = self._store.newest
         if newest is not None and unless is not None:
             same = make_manifest(weight_version, layout, source.aliases, full, None).digest == unless
             if same:
                 remove(draft.folder)
                 return newest
-        delta = self._delta(draft, view, layout)
+        delta = self._delta(draft, view, layout, device)
+        _log.info(
+            "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
+            weight_version,
+            filled - began,
+            digested - filled,
+            self._clock() - digested,
+        )
         return self._store.publish(draft, make_manifest(weight_version, layout, source.aliases, full, delta))
 
-    def _delta(self, draft: Draft, view: memoryview, layout: Layout) -> Delta | None:
+    def _delta(
+        self, draft: Draft, view: memoryview, layout: Layout, device: "torch.device | None"
+    ) -> Delta | None:
         base = self._store.newest
         settings = self._settings.delta
         is_possible = base is not None and base.manifest.tensors == layout.tensors
@@ -74,14 +91,7 @@ class Publisher:
             self._switch = self._switch.after(settings, None)
             return None
         began = self._clock()
-        encoded = encode_delta(
-            base.map(FULL),
-            view,
-            layout.tensors,
-            block_bytes=settings.block_bytes,
-            threads=self._settings.threads,
-            limit_bytes=layout.size_bytes,
-        )
+        encoded = self._encode(base.view(FULL), view, layout, device)
         took_s = self._clock() - began
         size_bytes = layout.size_bytes if encoded is None else len(encoded)
         # Decoding is never slower than encoding; what it takes at a receiver is not known here.
@@ -96,6 +106,23 @@ class Publisher:
             blob=self._blob(memoryview(encoded)),
         )
 
+    def _encode(
+        self, base: memoryview, new: memoryview, layout: Layout, device: "torch.device | None"
+    ) -> bytes | None:
+        how = {
+            "block_bytes": self._settings.delta.block_bytes,
+            "threads": self._settings.threads,
+            "limit_bytes": layout.size_bytes,
+        }
+        if device is not None:
+            import torch
+
+            try:
+                return encode_delta_on_device(base, new, layout.tensors, device=device, **how)
+            except torch.OutOfMemoryError:
+                _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
+        return encode_delta(base, new, layout.tensors, **how)
+
     def _blob(self, view: memoryview) -> Blob:
         piece_bytes = choose_piece_bytes(len(view), self._settings.piece_bytes)
         return Blob(
@@ -108,25 +135,3 @@ class Publisher:
 def choose_piece_bytes(size_bytes: int, most_bytes: int) -> int:
     """Large pieces take fewer questions; of many pieces each of several receivers has some to give."""
     return min(most_bytes, max(_LEAST_PIECE_BYTES, size_bytes // _PIECES // mmap.PAGESIZE * mmap.PAGESIZE))
-
-
-def _fill(file: DraftFile, layout: Layout, source: Source) -> None:
-    """Write every tensor to its place, and zeros between them: the file may have held another version."""
-    ends = [entry.start + entry.size_bytes for entry in layout.tensors]
-    starts = [entry.start for entry in layout.tensors[1:]] + [layout.size_bytes]
-    for end, start in zip(ends, starts, strict=True):
-        file.write(end, bytes(start - end))
-    places = {entry.name: entry for entry in layout.tensors}
-    waiting = set(places)
-    for name, tensor in source.tensors():
-        if name not in waiting or tuple(tensor.shape) != places[name].shape:
-            raise WeightsError(f"{name}: came twice, or in another shape than it was said to have")
-        waiting.remove(name)
-        entry = places[name]
-        place = file.place(entry.start, entry.start + entry.size_bytes)
-        if place is None:
-            file.write(entry.start, tensor_bytes(tensor, entry.dtype))
-        else:  # a tensor on a GPU is then copied once, and no new memory is taken for it
-            tensor_in(place, entry).copy_(tensor)
-    if waiting:
-        raise WeightsError(f"{min(waiting)}: did not come")

@@ -2,7 +2,7 @@
 
     version-000007/manifest.json   full.bin   delta.bin (only if it is a delta too)
     draft-000008-…/                being written or fetched; renamed when it is complete and verified
-    spare.bin                      memory of a collected version, for the next one to be written into
+    spare.bin                      memory for the next version, of one that was collected or new
 
 One process writes to a folder at a time (it holds a lock on `owner.lock`); any number read. Old versions are
 collected when nobody in the writing process holds them; a reader elsewhere that has a file open keeps its
@@ -24,6 +24,7 @@ from rl_agent.files import sync
 from rl_agent.weights import abandoned
 from rl_agent.weights.draft_file import DraftFile, map_file
 from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
+from rl_agent.weights.spare import Spare
 
 MANIFEST = "manifest.json"
 SPARE = "spare.bin"
@@ -113,7 +114,7 @@ class SnapshotStore:
         self._lock = threading.RLock()
         self._holders: Counter[int] = Counter()
         self._snapshots: dict[int, Snapshot] = {}
-        self._spare: DraftFile | None = None
+        self._spare = Spare(root / SPARE)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
         try:
             self._owner = abandoned.take(root, os.getpid() if owner_pid is None else owner_pid)
@@ -126,6 +127,7 @@ class SnapshotStore:
 
     def close(self) -> None:
         """Give the folder free for another writer; the versions stay."""
+        self._spare.close()
         os.close(self._owner)
 
     def __enter__(self) -> "SnapshotStore":
@@ -184,6 +186,8 @@ class SnapshotStore:
             snapshot = Snapshot(folder, manifest, draft.full)
             self._snapshots[manifest.weight_version] = snapshot
             self._collect()
+            if draft.full is not None:
+                self._spare.prepare(manifest.full.size_bytes)
             return snapshot
 
     @contextmanager
@@ -208,28 +212,12 @@ class SnapshotStore:
                 # Out of sight in one step, so that no reader sees a version that is half there.
                 doomed = self.root / f"draft-{weight_version:06d}-collected"
                 snapshot.folder.rename(doomed)
-                (doomed / f"{FULL}.bin").rename(self.root / SPARE)
-                self._spare = snapshot.full
+                self._spare.put(doomed / f"{FULL}.bin", snapshot.full)
                 shutil.rmtree(doomed, ignore_errors=True)
 
     def _take_spare(self) -> DraftFile | None:
-        """Memory to write the next version into, if there is some that nobody at all reads any more.
-
-        Nobody can open it by its old name; another store that has taken the version by a link has that link.
-        """
         with self._lock:
-            path, file = self.root / SPARE, self._spare
-            self._spare = None
-            if not path.exists():
-                return None
-            if file is None:  # of a version that an earlier process wrote
-                file = DraftFile(path)
-            file.path = path
-            if file.is_used_elsewhere():
-                path.unlink()
-                file.close()
-                return None
-            return file
+            return self._spare.take()
 
 
 def open_snapshot(root: Path, weight_version: int) -> Snapshot:

@@ -7,10 +7,15 @@ import torch
 from safetensors.torch import save_file
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights import filling, publish
 from rl_agent.weights.delta import decode_delta, encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.draft_file import DraftFile
+from rl_agent.weights.dtypes import torch_dtype
+from rl_agent.weights.filling import DeviceCopies, fill
+from rl_agent.weights.manifest import TensorEntry, lay_out
 from rl_agent.weights.publish import Publisher, choose_piece_bytes
-from rl_agent.weights.sources import Checkpoint, StateDict
+from rl_agent.weights.sources import Checkpoint, StateDict, served_as, tensor_at
 from rl_agent.weights.store import DELTA, FULL
 from tests.unit.weight_versions import (
     open_store,
@@ -154,10 +159,73 @@ def test_a_delta_that_would_not_be_smaller_is_left_out(tmp_path):
 
 def test_a_delta_written_on_a_device_is_the_same_file(tmp_path):
     with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
-        base, target = (torch.frombuffer(bytearray(s.map(FULL)), dtype=torch.uint8) for s in (old, new))
-        limits = {"block_bytes": 1024, "threads": 2, "limit_bytes": len(target)}
-        written = encode_delta_on_device(base, target, new.manifest.tensors, **limits)
-        assert written == bytes(new.map(DELTA))
+        blobs, tensors = (old.map(FULL), new.map(FULL)), new.manifest.tensors
+        how = {"block_bytes": 2**24, "threads": 2, "limit_bytes": len(blobs[1])}
+        written = encode_delta_on_device(*blobs, tensors, device=torch.device("cpu"), **how)
+        assert written == encode_delta(*blobs, tensors, **how) is not None
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_weights_of_a_device_have_their_difference_found_there_if_it_has_room(
+    tmp_path, monkeypatch, has_room
+):
+    asked = []
+
+    def on_device(*blobs, device, **how):
+        asked.append(device)
+        if not has_room:
+            raise torch.OutOfMemoryError
+        return encode_delta_on_device(*blobs, device=torch.device("cpu"), **how)
+
+    def fill_from_device(*args, **how):
+        fill(*args, **how)
+        return torch.device("cuda", 3)
+
+    monkeypatch.setattr(publish, "encode_delta_on_device", on_device)
+    monkeypatch.setattr(publish, "fill", fill_from_device)
+    with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
+        assert asked == [torch.device("cuda", 3)]
+        target = bytearray(new.manifest.full.size_bytes)
+
+        def write(start, content):
+            target[start : start + len(content)] = content
+
+        decode_delta(new.map(DELTA), old.map(FULL), write, new.manifest.tensors, threads=2)
+        assert target == new.map(FULL)
+
+
+@pytest.mark.parametrize("has_pages", [False, True])
+def test_what_a_device_sends_in_parts_arrives_bit_for_bit(tmp_path, monkeypatch, has_pages):
+    monkeypatch.setattr(filling, "_BUFFER_BYTES", 100)
+    state = random_state(rows=300)
+    layout = lay_out(served_as(spec, "BF16") for spec in StateDict.of(state).specs)
+    file = DraftFile(tmp_path / "full.bin")
+    file.resize(layout.size_bytes)
+    file.write(0, bytes(layout.size_bytes))
+    place = file.place
+    monkeypatch.setattr(
+        file, "place", (lambda s, e: memoryview(file._mapping())[s:e]) if has_pages else place
+    )
+    copies = DeviceCopies(file, torch.device("cpu"), threads=3)
+    for entry in layout.tensors:
+        copies.start(entry, state[entry.name])
+    copies.finish()
+    for entry in layout.tensors:
+        assert same_bits(tensor_at(file.map(), entry), state[entry.name].to(torch_dtype(entry.dtype)))
+
+
+def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(filling, "_BUFFER_BYTES", 100)
+    file = DraftFile(tmp_path / "full.bin")
+    monkeypatch.setattr(file, "write", _no_room)
+    copies = DeviceCopies(file, torch.device("cpu"), threads=1)
+    copies.start(TensorEntry(name="a", dtype="F32", shape=(500,), start=0, size_bytes=2000), torch.ones(500))
+    with pytest.raises(WeightsError, match="no room for 2000 bytes"):
+        copies.finish()
+
+
+def _no_room(start, content):
+    raise WeightsError("no room for 2000 bytes of weights")
 
 
 def _unused(start, content):

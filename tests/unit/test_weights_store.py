@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.draft_file import is_memory
+from rl_agent.weights import spare
+from rl_agent.weights.draft_file import DraftFile, is_memory
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL, SnapshotStore, open_snapshot
+from rl_agent.weights.store import FULL, SPARE, SnapshotStore, open_snapshot
 from tests.unit.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 
@@ -171,3 +172,52 @@ def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(WeightsError, match="do not fit its manifest"):
         open_store(tmp_path)
+
+
+def test_the_memory_of_the_next_version_is_taken_in_the_background(memory):
+    with open_store(memory, keep_versions=2) as store:
+        publisher = Publisher(store, settings("never"))
+        full = publisher.publish(1, StateDict.of(random_state(1))).path(FULL)
+        store._spare._preparing.join(30)
+        status = (memory / SPARE).stat()
+        assert status.st_size == full.stat().st_size <= 512 * status.st_blocks
+        used = publisher.publish(2, StateDict.of(random_state(2))).path(FULL).stat().st_ino
+        assert used == status.st_ino
+        assert state_of(store.newest)["norm.weight"].equal(random_state(2)["norm.weight"])
+        store._spare._preparing.join(30)
+        publisher.publish(3, StateDict.of(random_state(3)))  # collects the first: no new memory is taken
+        assert store._spare._preparing is None
+        assert store.versions == [2, 3]
+
+
+def test_a_version_is_written_into_memory_that_is_prepared_in_part(memory, monkeypatch):
+    monkeypatch.setattr(spare, "_STEP_BYTES", 4096)
+    with open_store(memory, keep_versions=2) as store:
+        publisher = Publisher(store, settings("never"))
+        publisher.publish(1, StateDict.of(random_state(1, rows=3000)))
+        publisher.publish(2, StateDict.of(random_state(2, rows=3000)))
+        assert state_of(store.newest)["embed.weight"].equal(random_state(2, rows=3000)["embed.weight"])
+
+
+def test_no_room_for_the_next_version_is_said_when_it_is_written(memory, monkeypatch):
+    with open_store(memory, keep_versions=2) as store:
+        publisher = Publisher(store, settings("never"))
+        with monkeypatch.context() as without_room:
+            without_room.setattr(DraftFile, "write", _no_room)
+            store._spare.prepare(2**20)
+            store._spare._preparing.join(30)
+        assert not (memory / SPARE).exists()
+        publisher.publish(1, StateDict.of(random_state(1)))
+        assert store.versions == [1]
+
+
+def _no_room(file, start, content):
+    raise WeightsError("no room")
+
+
+def test_on_a_disk_no_room_is_taken_before_it_is_wanted(tmp_path):
+    if is_memory(tmp_path):
+        pytest.skip("this folder lies in memory")
+    with open_store(tmp_path, keep_versions=2) as store:
+        Publisher(store, settings("never")).publish(1, StateDict.of(random_state(1)))
+        assert not (tmp_path / SPARE).exists()
