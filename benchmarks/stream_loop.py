@@ -26,7 +26,6 @@ import json
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,9 +40,9 @@ from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.stream_outcome import Outcome, print_iterations, print_table
 from benchmarks.trainer_throughput import SHAPES
 from rl_agent.cluster.address import free_port
-from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.types import Observation, StepResult, Task
 
@@ -53,8 +52,6 @@ SIBLINGS = 8
 STREAM_INTERVAL = 128
 """What the pool asks for; a vLLM before 0.28 does not take it from a request."""
 TINY = SHAPES["tiny"] | {"head_dim": 32, "vocab_size": 512}
-PRICE, RENTED_PRICE = 83.79 / 8, 5.32 / 2
-"""Dollars an hour of a device that trains and of a rented one, as in RLBoost (arXiv:2510.19225)."""
 POLL_S, STOP_TIMEOUT_S = 0.1, 60.0
 
 
@@ -134,18 +131,14 @@ class Bench:
     def is_gpu(self) -> bool:
         return bool(self.gpus)
 
-    def run(self, layout: str) -> "Outcome":
+    def run(self, layout: str) -> Outcome:
         """One run of the loop from its start to its end, unless the folder has it."""
         paths = RunPaths(self.out / layout)
         is_done = self.out / f"{layout}.done"
         if not is_done.exists():
             self.run_loop(layout, paths)
             is_done.touch()
-        return Outcome.of(layout, paths, self.training(layout), self.renting(layout))
-
-    def training(self, layout: str) -> int:
-        """Devices of the trainer."""
-        return self.trainers + self.rentable if layout == "synchronous-all" else self.trainers
+        return Outcome.of(layout, paths, self.renting(layout))
 
     def renting(self, layout: str) -> int:
         """Devices that are rented."""
@@ -199,7 +192,8 @@ class Bench:
     def visible(self, layout: str) -> dict[str, str]:
         if not self.is_gpu:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[: self.training(layout)])}
+        training = self.gpus if layout == "synchronous-all" else self.gpus[: self.trainers]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(training)}
 
     def command(self, layout: str, port: int, paths: RunPaths) -> list[str]:
         placement = {"disaggregated": "disaggregated", "hybrid": "hybrid", "spot": "hybrid"}
@@ -290,91 +284,6 @@ def kill(worker: subprocess.Popen[bytes], log: Path) -> None:
     worker.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    layout: str
-    training: int
-    renting: int
-    """Devices."""
-    seconds: list[float]
-    """Of each iteration, which ends when its version is published."""
-    tokens: list[int]
-    """Trained on, prompts included."""
-    waiting: list[float]
-    """Seconds in which the trainer had nothing to do."""
-    window: list[float]
-    """Seconds in which the trainer's own engine generated."""
-    engines: list[int]
-    """Others than that, at the end of the iteration."""
-    recomputed: int
-    prefilled: int
-    lost: int
-
-    @classmethod
-    def of(cls, layout: str, paths: RunPaths, training: int, renting: int) -> "Outcome":
-        records = list(metrics.read(paths.metrics))
-        phases = list(metrics.read(paths.timeline))
-        updates = [record for record in records if "update/tokens" in record]
-        ends = [record["time"] - record["update/model_s"] for record in updates]
-        starts = [min(phase["start"] for phase in phases if phase["name"] == "rollout"), *ends]
-        rollouts = [record for record in records if "train/episodes" in record]
-        lost = sum(r["train/episodes"] * (1 - r["train/completed_share"]) for r in rollouts)
-        return cls(
-            layout,
-            training,
-            renting,
-            [end - start for start, end in zip(starts, ends, strict=False)],
-            [int(record["update/tokens"]) for record in updates],
-            [record["update/waiting_s"] for record in updates],
-            [record.get("update/window_s", 0.0) for record in updates],
-            [int(record["trainer/engines"]) for record in records if "trainer/engines" in record],
-            int(sum(record["update/recomputed_tokens"] for record in updates)),
-            int(sum(record["update/prefilled_again_tokens"] for record in updates)),
-            round(lost),
-        )
-
-    def rates(self) -> list[float]:
-        """Tokens per second of the iterations after the first, in which engines start."""
-        return [t / s for t, s in zip(self.tokens[1:], self.seconds[1:], strict=True)]
-
-    @property
-    def price(self) -> float:
-        """Dollars an hour."""
-        return self.training * PRICE + self.renting * RENTED_PRICE
-
-
-def print_table(outcomes: list[Outcome]) -> None:
-    base = next((o for o in outcomes if o.layout == "synchronous"), outcomes[0])
-    heads = ["", "devices", "tokens/s, median", "each iteration", "beside synchronous", "tokens per $"]
-    heads += ["waiting", "sampled again", "read again", "lost"]
-    print("| " + " | ".join(heads) + " |")
-    print("|" + " --- |" * len(heads))
-    for o in outcomes:
-        rate = statistics.median(o.rates())
-        ratio = rate / statistics.median(base.rates())
-        per_dollar = ratio * base.price / o.price
-        each = " ".join(f"{r:,.0f}" for r in o.rates())
-        waiting = statistics.median(w / s for w, s in zip(o.waiting[1:], o.seconds[1:], strict=True))
-        speed = f"{rate:,.0f} | {each} | {ratio:.2f}x | {per_dollar:.2f}x | {waiting:.0%}"
-        counts = f"{o.recomputed} | {o.prefilled:,} | {o.lost}"
-        print(f"| {o.layout} | {o.training} + {o.renting} | {speed} | {counts} |", flush=True)
-
-
-def print_iterations(outcome: Outcome) -> None:
-    """Of a run in which engines come and go; the iterations before the first one comes are the measure."""
-    alone = statistics.median(outcome.rates()[: RENT_IN - 1])
-    print("| iteration | engines at its end | tokens | s | tokens/s | beside alone | waiting | window s |")
-    print("|" + " --- |" * 8)
-    for i, rate in enumerate(outcome.rates(), 1):
-        waited = f"{outcome.waiting[i] / outcome.seconds[i]:.0%} | {outcome.window[i]:.1f}"
-        work = f"{outcome.tokens[i]:,} | {outcome.seconds[i]:.1f} | {rate:,.0f} | {rate / alone:.2f}x"
-        print(f"| {i + 1} | {outcome.engines[i]} | {work} | {waited} |")
-    counts = (
-        f"{outcome.recomputed} tokens sampled again, {outcome.prefilled:,} read again, {outcome.lost} lost"
-    )
-    print(f"{outcome.layout}: {counts}", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -427,7 +336,7 @@ def main() -> None:
         for layout in layouts:
             outcome = bench.run(layout)
             if layout == "spot":
-                print_iterations(outcome)
+                print_iterations(outcome, alone=RENT_IN - 1)
                 continue
             outcomes.append(outcome)
             print_table(outcomes)
