@@ -1,14 +1,16 @@
-"""Which groups a training step may use: a pure function of weight versions.
+"""Which groups a training step may use, by the weight versions that sampled them.
 
-A step that starts from version v and makes v + 1 may train on tokens of the versions v − max_staleness … v.
+A step that starts from version v may train on tokens of versions that are at most max_staleness iterations behind v.
 A rollout begins only once engines serve what allows that; whatever was begun, a group that is too old (its
 engine missed an update, say) is turned away with a reason. With max_staleness = 0 all groups of step v are
 begun and trained on at version v: synchronous training.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from rl_agent.trainer.lineage import Lineage
 
 
 class Verdict(StrEnum):
@@ -36,14 +38,26 @@ class AdmissionRule:
 
     max_staleness: int
     allow_mixed_versions: bool
+    lineage: Lineage = field(default_factory=Lineage)
 
     def judge(self, episodes: Iterable[Versions], version: int) -> Verdict:
         """Whether a step that starts from `version` may use the group of these episodes."""
         for episode in episodes:
-            if episode.newest > version:
+            oldest, newest = self._ages(episode, version)
+            if newest < 0:
                 return Verdict.NOT_PUBLISHED
-            if version - episode.oldest > self.max_staleness:
+            if oldest > self.max_staleness:
                 return Verdict.TOO_STALE
             if episode.oldest != episode.newest and not self.allow_mixed_versions:
                 return Verdict.MIXED_VERSIONS
         return Verdict.ADMITTED
+
+    def age(self, episode: Versions, version: int) -> int:
+        """Of the oldest token of an episode that a step from `version` may use."""
+        return self._ages(episode, version)[0]
+
+    def _ages(self, episode: Versions, version: int) -> tuple[int, int]:
+        """Of its oldest and its newest token; one of a version that was given up is older than any."""
+        ages = [self.lineage.age(sampled, at=version) for sampled in (episode.oldest, episode.newest)]
+        known = [self.max_staleness + 1 if age is None else age for age in ages]
+        return max(known), min(known)

@@ -29,7 +29,14 @@ from rl_agent.pool import of_run
 from rl_agent.pool.settings import is_loopback
 from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
-from rl_agent.trainer.states import STATE, newest_served, next_number, saved_steps
+from rl_agent.trainer.states import (
+    STATE,
+    give_up_published,
+    newest_served,
+    next_number,
+    read_published,
+    saved_steps,
+)
 from rl_agent.update import versions
 from rl_agent.update.launch import Place, interface_variables, rendezvous
 from rl_agent.update.weights import local_folder
@@ -129,6 +136,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
     store = trainer_folder(plan)
     if start is not None and next_number(paths) > model.weight_version + 1:
         remove(store)  # of a training that was set back
+        give_up_published(output, model.weight_version)
     return TrainerSettings(
         model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
@@ -161,6 +169,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             engines_model=earlier.engines_model if earlier is not None else served_name,
             engines_version=earlier.engines_version if earlier is not None else model.weight_version,
             next_version=next_number(paths),
+            published=read_published(output),
             manager=manager,
             manager_token_env_var=config.pool.token_env_var,
             manager_tls_ca=of_run.tls_ca(plan),

@@ -63,6 +63,8 @@ class StreamSettings(Section):
     """Its weight version; the pool is told of newer ones."""
     next_version: Positive
     """No version before it is free."""
+    published: dict[int, int | None]
+    """Versions that engines were told of, and the iteration that made each; None: one that was given up."""
     manager: str | None
     """URL of the pool that gets the weights; None: nobody does."""
     manager_token_env_var: str

@@ -11,7 +11,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.update import versions
 
 STATE = "state.json"
-PUBLISHED = "published"
+PUBLISHED = "published.json"
 _STEP = re.compile(r"^step-(\d+)$")
 
 
@@ -43,22 +43,34 @@ def _newest_state(folder: Path) -> dict[str, Any] | None:
     return state
 
 
-def note_published(streaming: Path, weight_version: int) -> None:
+def note_published(streaming: Path, weight_version: int, iteration: int) -> None:
     """Engines are about to be told of this version; durable, so that its number is not used again."""
     streaming.mkdir(parents=True, exist_ok=True)
-    write_whole(streaming / PUBLISHED, f"{max(weight_version, _published(streaming))}\n")
+    _write_published(streaming, read_published(streaming) | {weight_version: iteration})
+
+
+def give_up_published(streaming: Path, after: int) -> None:
+    """Versions later than `after` are of a training that was set back: what they sampled is not trained on."""
+    published = read_published(streaming)
+    _write_published(streaming, {v: made_in if v <= after else None for v, made_in in published.items()})
+
+
+def read_published(streaming: Path) -> dict[int, int | None]:
+    """Versions that engines were told of, and the iteration that made each; None: one that was given up."""
+    try:
+        content = json.loads((streaming / PUBLISHED).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return {int(version): made_in for version, made_in in content.items()}
 
 
 def next_number(paths: RunPaths) -> int:
     """No version before it is free: neither one of a model nor one that only engines were told of."""
-    return max(versions.next_version(paths), _published(paths.streaming) + 1)
+    return max(versions.next_version(paths), max(read_published(paths.streaming), default=0) + 1)
 
 
-def _published(streaming: Path) -> int:
-    try:
-        return int((streaming / PUBLISHED).read_text())
-    except FileNotFoundError:
-        return 0
+def _write_published(streaming: Path, published: dict[int, int | None]) -> None:
+    write_whole(streaming / PUBLISHED, json.dumps(published))
 
 
 @dataclass(frozen=True, slots=True)

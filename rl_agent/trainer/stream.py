@@ -63,10 +63,9 @@ class Stream:
     def run(self) -> None:
         run, trainer = self._run, self._trainer
         trainer.served = run.served
-        trainer.resume(run.start)
+        trainer.resume(run.start, after_iteration=run.first_iteration - 1)
         if self._devices is not None:
             self._devices.known = dict(trainer.windows)
-        trainer.iteration = max(trainer.iteration, run.first_iteration - 1)
         with WeightFeed(run, self._ranks, dtype=self._settings.export_dtype) as feed:
             self._publish(feed)
             while not trainer.is_stopping and trainer.iteration != run.last_iteration:
@@ -111,10 +110,12 @@ class Stream:
     def _publish(self, feed: WeightFeed) -> None:
         """Let the pool and the log path have what was trained; at a start, what they lack of it."""
         trainer, run = self._trainer, self._run
-        if trainer.version > run.engines_version:
+        if trainer.is_catching_up:
+            self._record(trainer.iteration_numbers())  # engines have later weights than these
+        elif trainer.version > run.engines_version:
             began = time.monotonic()
             self._note(trainer.version)
-            trainer.version = feed.publish(trainer.version, self._policy)
+            trainer.set_version(feed.publish(trainer.version, self._policy))
             self._note(trainer.version)
             published_s = time.monotonic() - began
             numbers = trainer.iteration_numbers()
@@ -131,7 +132,7 @@ class Stream:
 
     def _note(self, weight_version: int) -> None:
         if self._ranks.rank == 0:
-            note_published(self._settings.output, weight_version)
+            note_published(self._settings.output, weight_version, self._trainer.iteration)
 
     def _record(self, numbers: dict[str, float]) -> None:
         """The iteration's line of the metrics; none where this process has made no step of it."""

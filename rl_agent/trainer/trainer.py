@@ -26,6 +26,7 @@ from rl_agent.trainer.admission import AdmissionRule
 from rl_agent.trainer.checkpoint import Checkpoints, Progress
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
+from rl_agent.trainer.lineage import Lineage
 from rl_agent.trainer.meter import Meter
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
 from rl_agent.trainer.order import Arrival, Order
@@ -80,8 +81,12 @@ class Trainer:
         self._run_id = settings.stream.run_id if settings.stream is not None else ""
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
         self._arrival = Arrival(settings.groups_per_step)
+        self._lineage = Lineage(settings.stream.published if settings.stream is not None else {})
+        self._rule = AdmissionRule(
+            settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
+        )
         self._intake = Intake(
-            AdmissionRule(settings.batch.max_staleness, settings.batch.allow_mixed_versions),
+            self._rule,
             self._arrival,
             drop_uninformative=settings.loss.drop_uninformative,
         )
@@ -118,8 +123,16 @@ class Trainer:
         """Optimizer steps made in all."""
         return self._optimizer.steps
 
-    def resume(self, start: Path | None = None) -> None:
-        """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin."""
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether engines were told of later iterations than this one, before this trainer was set back."""
+        return self.iteration < self._lineage.newest_iteration
+
+    def resume(self, start: Path | None = None, *, after_iteration: int = 0) -> None:
+        """Go on from the newest checkpoint of this trainer, else from the folder `start`, else begin.
+
+        Iterations up to `after_iteration` are not trained on, whatever was reached.
+        """
         progress = self._checkpoints.load(start)
         if progress is not None:
             if progress.run_id == self._run_id:  # another one samples its iterations anew
@@ -128,6 +141,8 @@ class Trainer:
             self.windows = progress.windows
             self._saved = (progress.steps, progress.iteration, progress.version)
             self._say(f"going on after step {progress.steps}")
+        self.iteration = max(self.iteration, after_iteration)
+        self._lineage.note(self.version, self.iteration)
 
     def replay(self, source: GroupSource) -> int:
         """Train on a recorded run, a version a step; returns the number of steps made in all."""
@@ -149,7 +164,7 @@ class Trainer:
     ) -> bool:
         """Train on all groups of an iteration, which makes the next version; False if told to stop before.
 
-        The version is at least `next_version`. After the expected last step a checkpoint waits for the end.
+        A new version is at least `next_version`. After the expected last step a checkpoint waits for the end.
         Without an `order` a step takes groups as they arrive.
         """
         self._intake.begin(order or self._arrival)
@@ -159,11 +174,18 @@ class Trainer:
         if self.is_stopping:
             self.save()
             return False
-        self.version = max(self.version + 1, next_version)
+        # Until what engines were told of is reached again, the numbers that they know: nobody is told of these.
+        known = self._lineage.version_of(iteration) if iteration < self._lineage.newest_iteration else None
         self.iteration = iteration
+        self.set_version(max(self.version + 1, next_version) if known is None else known)
         self._intake.forget()
         self._save_at_times()
         return True
+
+    def set_version(self, version: int) -> None:
+        """The number that the weights have from now on."""
+        self.version = version
+        self._lineage.note(version, self.iteration)
 
     def iteration_numbers(self) -> dict[str, float]:
         """Of the steps of the last iteration since this process began it."""
@@ -260,8 +282,8 @@ class Trainer:
 
     def _staleness(self, groups: list[Group]) -> dict[str, float]:
         """How many episodes were how many versions old."""
-        oldest = (sample.versions.oldest for group in groups for sample in group.trained)
-        counts = Counter(self.version - version for version in oldest)
+        episodes = (sample.versions for group in groups for sample in group.trained)
+        counts = Counter(self._rule.age(episode, self.version) for episode in episodes)
         return {f"staleness/{age}": count for age, count in sorted(counts.items())}
 
     def _record(self, numbers: dict[str, float], iteration: int | None) -> None:

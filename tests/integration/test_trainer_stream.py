@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rl_agent.files import remove
 from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
-from rl_agent.trainer.states import next_number
+from rl_agent.trainer.states import next_number, read_published
 from rl_agent.update import versions
 from rl_agent.weights.receive import Announcement
 from rl_agent.weights.sources import tensor_at
@@ -202,6 +202,32 @@ def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, t
         told.heard.clear()
         told.wait_for(1)  # and again, for one that was restarted
         assert trainer.end() == [143]
+
+
+@pytest.mark.extended
+def test_killed_long_after_its_checkpoint_it_trains_on_all_that_was_recorded(base, tmp_path):
+    """What was sampled from versions that are made once more is no older for it."""
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    with manager() as told:
+        settings = stream_settings(tmp_path, base, told.url, last_iteration=4)
+        seldom = settings.checkpoint.model_copy(update={"every": 99, "every_steps": 99})
+        settings = settings.model_copy(update={"checkpoint": seldom})
+        trainer = Trainer(settings)
+        for iteration in (1, 2, 3):
+            rollout.whole(iteration, version=iteration - 1)
+            trainer.wait_for_iteration(iteration)
+        assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
+        rollout.whole(4, version=3)
+        told.heard.clear()
+        published = {"published": read_published(paths.streaming), "next_version": next_number(paths)}
+        again = Trainer(settings.model_copy(update={"stream": settings.stream.model_copy(update=published)}))
+        assert [process.wait(120) for process in again.processes] == [0], again.log.read_text()[-3000:]
+    assert not [name for record in steps(paths) for name in record if "turned_away" in name]
+    assert [record["update_step"] for record in steps(paths)] == [*range(1, 7), *range(1, 9)]
+    assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
+    # Engines are not set back to the first iterations, and what was made again has a number of its own.
+    assert sorted({heard["weight_version"] for heard in told.heard}) == [3, 4, 5]
+    assert versions.served_folder(paths).name == "version-000005"
 
 
 @pytest.mark.extended

@@ -84,7 +84,7 @@ def test_a_crash_right_after_a_model_leaves_its_number_to_what_was_published_und
     """Episodes of the next iteration are sampled from it: under another number they would be too old."""
     store = settings_of(plan).stream.store
     write_whole_in(store)
-    note_published(plan.paths.streaming, 1)
+    note_published(plan.paths.streaming, 1, 1)
     model(plan, 1, previous=None)
     own_checkpoint(plan, 3, served="")
     settings = settings_of(plan)
@@ -134,7 +134,7 @@ def test_a_number_that_engines_were_told_of_is_not_used_again_though_no_model_ha
     model(plan, 1, previous=None)
     own_checkpoint(plan, 7, served="version-000001")
     assert settings_of(plan).stream.next_version == 2
-    note_published(plan.paths.streaming, 3)
+    note_published(plan.paths.streaming, 3, 3)
     assert settings_of(plan).stream.next_version == 4
     model(plan, 9, previous=1)
     assert settings_of(plan).stream.next_version == 10
