@@ -89,8 +89,9 @@ class Deal:
         return group in self._last
 
     def share(self, group: Group, step: int) -> Group | None:
-        chosen = self.part(step).get(group.key)
-        return None if chosen is None else replace(group, chosen=chosen)
+        chosen = self.part(step).get(group.key, frozenset())
+        share = replace(group, chosen=chosen)
+        return share if share.trained else None  # of its samples there, some may have failed
 
     def is_through(self, group: str, step: int) -> bool:
         return self._last[group] <= step

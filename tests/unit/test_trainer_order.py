@@ -87,6 +87,16 @@ def test_groups_that_never_come_or_are_turned_away_leave_their_steps_short():
     assert {"g7", "stranger"} <= held.consumed
 
 
+def test_a_step_none_of_whose_samples_has_a_reward_is_passed_over():
+    held = begun(Deal({"g0": ["g0:0", "g0:1"], "g1": ["g1:0", "g1:1"]}, steps=4, seed="0"))
+    held.offer([make_group("g0", rewards=(1.0,)), make_group("g1", rewards=(0.0, 1.0))])  # g0:1 has failed
+    held.end()
+    steps = []
+    while held.next_group(0) is not None:
+        steps.append([sample.key for group in held.step_done() for sample in group.trained])
+    assert sorted(steps) == [["g0:0"], ["g1:0"], ["g1:1"]] and held.steps == 4
+
+
 def test_an_interrupted_iteration_goes_on_at_its_step_and_trains_on_nothing_twice():
     held, expected = begun(dealt()), samples_by_step(dealt())
     held.offer([arriving(n) for n in range(GROUPS)])
