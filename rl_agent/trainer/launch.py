@@ -127,16 +127,17 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
     served = versions.served_folder(paths)
     served_name = served.name if served is not None else ""
     output = paths.streaming
+    store = trainer_folder(plan)
+    is_set_back = newest_served(output / "checkpoints") not in (None, served_name)
+    if is_set_back and next_number(paths) > model.weight_version + 1:
+        remove(store)
+        give_up_published(output, model.weight_version)
     start = _start(paths, served, output)
     if grpo.lora.rank and served is not None and start is None and not saved_steps(output / "checkpoints"):
         raise ConfigError(
             f"trainer.lora: {served} was made without an adapter; for one on top of it take it as"
             " model_config.base_model, with another --log-path"
         )
-    store = trainer_folder(plan)
-    if start is not None and next_number(paths) > model.weight_version + 1:
-        remove(store)  # of a training that was set back
-        give_up_published(output, model.weight_version)
     return TrainerSettings(
         model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,

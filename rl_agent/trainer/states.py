@@ -29,6 +29,12 @@ def newest_served(folder: Path) -> str | None:
     return None if state is None else str(state["served"])
 
 
+def note_served(checkpoint: Path, served: str) -> None:
+    """The model that was made from this checkpoint is served now."""
+    state = json.loads((checkpoint / STATE).read_bytes()) | {"served": served}
+    write_whole(checkpoint / STATE, json.dumps(state))
+
+
 def trained_iteration(streaming: Path) -> int:
     """The last iteration that the newest checkpoint was trained on to its end; 0 where there is none."""
     state = _newest_state(streaming / "checkpoints")

@@ -30,7 +30,7 @@ from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.promote import Made, promote
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.sharing import SharedDevices, WindowedSource, read_status
-from rl_agent.trainer.states import StreamProgress, note_published
+from rl_agent.trainer.states import StreamProgress, note_published, note_served
 from rl_agent.trainer.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Stream:
         trainer.save()  # in the background, where it may, while the model is written
         dtype: torch.dtype = getattr(torch, self._settings.export_dtype)
         export(self._policy, self._ranks, self._settings.model, model, dtype)
-        checkpoint = trainer.saved_folder()
+        checkpoint, served = trainer.saved_folder(), self._paths.version_dir(trainer.version).name
         if self._ranks.rank == 0:
             promote(
                 self._paths,
@@ -167,5 +167,6 @@ class Stream:
                 keep=run.keep_versions,
                 pinned=(run.engines_model, self._settings.model.name),  # the latter gives the tokenizer
             )
+            note_served(checkpoint, served)
             _log.info("version %d is at model.pt after %.1f s", trainer.version, time.monotonic() - began)
-        trainer.served = self._paths.version_dir(trainer.version).name
+        trainer.served = served

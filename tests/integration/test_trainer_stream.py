@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rl_agent.files import remove
 from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
-from rl_agent.trainer.states import next_number, read_published
+from rl_agent.trainer.states import newest_served, next_number, read_published
 from rl_agent.update import versions
 from rl_agent.weights.receive import Announcement
 from rl_agent.weights.sources import tensor_at
@@ -74,6 +74,7 @@ def test_an_iteration_becomes_a_version_that_the_pool_is_told_of_and_a_model(bas
     assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
     assert_metrics(paths, seconds=time.monotonic() - told.began)
     assert versions.served_folder(paths).name == "version-000002"
+    assert newest_served(paths.streaming / "checkpoints") == "version-000002"  # a rollback would be noticed
     assert versions.rollback(paths).name == "version-000001"
     assert not (tmp_path / "weights").exists()  # shared memory is given back
 

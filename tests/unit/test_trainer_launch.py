@@ -96,13 +96,36 @@ def test_after_a_rollback_the_older_model_is_gone_on_from_under_a_new_number(pla
     first = model(plan, 1, previous=None)
     model(plan, 2, previous=1)
     own_checkpoint(plan, 9, served="version-000002")
+    for version in (1, 2, 3):
+        note_published(plan.paths.streaming, version, version)
     store = settings_of(plan).stream.store
     write_whole_in(store)
     versions.rollback(plan.paths)
     settings = settings_of(plan)
     assert settings.stream.start == first / versions.TRAINER
-    assert (settings.first_version, settings.stream.next_version) == (1, 3)
+    assert (settings.first_version, settings.stream.next_version) == (1, 4)
     assert not store.exists()  # what was published of the other line is not served
+    assert settings.stream.published == {1: 1, 2: None, 3: None}
+    assert settings_of(plan).stream.published == settings.stream.published  # also after a death
+
+
+def test_after_a_rollback_to_the_base_model_nothing_of_what_was_published_is_left(plan):
+    model(plan, 1, previous=None)
+    own_checkpoint(plan, 9, served="version-000001")
+    note_published(plan.paths.streaming, 1, 1)
+    store = settings_of(plan).stream.store
+    write_whole_in(store)
+    versions.rollback(plan.paths)
+    settings = settings_of(plan)
+    assert (settings.first_version, settings.stream.start, settings.stream.next_version) == (0, None, 2)
+    assert settings.stream.published == {1: None}
+    assert not store.exists()
+
+
+def test_a_trainer_that_dies_before_its_first_checkpoint_makes_the_same_versions_once_more(plan):
+    note_published(plan.paths.streaming, 1, 1)
+    note_published(plan.paths.streaming, 2, 2)
+    assert settings_of(plan).stream.published == {1: 1, 2: 2}
 
 
 def test_a_model_without_a_checkpoint_is_begun_from_with_a_fresh_optimizer(plan):
