@@ -126,6 +126,8 @@ class Bench:
     trainers: int
     kill_at: tuple[float, float]
     overrides: list[str]
+    rented_weights: list[str]
+    """`KEY=VALUE` of the rented engines."""
 
     @property
     def is_gpu(self) -> bool:
@@ -247,6 +249,7 @@ class Bench:
             engine += ["--no-enable-chunked-prefill"]
         words += ["--capacity", "512", "--log", str(self.out / f"{layout}.{name}.vllm.log")]
         words.append(f"--engine-args={' '.join(map(str, engine))}")
+        words += [word for item in self.rented_weights for word in ("--weights", item)]
         environment = {} if self.is_gpu else {"VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
         return start(words, self.out / f"{layout}.{name}.log", environment)
 
@@ -302,6 +305,13 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, help="model, tasks and logs, and what is not run again; default: temporary"
     )
+    parser.add_argument(
+        "--rented-weights",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as of join_pool.sh; with store=FOLDER they get versions as from another host's trainer",
+    )
     parser.add_argument("overrides", nargs="*", help="key=value for run.sh")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
@@ -331,6 +341,7 @@ def main() -> None:
             options.trainers,
             tuple(options.kill_at),
             options.overrides,
+            options.rented_weights,
         )
         outcomes: list[Outcome] = []
         for layout in layouts:
