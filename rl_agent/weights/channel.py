@@ -25,6 +25,7 @@ NONCE_BYTES = 32
 MAC_BYTES = 16
 MAX_FRAME_BYTES = 2**27
 HANDSHAKE_S = 10.0
+"""Also for what comes before it, to be connected: where packets are dropped nothing ever answers."""
 _LENGTH = struct.Struct("<I")
 _HASH = "sha256"
 _HASH_BYTES = 32
@@ -67,7 +68,7 @@ def connect(
 
     The socket stays the caller's, who may shut it down from another thread to end any wait.
     """
-    connection.settimeout(deadline.remaining_s(idle_s))
+    connection.settimeout(deadline.remaining_s(min(idle_s, HANDSHAKE_S)))
     connection.connect(address)
     wire = Wire(connection, idle_s)
     deadline = deadline.sooner(HANDSHAKE_S)

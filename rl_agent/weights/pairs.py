@@ -13,7 +13,6 @@ What moves the bytes knows no tokens: pairs are for networks that one trusts.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import numpy as np
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.given_up import GIVEN_UP_S, GivenUp
 from rl_agent.weights.source_tcp import TcpConnection, TcpSource
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ SENDER, RECEIVER = 0, 1
 JOIN_S = 20.0
 MOVE_S = 10.0
 """One piece. Short, since who waits for all of a GPU's work waits for a transfer that is stuck on it, too."""
-_GIVEN_UP_S = 300.0
 _SHORTEST_S, _LONGEST_S = 1e-4, 2e-3
 
 
@@ -84,18 +83,14 @@ class Pairing:
 
     def __init__(self, maker: PairMaker, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.maker = maker
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._given_up: dict[str, float] = {}
+        self._given_up = GivenUp(clock=clock)
 
     def is_given_up(self, source: str) -> bool:
-        with self._lock:
-            return self._clock() < self._given_up.get(source, 0.0)
+        return source in self._given_up
 
     def give_up(self, source: str, why: Exception) -> None:
-        _log.warning("%s: by TCP for %g s, for %s fails: %s", source, _GIVEN_UP_S, self.maker.kind, why)
-        with self._lock:
-            self._given_up[source] = self._clock() + _GIVEN_UP_S
+        _log.warning("%s: by TCP for %g s, for %s fails: %s", source, GIVEN_UP_S, self.maker.kind, why)
+        self._given_up.add(source)
 
 
 @dataclass(frozen=True, slots=True)

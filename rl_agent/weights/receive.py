@@ -10,6 +10,7 @@ with what of it is right.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -20,6 +21,7 @@ from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.delta import decode_delta
 from rl_agent.weights.draft_file import DraftFile
 from rl_agent.weights.fetch import BlobWanted, Connection, FetchSettings, Source, SourceReport, fetch_blob
+from rl_agent.weights.given_up import GIVEN_UP_S, GivenUp
 from rl_agent.weights.manifest import Blob, Manifest
 from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.routes import Route, choose_route
@@ -60,10 +62,18 @@ class ReceiveReport:
 class Receiver:
     """Fetches into one store. One version at a time."""
 
-    def __init__(self, store: SnapshotStore, shelf: Shelf, settings: ReceiveSettings) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        shelf: Shelf,
+        settings: ReceiveSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._shelf = shelf
         self._settings = settings
+        self._out_of_reach = GivenUp(clock=clock)
 
     def receive(
         self,
@@ -76,8 +86,10 @@ class Receiver:
     ) -> tuple[Snapshot, ReceiveReport]:
         """The announced version, verified and published here.
 
-        `fallbacks` are asked for what `sources` could not give. Raises WeightsError when nobody could, at the
-        deadline, or when told to stop; the newest version here is then what it was.
+        `fallbacks` are asked for what `sources` could not give. They take the place of the first source, who
+        makes the versions, while that is out of reach: the others may be waiting for this receiver. Raises
+        WeightsError when nobody could, at the deadline, or when told to stop; the newest version here is then
+        what it was.
         """
         report = ReceiveReport()
         newest = self._store.newest
@@ -89,9 +101,18 @@ class Receiver:
             raise WeightsError(
                 f"version {announced.weight_version} is older than {newest.weight_version}, which is here"
             )
+        deadline = Deadline.after(timeout_s)
         transfer = _Transfer(
-            self._settings.fetch, sources, fallbacks, Deadline.after(timeout_s), stop, report
+            self._settings.fetch, sources, fallbacks, self._out_of_reach, deadline, stop, report
         )
+        try:
+            return self._receive(announced, transfer), report
+        except WeightsError:
+            if not stop.is_set():
+                self._out_of_reach.clear()  # the other way did not do: the next try is by all
+            raise
+
+    def _receive(self, announced: Announcement, transfer: "_Transfer") -> Snapshot:
         route = self._route(announced, transfer)
         manifest = route.target.model_copy(update={"weight_version": announced.weight_version})
         draft = self._store.draft(announced.weight_version, content=announced.digest)
@@ -99,13 +120,13 @@ class Receiver:
         if route.deltas:
             try:
                 self._apply_deltas(route, draft, file, transfer)
-                report.deltas = len(route.deltas)
-                return self._store.publish(draft, manifest), report
+                transfer.report.deltas = len(route.deltas)
+                return self._store.publish(draft, manifest)
             except _WrongResult as error:
                 _log.warning("version %d: %s; fetching it in full", announced.weight_version, error)
         manifest = manifest.model_copy(update={"delta": None})
         self._fetch(manifest, FULL, manifest.full, draft, file, transfer)
-        return self._store.publish(draft, manifest), report
+        return self._store.publish(draft, manifest)
 
     def _route(self, announced: Announcement, transfer: "_Transfer") -> Route:
         """Manifests from the target back to a version that is here, as far as the sources have them."""
@@ -189,6 +210,8 @@ class _Transfer:
     settings: FetchSettings
     sources: Sequence[Source]
     fallbacks: Sequence[Source]
+    out_of_reach: GivenUp
+    """Sources; not looked at where there are no fallbacks."""
     deadline: Deadline
     stop: threading.Event
     report: ReceiveReport
@@ -196,16 +219,17 @@ class _Transfer:
     def ask(self, question: Callable[[Connection, Deadline], _T]) -> _T:
         """The first answer that any source gives. Raises WeightsError with all their reasons if none does."""
         reasons: dict[str, str] = {}
+        asked = (*self._in_reach, *self.fallbacks)
         for attempt in range(self.settings.retries + 1):
             if attempt and self.stop.wait(self.settings.retry_pause_s * attempt):
                 break
-            for source in (*self.sources, *self.fallbacks):
+            for source in asked:
                 if self.stop.is_set() or self.deadline.is_over:
                     break
                 connection = source.connection()
                 deadline = self.deadline.sooner(self.settings.piece_timeout_s)
                 try:
-                    connection.open(deadline)
+                    self._open(source, connection, deadline)
                     return question(connection, deadline)
                 except (OSError, WeightsError) as error:
                     reasons[str(source)] = str(error)
@@ -216,14 +240,32 @@ class _Transfer:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise WeightsError(why or "there is no source")
 
-    def fetch(self, wanted: BlobWanted, pieces: PieceSet) -> None:
+    @property
+    def _in_reach(self) -> Sequence[Source]:
+        if not self.fallbacks:
+            return self.sources
+        return [source for source in self.sources if str(source) not in self.out_of_reach]
+
+    def _open(self, source: Source, connection: Connection, deadline: Deadline) -> None:
         try:
-            self._fetch_from(self.sources, wanted, pieces)
+            connection.open(deadline)
+        except OSError as error:
+            if self.fallbacks and not self.deadline.is_over and not isinstance(error, ConnectionResetError):
+                _log.warning("%s is out of reach; others are asked for %g s: %s", source, GIVEN_UP_S, error)
+                self.out_of_reach.add(str(source))
+            raise
+
+    def fetch(self, wanted: BlobWanted, pieces: PieceSet) -> None:
+        sources, fallbacks = self._in_reach, self.fallbacks
+        if self.sources and self.sources[0] not in sources:
+            sources, fallbacks = (*sources, *fallbacks), ()
+        try:
+            self._fetch_from(sources, wanted, pieces)
         except WeightsError as error:
-            if not self.fallbacks or self.stop.is_set() or self.deadline.is_over:
+            if not fallbacks or self.stop.is_set() or self.deadline.is_over:
                 raise
-            _log.warning("%s; asking %s", error, ", ".join(map(str, self.fallbacks)))
-            self._fetch_from(self.fallbacks, wanted, pieces)
+            _log.warning("%s; asking %s", error, ", ".join(map(str, fallbacks)))
+            self._fetch_from(fallbacks, wanted, pieces)
 
     def _fetch_from(self, sources: Sequence[Source], wanted: BlobWanted, pieces: PieceSet) -> None:
         reports = fetch_blob(wanted, pieces, sources, self.settings, self.deadline, self.stop)

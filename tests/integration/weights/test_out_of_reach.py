@@ -1,0 +1,105 @@
+"""A receiver that cannot reach who makes the versions, as behind a firewall, takes another way at once."""
+
+import contextlib
+import socket
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights import channel
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.pieces import PieceSet
+from rl_agent.weights.receive import Receiver, ReceiveSettings
+from rl_agent.weights.source_http import HttpSource
+from rl_agent.weights.store import FULL
+from tests.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
+
+FIVE_MINUTES_S = 300.0
+
+
+class Firewalled:
+    """A source, or the way to one, of which packets are dropped while `is_shut`."""
+
+    def __init__(self, source=None):
+        self.source, self.is_shut, self.tried = source, True, 0
+
+    def __str__(self):
+        return "trainer:1"
+
+    def connection(self):
+        return self if self.is_shut else self.source.connection()
+
+    def open(self, deadline):
+        self.tried += 1
+        raise TimeoutError("timed out")
+
+    def interrupt(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def manager(http_address):
+    return HttpSource(http_address, lambda: {"Authorization": "Bearer token"}, 5.0)
+
+
+def test_it_is_tried_once_in_five_minutes_and_not_by_every_version(sender, receiver, manager):
+    now = [0.0]
+    settings = ReceiveSettings(FETCH, threads=2, max_deltas=4)
+    receiver.receiver = Receiver(receiver.store, receiver.shelf, settings, clock=lambda: now[0])
+    trainer = Firewalled()
+    tried = []
+    for version in (1, 2, 3):
+        if version == 3:
+            now[0] += FIVE_MINUTES_S
+        receive(receiver, announced(hold(sender, version)), [trainer], fallbacks=[manager])
+        tried.append(trainer.tried)
+    assert tried == [1, 1, 2]
+    assert hold(receiver, 3).map(FULL) == hold(sender, 3).map(FULL)
+
+
+def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
+    tmp_path, sender, receiver, manager
+):
+    newest = sender.store.newest
+    with new_host(tmp_path / "peer") as peer:
+        empty = tmp_path / "peer" / "empty"
+        empty.write_bytes(bytes(newest.manifest.full.size_bytes))
+        with peer.shelf.partial(newest.manifest, FULL, empty, PieceSet(len(newest.manifest.full.digests))):
+            receive(receiver, announced(newest), [Firewalled(), peer.source], fallbacks=[manager])
+    assert receiver.store.newest.map(FULL) == newest.map(FULL)
+
+
+def test_the_other_way_is_not_asked_for_what_peers_have_while_the_trainer_is_there(tmp_path, sender, manager):
+    newest = announced(sender.store.newest)
+    gone = Firewalled()
+    with new_host(tmp_path / "one") as receiver:
+        _, report = receive(receiver, newest, [sender.source, gone], fallbacks=[manager])
+    assert str(manager) not in report.by_source
+
+
+def test_a_transfer_that_failed_forgets_whom_it_did_not_reach(sender, receiver):
+    newest = announced(sender.store.newest)
+    trainer, manager = Firewalled(sender.source), Firewalled()
+    with pytest.raises(WeightsError, match="timed out"):
+        receive(receiver, newest, [trainer], fallbacks=[manager])
+    trainer.is_shut = False
+    receive(receiver, newest, [trainer], fallbacks=[manager])
+    assert receiver.store.newest.manifest.digest == newest.digest
+
+
+def test_to_connect_takes_no_longer_than_to_be_known(monkeypatch):
+    monkeypatch.setattr(channel, "HANDSHAKE_S", 0.2)
+    deadline = Deadline.after(30)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(8):  # then the kernel drops the packets of who wants to connect
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        connection = source_at(listener.getsockname(), idle_timeout_s=60).connection()
+        stack.callback(connection.close)
+        with pytest.raises(TimeoutError):
+            connection.open(deadline)
+    assert not deadline.is_over
