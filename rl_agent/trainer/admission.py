@@ -1,9 +1,9 @@
 """Which groups a training step may use, by the weight versions that sampled them.
 
-A step that starts from version v may train on tokens of versions that are at most max_staleness iterations behind v.
-A rollout begins only once engines serve what allows that; whatever was begun, a group that is too old (its
-engine missed an update, say) is turned away with a reason. With max_staleness = 0 all groups of step v are
-begun and trained on at version v: synchronous training.
+A step that starts from version v may train on tokens of versions that are at most max_staleness iterations
+behind v. A rollout begins only once engines serve what allows that; whatever was begun, a group that is too
+old (its engine missed an update, say) is turned away with a reason. With max_staleness = 0 all groups of step
+v are begun and trained on at version v: synchronous training.
 """
 
 from collections.abc import Iterable

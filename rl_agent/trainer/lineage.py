@@ -1,9 +1,9 @@
 """How far a weight version is behind another: counted in iterations, of which each makes one version.
 
-Numbers do not tell. They have gaps where a pool knew a later one; and a trainer that was killed after it published
-makes the iterations since its checkpoint once more, the last of them under a new number: its old number and its
-new one stand for the same iteration. A training that was set back on purpose has nothing to do with the versions
-that it had made since.
+Numbers do not tell. They have gaps where a pool knew a later one; and a trainer that was killed after it
+published makes the iterations since its checkpoint once more, the last of them under a new number: its old
+number and its new one stand for the same iteration. A training that was set back on purpose has nothing to do
+with the versions that it had made since.
 """
 
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ def note_published(streaming: Path, weight_version: int, iteration: int) -> None
 
 
 def give_up_published(streaming: Path, after: int) -> None:
-    """Versions later than `after` are of a training that was set back: what they sampled is not trained on."""
+    """Versions after `after` are of a training that was set back: what they sampled is not trained on."""
     published = read_published(streaming)
     _write_published(streaming, {v: made_in if v <= after else None for v, made_in in published.items()})
 
