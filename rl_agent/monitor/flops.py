@@ -2,8 +2,9 @@
 
 Counted are those of the model, not of an implementation: 2 per weight and token in the layers, 2 per weight
 of the output matrix and response token, 2 L² × heads × head size per layer and sequence for causal attention,
-each once in a forward pass and twice more in a backward pass. Padding, recomputed activations and the second
-pass over the logits count as nothing.
+each once in a forward pass and twice more in a backward pass, of which the one for a weight's own gradient
+falls away where it is frozen. Padding, recomputed activations, adapters and the second pass over the logits
+count as nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,17 +68,28 @@ class ModelShape:
         """Of one token's keys and values in 16 bits."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
-    def forward_flops(self, length: int, scored: int) -> float:
-        """Of one sequence, `scored` of whose tokens meet the vocabulary."""
-        dense = length * self.layer_weights + scored * self.vocab_size * self.hidden_size
-        return 2.0 * (dense + length**2 * self.layers * self.heads * self.head_dim)
+    def dense_flops(self, length: int, scored: int) -> float:
+        """Of a forward pass over one sequence, `scored` of whose tokens meet the vocabulary."""
+        return 2.0 * (length * self.layer_weights + scored * self.vocab_size * self.hidden_size)
+
+    def attention_flops(self, length: int) -> float:
+        """Of a forward pass over one sequence."""
+        return 2.0 * length**2 * self.layers * self.heads * self.head_dim
 
 
 def training_flops(
-    shape: ModelShape, sequences: Iterable[tuple[int, int]], *, passes: int = FORWARD + BACKWARD
+    shape: ModelShape,
+    sequences: Iterable[tuple[int, int]],
+    *,
+    passes: int = FORWARD + BACKWARD,
+    is_frozen: bool = False,
 ) -> float:
-    """Of sequences given as (length, response tokens)."""
-    return passes * sum(shape.forward_flops(length, scored) for length, scored in sequences)
+    """Of sequences given as (length, response tokens). Frozen: an adapter is trained, not the weights."""
+    dense_passes = passes - 1 if is_frozen else passes
+    return sum(
+        dense_passes * shape.dense_flops(length, scored) + passes * shape.attention_flops(length)
+        for length, scored in sequences
+    )
 
 
 _PEAK_TFLOPS = (

@@ -53,8 +53,9 @@ class _ChosenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, entropies, log_totals = ctx.saved_tensors
         grad_hidden = torch.zeros_like(hidden)
-        # Chunks are summed in fp32: half precision would lose the small ones.
-        grad_weight = torch.zeros_like(weight, dtype=entropies.dtype)
+        # Chunks are summed in fp32: half precision would lose the small ones. A frozen weight needs none.
+        is_trained = ctx.needs_input_grad[1]
+        grad_weight = torch.zeros_like(weight, dtype=entropies.dtype) if is_trained else None
         by_logprob = torch.zeros_like(entropies) if by_logprob is None else by_logprob / ctx.temperature
         for part in _chunks(len(hidden), ctx.chunk_tokens):
             log_p = _logits(hidden[part], weight, ctx.temperature, entropies.dtype)
@@ -68,8 +69,9 @@ class _ChosenLogprobs(torch.autograd.Function):
             grad.scatter_add_(1, targets[part, None], by_logprob[part, None])
             grad = grad.to(hidden.dtype)
             grad_hidden[part] = grad @ weight
-            grad_weight += grad.T @ hidden[part]
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+            if grad_weight is not None:
+                grad_weight += grad.T @ hidden[part]
+        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
 
 
 def _chunks(tokens: int, chunk_tokens: int) -> Iterator[slice]:

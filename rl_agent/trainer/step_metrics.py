@@ -88,6 +88,8 @@ class Speedometer:
     devices: int
     peak_flops_per_s: float | None
     """Of one device."""
+    is_frozen: bool = False
+    """An adapter is trained in place of the weights."""
 
     @staticmethod
     def passes_of(loss: LossSettings) -> int:
@@ -108,7 +110,7 @@ class Speedometer:
         if self.shape is None:
             return found
         sequences = [(len(segment), int(segment.is_response.sum())) for segment in segments]
-        flops = training_flops(self.shape, sequences, passes=self.passes)
+        flops = training_flops(self.shape, sequences, passes=self.passes, is_frozen=self.is_frozen)
         busy_s = max(seconds["gradient"] + seconds["update"], 1e-9)
         rate = flops / busy_s / self.devices
         found |= {"flops": flops, "tflops_per_s_per_device": rate / 1e12}

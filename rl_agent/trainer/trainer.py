@@ -108,6 +108,7 @@ class Trainer:
             Speedometer.passes_of(settings.loss),
             ranks.world_size,
             ranks.peak_flops_per_s(settings.peak_tflops),
+            is_frozen=settings.lora.rank is not None,
         )
         self._of_iteration = IterationMetrics()
 
@@ -174,8 +175,7 @@ class Trainer:
         if self.is_stopping:
             self.save()
             return False
-        # Until what engines were told of is reached again, the numbers that they know: nobody is told of
-        # these.
+        # Until what engines were told of is reached again, numbers that they know: nobody is told of these.
         known = self._lineage.version_of(iteration) if iteration < self._lineage.newest_iteration else None
         self.iteration = iteration
         self.set_version(max(self.version + 1, next_version) if known is None else known)

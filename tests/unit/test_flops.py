@@ -34,6 +34,13 @@ def test_prompts_do_not_meet_the_vocabulary_and_a_reference_is_one_pass_more():
     )
 
 
+def test_frozen_weights_want_no_gradient_of_their_own():
+    shape, length = ModelShape.of(QWEN3_8B), 1000
+    dense = 4 * length * (shape.layer_weights + 151_936 * 4096)
+    attention = 6 * length**2 * 36 * 32 * 128
+    assert training_flops(shape, [(length, length)], is_frozen=True) == pytest.approx(dense + attention)
+
+
 @pytest.mark.parametrize(
     "change", [{"hidden_size": None}, {"num_experts": 128}, {"vocab_size": "many"}], ids=str
 )
