@@ -1,17 +1,20 @@
-"""One rank of a trainer that computes a mini-batch's gradient; torchrun starts it.
+"""One rank of a trainer that computes a mini-batch's gradient in every CASE; torchrun starts it.
 
-    trainer_ranks.py OUTPUT SHARD_SIZE ARRIVAL [adapter]
+    trainer_ranks.py FOLDER
 
-Rank 0 writes gradients and metrics into OUTPUT, a safetensors file. ARRIVAL is `whole` or `streamed`.
+Rank 0 writes gradients and metrics of each into FOLDER, a safetensors file a case.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,6 +31,20 @@ from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, lora_settings, loss_settings
 
 ORDER = [3, 0, 5, 1, 4, 2]
+
+
+class Case(NamedTuple):
+    shard_size: int
+    arrival: str
+    """`whole` or `streamed`."""
+    adapter: bool = False
+
+
+CASES = [
+    Case(shard_size, *more)
+    for shard_size in (1, 2)
+    for more in (("whole",), ("streamed",), ("streamed", True))
+]
 
 
 @contextmanager
@@ -85,28 +102,37 @@ def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
     return max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
 
 
-def of_two_ranks(output: Path, shard_size: int, arrival: str, *more: str) -> tuple[dict, dict]:
-    """(gradients, metrics) of two gloo ranks, for a grid and a way to arrive; rank 0 writes `output`."""
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    argv += [str(PROJECT_ROOT / "tests/integration/trainer_ranks.py")]
-    argv += [str(output), str(shard_size), arrival, *more]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr[-4000:]
+@cache
+def of_two_ranks() -> dict[Case, tuple[dict, dict]]:
+    """(gradients, metrics) of two gloo ranks in every case, from one start: it takes longer than they do."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        argv += [str(PROJECT_ROOT / "tests/integration/trainer_ranks.py"), folder]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return {case: read(Path(folder, str(index))) for index, case in enumerate(CASES)}
+
+
+def read(output: Path) -> tuple[dict, dict]:
     with safe_open(output, "pt") as file:
         metrics = json.loads(file.metadata()["metrics"])
         return {name: file.get_tensor(name) for name in file.keys()}, metrics  # noqa: SIM118
 
 
 def main() -> None:
-    output, shard_size, arrival, *more = sys.argv[1:]
     torch.set_num_threads(1)
-    with join_ranks(int(shard_size), timeout_s=60) as ranks:
-        gradients, metrics = compute(
-            ranks, arrival, kl_in="reward", normalization="sequence_mean", adapter=bool(more)
-        )
-        if ranks.rank == 0:
-            save_file(gradients, output, {"metrics": json.dumps(metrics)})
+    with join_ranks(None, timeout_s=60) as met:
+        for index, case in enumerate(CASES):
+            gradients, metrics = compute(
+                grid(met.device, case.shard_size),
+                case.arrival,
+                kl_in="reward",
+                normalization="sequence_mean",
+                adapter=case.adapter,
+            )
+            if met.rank == 0:
+                save_file(gradients, Path(sys.argv[1], str(index)), {"metrics": json.dumps(metrics)})
 
 
 if __name__ == "__main__":
