@@ -46,15 +46,10 @@ def test_a_loop_stopped_in_every_phase_leaves_no_process_loses_no_episode_and_pu
     assert run.finished() == after_ctrl_c
 
     process = run.start(*BOTH, LONG_TRAINING, "--resume")
-    run.wait_for_episodes(process, len(after_ctrl_c) + 5)
-    stop(run, process, signal.SIGKILL)
-    after_kill = run.finished()
-    assert after_kill[: len(after_ctrl_c)] == after_ctrl_c and len(after_kill) < NUM_TASKS
-
-    process = run.start(*BOTH, LONG_TRAINING, "--resume")
     run.wait_for_episodes(process, 5, "test")
-    stop(run, process, signal.SIGTERM)
-    evaluated = run.finished("test")
+    stop(run, process, signal.SIGKILL)
+    collected, evaluated = run.finished(), run.finished("test")
+    assert collected[: len(after_ctrl_c)] == after_ctrl_c
     assert 5 <= len(evaluated) < NUM_TEST_TASKS
 
     process = run.start(*BOTH, LONG_TRAINING, "--resume")
@@ -71,6 +66,6 @@ def test_a_loop_stopped_in_every_phase_leaves_no_process_loses_no_episode_and_pu
     assert run.seconds_until_gone(process) < LIMIT_S
     assert run.paths.model_link.resolve().name == "version-000001"
     assert run.finished("test")[: len(evaluated)] == evaluated
-    assert run.finished()[: len(after_kill)] == after_kill
-    assert sorted(run.finished()) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
+    assert run.finished() == collected
+    assert sorted(collected) == sorted(f"{n}:0:0" for n in range(NUM_TASKS))
     assert sorted(run.finished("test")) == sorted(f"{n}:0:0" for n in range(NUM_TEST_TASKS))
