@@ -132,7 +132,7 @@ STREAMED_STEP = Chapter(
         ("reward", "", "mean over episodes"),
         ("advantage_magnitude", "", "mean of the advantage's absolute value over episodes"),
         ("entropy", "nats", "of the policy's next token"),
-        ("kl", "nats", "estimate of the divergence from the reference model, where `loss.kl_in=loss`"),
+        ("kl", "nats", "estimate of the divergence from the reference model, where there is a KL term"),
         ("clip_fraction", "share", "of the tokens whose ratio was clipped"),
         ("ratio", "", "policy over proximal policy"),
         ("ratio_max", "", "the largest of them"),

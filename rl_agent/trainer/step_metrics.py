@@ -38,6 +38,10 @@ class StepMetrics:
         zero = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
         self._sums[name] = self._sums.get(name, zero) + values.detach().double().sum()
 
+    def add_known_tokens(self, name: str, sums: Tensor) -> None:
+        """The same from sums over response tokens that every rank has."""
+        self.add_tokens(name, (sums if self._ranks.rank == 0 else sums[:0]).to(self._ranks.device))
+
     def add_loss(self, weighted: Tensor) -> None:
         """Weighted token losses; their sum is divided as the gradient is."""
         self.add_tokens("loss", weighted)

@@ -123,6 +123,8 @@ class UpdateStep:
         if self._loss.kl_in == "reward":
             kl = self._kl_of_samples(samples)
             rewards = penalized_rewards(rewards, kl, self._loss.kl_coefficient)
+            is_trained = torch.tensor([group.is_trained(s) for group in groups for s in group.samples])
+            self._metrics.add_known_tokens("kl", kl[is_trained])
         of_groups = rewards.split([len(group.samples) for group in groups])
         return [group_advantages(part, self._loss.advantage).tolist() for part in of_groups]
 

@@ -13,7 +13,15 @@ from rl_agent.trainer.lora import WithoutAdapter, served_weights
 from rl_agent.trainer.parallel import Ranks, shard, whole
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
-from tests.integration.trainer_ranks import Case, adapted_policy, compute, distance, of_two_ranks, single_rank
+from tests.integration.trainer_ranks import (
+    VARIANTS,
+    Case,
+    adapted_policy,
+    compute,
+    distance,
+    of_two_ranks,
+    single_rank,
+)
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, lora_settings, loss_settings
 
@@ -84,10 +92,10 @@ def test_a_streamed_gradient_is_that_of_the_whole_batch(alone):
 
 
 @pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-def test_two_ranks_make_the_gradient_of_one(alone, shard_size):
-    settings = {"kl_in": "reward", "normalization": "sequence_mean"}
-    expected, _ = compute(alone, "whole", adapter=True, **settings)
-    found, _ = of_two_ranks()[Case(shard_size, "streamed", adapter=True)]
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
+    expected, _ = compute(alone, "whole", adapter=True, **VARIANTS[variant])
+    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
     assert distance(found, expected) < 1e-5
 
 

@@ -13,19 +13,17 @@ from rl_agent.trainer.losses import Clip, clipped_surrogate
 from rl_agent.trainer.parallel import Ranks, shard
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
-from tests.integration.trainer_ranks import Case, compute, distance, of_two_ranks, single_rank
+from tests.integration.trainer_ranks import (
+    LOSSES,
+    VARIANTS,
+    Case,
+    compute,
+    distance,
+    of_two_ranks,
+    single_rank,
+)
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, loss_settings
-
-VARIANTS = {
-    "grpo": {},
-    "dr_grpo": {"advantage": "dr_grpo", "normalization": "dr_grpo"},
-    "sequence_mean with KL in the loss": {"normalization": "sequence_mean", "kl_in": "loss"},
-    "rloo with KL in the reward": {"advantage": "rloo", "kl_in": "reward", "kl_estimator": "k1"},
-    "reinforce with an entropy bonus": {"advantage": "reinforce", "entropy_coefficient": 0.01},
-    "clipped against the engine": {"proximal": "behaviour", "correction": "none"},
-    "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
-}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +32,7 @@ def alone() -> Iterator[Ranks]:
         yield ranks
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
 def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
     whole, whole_metrics = compute(alone, "whole", **variant)
     streamed, streamed_metrics = compute(alone, "streamed", **variant)
@@ -83,6 +81,13 @@ def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
     return torch.cat(losses).mean()
 
 
+@torch.no_grad()
+def plain_kl(policy, reference) -> float:
+    """k1 over all response tokens."""
+    segments = [s for group in random_groups(6) for sample in group.samples for s in sample.segments]
+    return float(torch.cat([score(policy, s)[0] - score(reference, s)[0] for s in segments]).mean())
+
+
 def score(policy, segment) -> tuple[torch.Tensor, torch.Tensor]:
     token_ids = torch.as_tensor(segment.token_ids).long()
     log_p = policy.model(input_ids=token_ids[None], use_cache=False).logits[0].log_softmax(-1)
@@ -112,7 +117,7 @@ def plain_token_losses(logprobs, behaviour, advantage: float, variant: dict) -> 
     return -importance * (logprobs - logprobs.detach()).exp() * advantage
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
 def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
     gradients, metrics = compute(alone, "streamed", **variant)
     policy, reference = tiny_policy(seed=0), tiny_policy(seed=9)
@@ -125,6 +130,8 @@ def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
     assert distance(gradients, expected) < 1e-5
     norm = torch.stack([g.norm() for g in expected.values()]).norm().item()
     assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    if variant.get("kl_in") == "reward":
+        assert metrics["kl"] == pytest.approx(plain_kl(policy, reference), rel=1e-4)
 
 
 def test_metrics_are_of_the_whole_mini_batch(alone):
@@ -146,11 +153,12 @@ def test_metrics_are_of_the_whole_mini_batch(alone):
 
 
 @pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-def test_two_ranks_make_the_gradient_of_one(alone, shard_size):
-    expected, expected_metrics = compute(alone, "whole", kl_in="reward", normalization="sequence_mean")
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
+    expected, expected_metrics = compute(alone, "whole", **VARIANTS[variant])
     expected_metrics.pop("micro_batches")
     for arrival in ("whole", "streamed"):
-        found, metrics = of_two_ranks()[Case(shard_size, arrival)]
+        found, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
         assert distance(found, expected) < 1e-6
         # Losses of both signs add up to a hundredth of their size.
         shared = {name: value for name, value in metrics.items() if name != "micro_batches"}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,8 +32,28 @@ from tests.integration.trainer_settings import PARALLEL, batch_settings, lora_se
 
 ORDER = [3, 0, 5, 1, 4, 2]
 
+LOSSES: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr_grpo": {"advantage": "dr_grpo", "normalization": "dr_grpo"},
+    "sequence_mean with KL in the loss": {"normalization": "sequence_mean", "kl_in": "loss"},
+    "rloo with KL in the reward": {"advantage": "rloo", "kl_in": "reward", "kl_estimator": "k1"},
+    "reinforce with an entropy bonus": {"advantage": "reinforce", "entropy_coefficient": 0.01},
+    "clipped against the engine": {"proximal": "behaviour", "correction": "none"},
+    "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "sequences longer than a micro-batch": {"groups": {"count": 6, "longest": 120}},
+    "fewer sequences than ranks": {
+        "groups": {"count": 1, "size": 1, "turns": 1},
+        "advantage": "reinforce",
+    },
+}
+VARIANTS = LOSSES | SHAPES
+"""What a mini-batch is and what is computed of it."""
+
 
 class Case(NamedTuple):
+    variant: str
     shard_size: int
     arrival: str
     """`whole` or `streamed`."""
@@ -41,7 +61,8 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case(shard_size, *more)
+    Case(variant, shard_size, *more)
+    for variant in VARIANTS
     for shard_size in (1, 2)
     for more in (("whole",), ("streamed",), ("streamed", True))
 ]
@@ -70,9 +91,15 @@ def adapted_policy(ranks: Ranks) -> Policy:
 
 
 def compute(
-    ranks: Ranks, arrival: str, *, parallel: dict | None = None, adapter: bool = False, **loss
+    ranks: Ranks,
+    arrival: str,
+    *,
+    parallel: dict | None = None,
+    adapter: bool = False,
+    groups: dict | None = None,
+    **loss: Any,
 ) -> tuple[dict, dict]:
-    """(gradients by name, metrics) of the same six groups, at once or one by one in another order."""
+    """(gradients by name, metrics) of the same groups, at once or one by one in another order."""
     settings = loss_settings(**loss)
     if adapter:
         policy = adapted_policy(ranks)
@@ -85,12 +112,12 @@ def compute(
     step = UpdateStep(
         policies[0], (*policies[1:], None)[0], ranks, settings, batch_settings(token_budget=budget)
     )
-    groups = random_groups(len(ORDER))
+    made = random_groups(**(groups or {"count": len(ORDER)}))
     if arrival == "whole":
-        step.add(groups)
+        step.add(made)
     else:
-        for index in ORDER:
-            step.add([groups[index]])
+        for index in [index for index in ORDER if index < len(made)]:
+            step.add([made[index]])
     metrics = step.finish()
     gradients = {name: whole(p.grad).clone() for name, p in policies[0].named_parameters() if p.requires_grad}
     return gradients, metrics
@@ -127,9 +154,8 @@ def main() -> None:
             gradients, metrics = compute(
                 grid(met.device, case.shard_size),
                 case.arrival,
-                kl_in="reward",
-                normalization="sequence_mean",
                 adapter=case.adapter,
+                **VARIANTS[case.variant],
             )
             if met.rank == 0:
                 save_file(gradients, Path(sys.argv[1], str(index)), {"metrics": json.dumps(metrics)})
