@@ -87,6 +87,22 @@ def swap(one: Path, other: Path) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def put_in_place(whole: Path, folder: Path) -> None:
+    """Rename a folder to `folder`, durably; one that is there goes, in one step where the file system can."""
+    try:
+        swap(whole, folder)
+    except OSError:  # there is none, or the file system has no such call
+        aside = folder.with_name(folder.name + ".old.tmp")
+        remove(aside)
+        if folder.exists():
+            folder.rename(aside)
+        whole.rename(folder)
+        remove(aside)
+    else:
+        remove(whole)
+    sync(folder.parent)
+
+
 def remove(path: Path) -> None:
     """Delete a file, a link or a folder, if there is one."""
     if path.is_dir() and not path.is_symlink():

@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from rl_agent.errors import ConfigError
-from rl_agent.files import remove, sync, sync_tree
+from rl_agent.files import put_in_place, remove, sync_tree
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.optimizer import AdamW
@@ -223,9 +223,7 @@ class Checkpoints:
         if self._ranks.rank == 0:
             _write_progress(growing, progress, self._lora)
             sync_tree(growing)
-            remove(final)
-            growing.rename(final)
-            sync(self._folder)
+            put_in_place(growing, final)
             for step in sorted(self._steps())[: -self._settings.keep]:
                 remove(self._folder / f"step-{step}")
 

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from rl_agent import files
 from rl_agent.files import write_whole
 
 
@@ -43,3 +44,24 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, mo
 
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_folder_takes_the_place_of_another_and_leaves_nothing_beside(
+    tmp_path, monkeypatch, can_swap, is_there
+):
+    def refuse(one, other):
+        raise OSError(22, "Invalid argument")
+
+    if not can_swap:
+        monkeypatch.setattr(files, "swap", refuse)
+    new, place = tmp_path / "step-1.tmp", tmp_path / "step-1"
+    new.mkdir()
+    (new / "state").write_text("new")
+    if is_there:
+        place.mkdir()
+        (place / "state").write_text("old")
+    files.put_in_place(new, place)
+    assert (place / "state").read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
