@@ -19,7 +19,7 @@ class LossSettings(Section):
 
     advantage: Estimator
     drop_uninformative: bool
-    """Leave groups of equal rewards out, and take others in their place (DAPO's dynamic sampling)."""
+    """Leave groups of equal rewards out; later ones take their place (DAPO's dynamic sampling)."""
     normalization: Normalization
     constant_length: Positive
     """Of `dr_grpo`, in tokens."""

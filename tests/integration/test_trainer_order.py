@@ -1,5 +1,6 @@
 """With `trainer.batch.order=shuffled` the weights do not depend on which groups arrive first."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,11 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from rl_agent import files
+from rl_agent.files import remove
 from rl_agent.paths import RunPaths
+from rl_agent.trainer import checkpoint
 from rl_agent.trainer.model_files import load_policy
 from rl_agent.trainer.order import Deal
 from rl_agent.trainer.parallel import Ranks, whole
 from rl_agent.trainer.samples import Group
+from rl_agent.trainer.states import saved_steps
 from rl_agent.trainer.trainer import Trainer
 from rl_agent.trainer.window import Learnt
 from tests.integration import trainer_stream
@@ -87,6 +92,30 @@ def test_dealt_samples_give_the_same_weights_in_any_order_of_arrival(alone, base
     assert furthest(arrived, made(alone, base, tmp_path / "d", back, is_dealt=False)[0]) > 1e-4
 
 
+def test_groups_of_equal_rewards_that_are_left_out_leave_the_weights_to_the_others_in_any_order(
+    alone, base, tmp_path
+):
+    """DAPO's dynamic sampling: each step is filled with other groups, and its means are over those."""
+    groups = random_groups(GROUPS, turns=1)
+    equal = [dataclasses.replace(s, key=f"e{s.key}", reward=1.0) for s in groups[0].samples]
+    found = []
+    for name, order in (("a", [0, 1, 2, 3, 4, 5, 6]), ("b", [6, 4, 2, 0, 5, 3, 1]), ("without", range(6))):
+        settings = trainer_settings(
+            base, tmp_path / name, steps=1, groups_per_step=GROUPS, loss={"drop_uninformative": True},
+            optimizer={"epsilon": 1e-3},  # or noise decides where the gradient is next to nothing
+        )  # fmt: skip
+        policy = load_policy(settings, alone)
+        trainer = Trainer(settings, alone, policy, None)
+        trainer.resume()
+        arriving = [*groups, Group("1/equal:0", tuple(equal))]
+        source = Arriving([arriving[n] for n in order])
+        assert trainer.train_iteration(1, source, expected_steps=1, next_version=1)
+        trainer.close()
+        found.append({name: whole(p.detach()).clone() for name, p in policy.named_parameters()})
+    assert furthest(found[0], found[2]) < 1e-5
+    assert furthest(found[1], found[2]) < 1e-5
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("stops_at", [5, 2, 0])
 def test_stopped_in_the_middle_of_a_dealt_iteration_it_ends_with_the_same_weights(
@@ -128,6 +157,32 @@ def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_pat
     again.resume()
     again.close()
     assert again.windows == learnt
+
+
+def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_without(
+    alone, base, tmp_path, monkeypatch
+):
+    """As where an iteration ends with groups that are turned away: it makes no step more."""
+    settings = trainer_settings(base, tmp_path, steps=1, groups_per_step=GROUPS)
+    settings = settings.model_copy(
+        update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1, "in_background": False})}
+    )
+    trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+    trainer.resume()
+    trainer.train_iteration(1, Arriving(random_groups(GROUPS)), expected_steps=1, next_version=1)
+
+    def remove_and_die(path: Path) -> None:
+        if path.is_dir() and (path / "state.json").exists():
+            remove(path)
+            raise InterruptedError(path)
+        remove(path)
+
+    monkeypatch.setattr(files, "remove", remove_and_die)
+    monkeypatch.setattr(checkpoint, "remove", remove_and_die)
+    with pytest.raises(InterruptedError):
+        trainer.train_iteration(2, Arriving([]), expected_steps=1, next_version=2)
+    (left,) = saved_steps(tmp_path / "checkpoints").values()
+    assert checkpoint.read_progress(left).iteration == 2
 
 
 def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_samples(alone, base, tmp_path):

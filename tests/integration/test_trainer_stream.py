@@ -156,6 +156,26 @@ def test_told_to_stop_it_saves_and_goes_on_to_the_same_weights(base, tmp_path):
 
 
 @pytest.mark.extended
+def test_streamed_without_staleness_it_makes_the_very_weights_of_taking_turns(base, tmp_path):
+    weights = []
+    for streamed in (True, False):
+        log_path = tmp_path / str(streamed)
+        log_path.mkdir()
+        paths, rollout = RunPaths(log_path), Rollout(log_path)
+        trainer = Trainer(stream_settings(log_path, base, None, last_iteration=2, streamed=streamed))
+        if streamed:
+            record_rest(rollout, trained_in_part(rollout, trainer, groups=3), first=3)
+        else:
+            rollout.whole(1, version=0)
+        rollout.whole(2, version=1)
+        assert [process.wait(60) for process in trainer.processes] == [0], trainer.log.read_text()[-3000:]
+        assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
+        weights.append(load_file(paths.model_link / "model.safetensors"))
+    streamed, in_turns = weights
+    assert all(torch.equal(streamed[name], in_turns[name]) for name in streamed)
+
+
+@pytest.mark.extended
 def test_a_trainer_that_was_started_again_outlives_the_number_of_kept_models(base, tmp_path):
     paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
     for iteration in range(1, 5):
