@@ -170,7 +170,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             engines_model=earlier.engines_model if earlier is not None else served_name,
             engines_version=earlier.engines_version if earlier is not None else model.weight_version,
             next_version=next_number(paths),
-            published=read_published(output),
+            published=read_published(output).of_run(plan.run_id),
             manager=manager,
             manager_token_env_var=config.pool.token_env_var,
             manager_tls_ca=of_run.tls_ca(plan),

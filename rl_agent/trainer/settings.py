@@ -64,7 +64,7 @@ class StreamSettings(Section):
     next_version: Positive
     """No version before it is free."""
     published: dict[int, int | None]
-    """Versions that engines were told of, and the iteration that made each; None: one that was given up."""
+    """Versions of this run that engines were told of, with the iteration of each; None: it was given up."""
     manager: str | None
     """URL of the pool that gets the weights; None: nobody does."""
     manager_token_env_var: str

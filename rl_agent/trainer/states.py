@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,34 +49,52 @@ def _newest_state(folder: Path) -> dict[str, Any] | None:
     return state
 
 
-def note_published(streaming: Path, weight_version: int, iteration: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Which weight versions engines were told of."""
+
+    newest: int = 0
+    """By any run."""
+    run_id: str = ""
+    made_in: dict[int, int | None] = field(default_factory=dict)
+    """Those of this run, with the iteration that made each; None: one that was given up."""
+
+    def of_run(self, run_id: str) -> dict[int, int | None]:
+        """Another run's iterations have nothing to do with this one's."""
+        return self.made_in if run_id == self.run_id else {}
+
+
+def note_published(streaming: Path, run_id: str, weight_version: int, iteration: int) -> None:
     """Engines are about to be told of this version; durable, so that its number is not used again."""
-    streaming.mkdir(parents=True, exist_ok=True)
-    _write_published(streaming, read_published(streaming) | {weight_version: iteration})
+    before = read_published(streaming)
+    made_in = before.of_run(run_id) | {weight_version: iteration}
+    _write_published(streaming, Published(max(before.newest, weight_version), run_id, made_in))
 
 
 def give_up_published(streaming: Path, after: int) -> None:
     """Versions after `after` are of a training that was set back: what they sampled is not trained on."""
-    published = read_published(streaming)
-    _write_published(streaming, {v: made_in if v <= after else None for v, made_in in published.items()})
+    before = read_published(streaming)
+    made_in = {version: None if version > after else made for version, made in before.made_in.items()}
+    _write_published(streaming, replace(before, made_in=made_in))
 
 
-def read_published(streaming: Path) -> dict[int, int | None]:
-    """Versions that engines were told of, and the iteration that made each; None: one that was given up."""
+def read_published(streaming: Path) -> Published:
     try:
         content = json.loads((streaming / PUBLISHED).read_bytes())
     except FileNotFoundError:
-        return {}
-    return {int(version): made_in for version, made_in in content.items()}
+        return Published()
+    made_in = {int(version): iteration for version, iteration in content.pop("made_in").items()}
+    return Published(**content, made_in=made_in)
 
 
 def next_number(paths: RunPaths) -> int:
     """No version before it is free: neither one of a model nor one that only engines were told of."""
-    return max(versions.next_version(paths), max(read_published(paths.streaming), default=0) + 1)
+    return max(versions.next_version(paths), read_published(paths.streaming).newest + 1)
 
 
-def _write_published(streaming: Path, published: dict[int, int | None]) -> None:
-    write_whole(streaming / PUBLISHED, json.dumps(published))
+def _write_published(streaming: Path, published: Published) -> None:
+    streaming.mkdir(parents=True, exist_ok=True)
+    write_whole(streaming / PUBLISHED, json.dumps(asdict(published)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Stream:
 
     def _note(self, weight_version: int) -> None:
         if self._ranks.rank == 0:
-            note_published(self._settings.output, weight_version, self._trainer.iteration)
+            note_published(self._settings.output, self._run.run_id, weight_version, self._trainer.iteration)
 
     def _record(self, numbers: dict[str, float]) -> None:
         """The iteration's line of the metrics; none where this process has made no step of it."""

@@ -240,7 +240,10 @@ def test_killed_long_after_its_checkpoint_it_trains_on_all_that_was_recorded(bas
         assert trainer.end(signal.SIGKILL) == [-signal.SIGKILL]
         rollout.whole(4, version=3)
         told.heard.clear()
-        published = {"published": read_published(paths.streaming), "next_version": next_number(paths)}
+        published = {
+            "published": read_published(paths.streaming).of_run("run"),
+            "next_version": next_number(paths),
+        }
         again = Trainer(settings.model_copy(update={"stream": settings.stream.model_copy(update=published)}))
         assert [process.wait(120) for process in again.processes] == [0], again.log.read_text()[-3000:]
     assert not [name for record in steps(paths) for name in record if "turned_away" in name]

@@ -84,7 +84,7 @@ def test_a_crash_right_after_a_model_leaves_its_number_to_what_was_published_und
     """Episodes of the next iteration are sampled from it: under another number they would be too old."""
     store = settings_of(plan).stream.store
     write_whole_in(store)
-    note_published(plan.paths.streaming, 1, 1)
+    note_published(plan.paths.streaming, plan.run_id, 1, 1)
     model(plan, 1, previous=None)
     own_checkpoint(plan, 3, served="")
     settings = settings_of(plan)
@@ -97,7 +97,7 @@ def test_after_a_rollback_the_older_model_is_gone_on_from_under_a_new_number(pla
     model(plan, 2, previous=1)
     own_checkpoint(plan, 9, served="version-000002")
     for version in (1, 2, 3):
-        note_published(plan.paths.streaming, version, version)
+        note_published(plan.paths.streaming, plan.run_id, version, version)
     store = settings_of(plan).stream.store
     write_whole_in(store)
     versions.rollback(plan.paths)
@@ -112,7 +112,7 @@ def test_after_a_rollback_the_older_model_is_gone_on_from_under_a_new_number(pla
 def test_after_a_rollback_to_the_base_model_nothing_of_what_was_published_is_left(plan):
     model(plan, 1, previous=None)
     own_checkpoint(plan, 9, served="version-000001")
-    note_published(plan.paths.streaming, 1, 1)
+    note_published(plan.paths.streaming, plan.run_id, 1, 1)
     store = settings_of(plan).stream.store
     write_whole_in(store)
     versions.rollback(plan.paths)
@@ -123,8 +123,8 @@ def test_after_a_rollback_to_the_base_model_nothing_of_what_was_published_is_lef
 
 
 def test_a_trainer_that_dies_before_its_first_checkpoint_makes_the_same_versions_once_more(plan):
-    note_published(plan.paths.streaming, 1, 1)
-    note_published(plan.paths.streaming, 2, 2)
+    note_published(plan.paths.streaming, plan.run_id, 1, 1)
+    note_published(plan.paths.streaming, plan.run_id, 2, 2)
     assert settings_of(plan).stream.published == {1: 1, 2: 2}
 
 
@@ -157,10 +157,19 @@ def test_a_number_that_engines_were_told_of_is_not_used_again_though_no_model_ha
     model(plan, 1, previous=None)
     own_checkpoint(plan, 7, served="version-000001")
     assert settings_of(plan).stream.next_version == 2
-    note_published(plan.paths.streaming, 3, 3)
+    note_published(plan.paths.streaming, plan.run_id, 3, 3)
     assert settings_of(plan).stream.next_version == 4
     model(plan, 9, previous=1)
     assert settings_of(plan).stream.next_version == 10
+
+
+def test_versions_of_another_run_keep_their_numbers_and_say_nothing_of_this_one_s_iterations(plan):
+    """As where a folder's episodes were deleted, and iterations begin at 1 once more."""
+    note_published(plan.paths.streaming, "another", 9, 9)
+    settings = settings_of(plan)
+    assert (settings.stream.next_version, settings.stream.published) == (10, {})
+    note_published(plan.paths.streaming, plan.run_id, 10, 1)
+    assert settings_of(plan).stream.published == {10: 1}
 
 
 def with_adapter(plan: Plan) -> Plan:
