@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
 # Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|all] [pytest options…]
-#   all (default)  lint; unit, shell and simulated nodes on all cores; then integration with vLLM on the CPU, chaos
+#   all (default)  lint; what waits more than it computes, two tests a core; then what starts engines or trains
 #   unit           under 60 s, on all cores
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
@@ -21,15 +21,16 @@ lint() {
   .venv/bin/shellcheck -x scripts/*.sh scripts/shell_functions/*.sh scripts/slurm/* scripts/examples/*.sh .ci/run
 }
 
-# What starts engines or trains has the machine to itself; what waits more than it computes shares it. Options may
-# choose tests of either kind: then all run together.
+# What starts engines or Slurm's daemons or trains has the machine to itself; what waits more than it computes
+# shares it. Options may choose tests of either kind: then all run together.
 # Usage: run_all [pytest options…]
 run_all() {
   local status=0
-  local -a sharing=(tests/unit tests/shell tests/integration/test_{cluster,leaving}.py)
+  local -a alone=(tests/integration/test_{collector,pool_agent,slurm*,stop,swap,train*,tutorial}.py)
   (($# == 0)) || exec .venv/bin/python -m pytest "$@"
-  .venv/bin/python -m pytest "${sharing[@]}" -n logical --maxprocesses 8 || status=$?
-  .venv/bin/python -m pytest "${sharing[@]/#/--ignore=}" || status=$?
+  .venv/bin/python -m pytest tests "${alone[@]/#/--ignore=}" -n $((2 * $(nproc))) --maxprocesses 8 --dist worksteal ||
+    status=$?
+  .venv/bin/python -m pytest "${alone[@]}" || status=$?
   return "$status"
 }
 
@@ -45,6 +46,7 @@ main() {
   [[ ! $what =~ ^(integration|extended|all)$ ]] || ensure_slurm
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
+  unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the package anew
   [[ $what != lint && $what != all ]] || lint
   case $what in
     lint) ;;
