@@ -305,6 +305,7 @@ def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> Weight
         transfer_token=wanted.transfer_token,
         # Loopback leads another machine to itself.
         sources=tuple(one for one in sources if is_local(peer) or not is_local(URL(one).host)),
+        useful_from=wanted.useful_from,
     )
 
 

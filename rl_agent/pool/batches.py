@@ -214,7 +214,8 @@ class Batches:
 
 
 def weights_of(asked: WeightsRequest) -> Weights:
-    return Weights(asked.weight_version, asked.digest, asked.sources, asked.transfer_token)
+    useful_from = asked.weight_version if asked.useful_from is None else asked.useful_from
+    return Weights(asked.weight_version, asked.digest, asked.sources, asked.transfer_token, useful_from)
 
 
 def _wanted_event(asked: ModelRequest | WeightsRequest) -> events.Event:

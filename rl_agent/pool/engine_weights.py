@@ -2,10 +2,12 @@
 
     beat's answer ─► wanted ─► fetched, beside the engine ─► paused, loaded, verified ─► said ─► resumed
                        ▲                │ fails: the old version goes on, tried again after a pause
-                       └────────────────┘ a newer one is wanted: the fetch of the stale one is ended
+                       └────────────────┘ a newer one is wanted: the fetch of a useless one is ended
 
-The manager is told of a version before the engine resumes with it, so that no token is marked with the one
-before. An engine that holds no whole version any more is given up: `run` returns why.
+A version that the trainer still takes tokens of is fetched to its end: else an engine whose link is slower
+than the trainer would begin each version and serve none. The manager is told of a version before the engine
+resumes with it, so that no token is marked with the one before. An engine that
+holds no whole version any more is given up: `run` returns why.
 """
 
 import asyncio
@@ -36,7 +38,8 @@ class EngineWeights:
         self._news = asyncio.Event()
         self._loaded: Snapshot | None = None
         self._held = ExitStack()
-        self._is_fetching = False
+        self._fetched: WeightsOffer | None = None
+        """What is being fetched."""
         self._problem = ""
         self._failures = 0
         self._is_pausing = False
@@ -65,16 +68,16 @@ class EngineWeights:
             "weight_version": loaded.weight_version if loaded else None,
             "digest": loaded.manifest.digest if loaded else None,
             "source": self._host.source,
-            "is_fetching": self._is_fetching,
+            "is_fetching": self._fetched is not None,
             "problem": self._problem,
         }
 
     def offer(self, offer: WeightsOffer | None) -> None:
         """What the pool wants now, from the answer to a beat."""
         is_other = _content(offer) != _content(self._wanted)
-        if self._is_fetching and not is_other:
+        if self._fetched is not None and not is_other:
             return
-        if self._is_fetching:
+        if self._fetched is not None and not _is_useful(self._fetched, offer):
             self._host.stop()
         self._wanted = offer
         if self._needs(offer) and (is_other or not self._is_pausing):
@@ -112,11 +115,11 @@ class EngineWeights:
             await self._host.prepare(offer)
             await self._say()
             return  # the next beat is answered with the others that have said where they are
-        self._is_fetching = True
+        self._fetched = offer
         try:
             await self._host.fetch(offer)
         finally:
-            self._is_fetching = False
+            self._fetched = None
         with ExitStack() as stack:
             snapshot = stack.enter_context(self._host.hold(offer.weight_version))
             previous = self._loaded
@@ -166,6 +169,13 @@ class EngineWeights:
             self._news.set()
         finally:
             self._is_pausing = False
+
+
+def _is_useful(fetched: WeightsOffer, wanted: WeightsOffer | None) -> bool:
+    """Whether a fetch is to go on although another version is wanted."""
+    if wanted is None or wanted.useful_from is None:
+        return False
+    return wanted.useful_from <= fetched.weight_version < wanted.weight_version
 
 
 def _content(offer: WeightsOffer | None) -> tuple[int, str] | None:

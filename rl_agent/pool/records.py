@@ -86,6 +86,8 @@ class Weights:
     sources: tuple[str, ...]
     """Where the publisher gives it: tcp://HOST:PORT."""
     transfer_token: str
+    useful_from: int
+    """Who fetches this version or a later one goes on with it although a newer one is wanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,8 @@ class WeightsOffer(Message):
     transfer_token: str
     sources: tuple[str, ...]
     """None while the worker says that it is fetching."""
+    useful_from: int | None = None
+    """The oldest version of which a fetch that is under way goes on. None: only of this one."""
 
 
 class BeatAnswer(Message):
@@ -123,6 +125,8 @@ class WeightsRequest(Message):
     digest: Digest
     sources: Annotated[tuple[SourceAddress, ...], Field(min_length=1, max_length=64)]
     transfer_token: Annotated[str, Field(min_length=1, max_length=500)]
+    useful_from: WeightVersion | None = None
+    """The oldest version that the trainer still takes tokens of. None: this one."""
 
 
 class WeightsAnswer(Message):

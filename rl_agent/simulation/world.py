@@ -79,7 +79,9 @@ class World:
 
     def publish(self, weight_version: int) -> None:
         """Engines fetch it while they go on; those that share the trainer's devices have it already."""
-        self.tell(events.WeightsWanted(Weights(weight_version, _digest(weight_version), (), "")))
+        self.tell(
+            events.WeightsWanted(Weights(weight_version, _digest(weight_version), (), "", weight_version))
+        )
         for engine in list(self.engines.values()):
             self._fetch(engine)
 

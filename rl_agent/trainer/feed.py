@@ -50,16 +50,19 @@ class Content:
 class WeightFeed:
     """A context manager; every rank has one and calls it alike, rank 0 does the work."""
 
-    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str) -> None:
+    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, max_staleness: int) -> None:
         self._settings = settings
         self._ranks = ranks
         self._dtype = _SERVING[dtype]
+        self._max_staleness = max_staleness
         self._stack = ExitStack()
         self._outlet: _Outlet | None = None
 
     def __enter__(self) -> Self:
         if self._ranks.rank == 0 and self._settings.manager is not None:
-            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._dtype))
+            self._outlet = self._stack.enter_context(
+                _Outlet(self._settings, self._dtype, self._max_staleness)
+            )
         return self
 
     def __exit__(
@@ -100,7 +103,7 @@ class WeightFeed:
 class _Outlet:
     """Rank 0's side: the store, the server, the announcements."""
 
-    def __init__(self, settings: StreamSettings, dtype: str) -> None:
+    def __init__(self, settings: StreamSettings, dtype: str, max_staleness: int) -> None:
         manager = settings.pool_manager
         assert manager is not None
         weights = settings.weights
@@ -119,6 +122,7 @@ class _Outlet:
             transfer_token=token,
             source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
             every_s=weights.announce_every_s,
+            max_staleness=max_staleness,
         )
         self._stack = ExitStack()
 
@@ -186,8 +190,10 @@ class Announcer(Background):
         transfer_token: str,
         source: str,
         every_s: float,
+        max_staleness: int,
     ) -> None:
         super().__init__("announce-weights")
+        self._max_staleness = max_staleness
         self._manager = manager
         self._transfer_token = transfer_token
         self._source = source
@@ -203,6 +209,7 @@ class Announcer(Background):
                 "digest": snapshot.manifest.digest,
                 "sources": [self._source],
                 "transfer_token": self._transfer_token,
+                "useful_from": max(0, snapshot.weight_version - self._max_staleness),
             }
             self._changed.notify_all()
 

@@ -66,7 +66,11 @@ class Stream:
         trainer.resume(run.start, after_iteration=run.first_iteration - 1)
         if self._devices is not None:
             self._devices.known = dict(trainer.windows)
-        with WeightFeed(run, self._ranks, dtype=self._settings.export_dtype) as feed:
+        settings = self._settings
+        feed = WeightFeed(
+            run, self._ranks, dtype=settings.export_dtype, max_staleness=settings.batch.max_staleness
+        )
+        with feed:
             self._publish(feed)
             while not trainer.is_stopping and trainer.iteration != run.last_iteration:
                 if self._train_iteration():

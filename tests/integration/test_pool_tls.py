@@ -75,6 +75,7 @@ async def test_a_trainer_announces_to_a_manager_whose_certificate_it_trusts(cert
             transfer_token="secret",
             source="tcp://127.0.0.1:7000",
             every_s=60.0,
+            max_staleness=0,
         )
         with announcer:
             announcer.announce(snapshot)

@@ -149,6 +149,32 @@ async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetc
     assert not any(report["problem"] for report, _ in said)
 
 
+@pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 3]), (2, [3]), (None, [3])])
+async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
+    tmp_path, trainer, useful_from, served
+):
+    """And what was published meanwhile is skipped, but for the newest."""
+    trainer.state = random_state(rows=20_000)
+    for version in (1, 2, 3):
+        trainer.publish(version)
+    engine = Engine()
+    slow = replace(SERVER, bytes_per_s=1e6)  # more than a second
+    with host(open_store(tmp_path / "slow"), server=slow) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=20_000)))
+        async with following(tmp_path / "worker", engine) as (weights, said, _):
+            await offered(weights, trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+            await until(lambda: weights.report()["is_fetching"])
+            for version in (2, 3):
+                offer = trainer.offer(version).model_copy(update={"useful_from": useful_from})
+                weights.offer(offer.model_copy(update={"sources": ()}))  # as while it is fetching
+            while engine.served != served:
+                is_fetching = weights.report()["is_fetching"]
+                weights.offer(offer.model_copy(update={"sources": () if is_fetching else offer.sources}))
+                assert len(engine.served) <= len(served)
+                await asyncio.sleep(0.01)
+    assert not any(report["problem"] for report, _ in said)
+
+
 async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trainer):
     trainer.publish(1)
     engine = Engine()

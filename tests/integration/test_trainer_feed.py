@@ -35,7 +35,7 @@ async def give(settings, ranks, *weights):
 
     def life():
         numbers = []
-        with WeightFeed(settings, ranks, dtype="float32") as feed:
+        with WeightFeed(settings, ranks, dtype="float32", max_staleness=0) as feed:
             for value in weights:
                 number = numbers[-1] + 1 if numbers else 1
                 numbers.append(feed.publish(number, Policy(value)))
@@ -86,7 +86,7 @@ async def test_a_version_that_the_manager_does_not_take_is_not_taken_for_known(t
         remove(settings.store)
 
         def life():
-            with WeightFeed(settings, ranks, dtype="float32") as feed:
+            with WeightFeed(settings, ranks, dtype="float32", max_staleness=0) as feed:
                 feed._outlet.announcer.ask_pool = lambda: None  # it did not answer then
                 feed.publish(1, Policy(0.5))
                 feed.wait_until_known(1, lambda: False)

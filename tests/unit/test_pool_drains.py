@@ -145,7 +145,7 @@ def test_a_draining_engine_keeps_only_what_it_may_still_generate(is_model):
         world.tell(events.ModelWanted("another", 1))
         assert world.state.requests["r0"].state is RequestState.QUEUED
         return
-    world.tell(events.WeightsWanted(Weights(1, "d", ("tcp://trainer:1",), "token")))
+    world.tell(events.WeightsWanted(Weights(1, "d", ("tcp://trainer:1",), "token", 1)))
     world.tell(events.Beat(engine_id, weights=WeightsReport(1, "d")))
     world.run(world.now + 2.0)
     spans = world.state.requests["r0"].spans

@@ -63,7 +63,9 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
 
 def publish(world: World) -> None:
     version = world.state.weight_version + 1
-    world.tell(events.WeightsWanted(Weights(version, f"digest {version}", ("tcp://trainer:1",), "token")))
+    world.tell(
+        events.WeightsWanted(Weights(version, f"digest {version}", ("tcp://trainer:1",), "token", version))
+    )
 
 
 def play(seed: int, faults: list[str], poisoned: bool = False) -> World:

@@ -13,7 +13,9 @@ TRAINER = "tcp://10.0.0.1:7000"
 
 
 def publish(world, version, digest=None, source=TRAINER):
-    world.tell(events.WeightsWanted(Weights(version, digest or f"digest {version}", (source,), "token")))
+    world.tell(
+        events.WeightsWanted(Weights(version, digest or f"digest {version}", (source,), "token", version))
+    )
 
 
 def ready_world(*names, rules=RULES, **behaviour):
