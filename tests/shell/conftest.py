@@ -70,7 +70,7 @@ class Harness:
         }
         return ours | more
 
-    def run(self, *words: str, timeout: float = 60, **more: str) -> subprocess.CompletedProcess:
+    def run(self, *words: str, timeout: float = 100, **more: str) -> subprocess.CompletedProcess:
         return subprocess.run(
             self.argv(*words), env=self.env(**more), capture_output=True, text=True, timeout=timeout
         )
@@ -101,11 +101,11 @@ class Harness:
                 continue
         return found
 
-    def wait_for_call(self, verb: str, count: int = 1, timeout: float = 30) -> None:
+    def wait_for_call(self, verb: str, count: int = 1, timeout: float = 90) -> None:
         wait_until(lambda: sum(call.split()[0] == verb for call in self.calls) >= count, timeout, self)
 
 
-def wait_until(condition, timeout: float = 30, harness: "Harness | None" = None) -> None:
+def wait_until(condition, timeout: float = 90, harness: "Harness | None" = None) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, harness.stderr if harness else "deadline"

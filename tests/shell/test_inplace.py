@@ -62,21 +62,21 @@ def test_after_a_failed_update_the_engine_goes_on_as_it_is(harness):
 
 def test_ctrl_c_in_the_middle_of_a_swap_ends_the_run_and_frees_its_memory(harness):
     process = harness.start(*BOTH, FAKE_SWAP="hang")
-    harness.wait_for_call("swap", timeout=60)
-    wait_until(lambda: store_of(harness).exists(), 30, harness)
+    harness.wait_for_call("swap")
+    wait_until(lambda: store_of(harness).exists(), harness=harness)
     os.killpg(process.pid, signal.SIGINT)
 
     assert process.wait(30) == 130
-    wait_until(lambda: harness.processes() == {}, 30, harness)
+    wait_until(lambda: harness.processes() == {}, harness=harness)
     assert not store_of(harness).exists()
     assert harness.run(*BOTH, "--resume").returncode == 0
 
 
 def test_a_killed_driver_leaves_no_weights_in_memory(harness):
     process = harness.start(*BOTH, FAKE_SWAP="hang")
-    harness.wait_for_call("swap", timeout=60)
-    wait_until(lambda: store_of(harness).exists(), 30, harness)
+    harness.wait_for_call("swap")
+    wait_until(lambda: store_of(harness).exists(), harness=harness)
     process.kill()
 
-    wait_until(lambda: harness.processes() == {}, 30, harness)
+    wait_until(lambda: harness.processes() == {}, harness=harness)
     assert not store_of(harness).exists()
