@@ -85,12 +85,18 @@ def receive(
     announcement: Announcement,
     sources: Sequence[Source],
     *,
+    peers: Sequence[Source] = (),
     fallbacks: Sequence[Source] = (),
     timeout_s: float = 30.0,
     stop: threading.Event | None = None,
 ) -> tuple[Snapshot, ReceiveReport]:
     return receiving.receiver.receive(
-        announcement, sources, fallbacks=fallbacks, timeout_s=timeout_s, stop=stop or threading.Event()
+        announcement,
+        sources,
+        peers=peers,
+        fallbacks=fallbacks,
+        timeout_s=timeout_s,
+        stop=stop or threading.Event(),
     )
 
 

@@ -298,13 +298,15 @@ def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> Weight
         return None
     has_it = (engine.weights.weight_version, engine.weights.digest) == (wanted.weight_version, wanted.digest)
     needs_sources = not has_it and not engine.weights.is_fetching
-    sources = sources_for(state, engine) if needs_sources else ()
+    known = sources_for(state, engine) if needs_sources else ()
+    # Loopback leads another machine to itself.
+    sources = tuple(one for one in known if is_local(peer) or not is_local(URL(one).host))
     return WeightsOffer(
         weight_version=wanted.weight_version,
         digest=wanted.digest,
         transfer_token=wanted.transfer_token,
-        # Loopback leads another machine to itself.
-        sources=tuple(one for one in sources if is_local(peer) or not is_local(URL(one).host)),
+        sources=sources,
+        publisher_addresses=sum(one in wanted.sources for one in sources),
         useful_from=wanted.useful_from,
     )
 

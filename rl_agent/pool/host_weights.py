@@ -131,31 +131,37 @@ class HostWeights:
             if linked is not None:
                 log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
                 return linked.weight_version
-            first, *fallbacks = self._sources(offer, announced)
+            sources, peers, fallbacks = self._sources(offer, announced)
             snapshot, report = self._receiver.receive(
                 announced,
-                first,
-                fallbacks=[source for sources in fallbacks for source in sources],
+                sources,
+                peers=peers,
+                fallbacks=fallbacks,
                 timeout_s=deadline.remaining_s(),
                 stop=stop,
             )
         way = f"{report.deltas} differences" if report.deltas else "whole"
         log.info(
-            "weight version %d is here (%s, %.1f MB in %.1f s from %d hosts)",
+            "weight version %d is here (%s, %.1f MB in %.1f s from %d addresses)",
             snapshot.weight_version,
             way,
             report.fetched_bytes / 1e6,
             time.monotonic() - began,
-            len(report.by_source),
+            sum(source.pieces > 0 for source in report.by_source.values()),
         )
         return snapshot.weight_version
 
-    def _sources(self, offer: WeightsOffer, announced: Announcement) -> list[Sequence[Source]]:
-        """The best first."""
-        here = self._stores_with(announced)
+    def _sources(
+        self, offer: WeightsOffer, announced: Announcement
+    ) -> tuple[Sequence[Source], Sequence[Source], Sequence[Source]]:
+        """Who makes the version, the peers beside, and who is asked for what these cannot give."""
+        here, manager = self._stores_with(announced), self._by_manager(offer)
         is_by_http = self._settings.transport == "http"
         others = [] if is_by_http else [self._source(source, offer) for source in offer.sources]
-        return [sources for sources in (here, others, [self._by_manager(offer)]) if sources]
+        if here:
+            return here, [], [*others, manager]
+        own = offer.publisher_addresses
+        return others[:own], others[own:], [manager]
 
     def _stores_with(self, announced: Announcement) -> list[FolderSource]:
         """Of trainers of this host."""

@@ -81,7 +81,9 @@ class WeightsOffer(Message):
     digest: str
     transfer_token: str
     sources: tuple[str, ...]
-    """None while the worker says that it is fetching."""
+    """The publisher's addresses, then other hosts; none while the worker says that it is fetching."""
+    publisher_addresses: int = 1
+    """How many of `sources` are the publisher's."""
     useful_from: int | None = None
     """The oldest version of which a fetch that is under way goes on. None: only of this one."""
 

@@ -69,6 +69,8 @@ class SourceReport:
     pieces: int = 0
     size_bytes: int = 0
     wrong_pieces: int = 0
+    is_reached: bool = False
+    """Whether somebody answered there, be it to say that there are too many."""
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=_REPORTED_FAILURES))
 
 
@@ -201,7 +203,7 @@ class _Worker:
 
     def _use(self, connection: Connection) -> None:
         try:
-            connection.open(self._piece_deadline())
+            self._open(connection)
             while not self._is_over():
                 unclaimed = self._board.unclaimed()
                 if not unclaimed.any():
@@ -213,6 +215,14 @@ class _Worker:
                 self._take(connection, unclaimed)
         finally:
             connection.close()
+
+    def _open(self, connection: Connection) -> None:
+        try:
+            connection.open(self._piece_deadline())
+        except ConnectionResetError:
+            self._report.is_reached = True
+            raise
+        self._report.is_reached = True
 
     def _take(self, connection: Connection, unclaimed: Bits) -> None:
         wanted, settings = self._wanted, self._settings

@@ -80,16 +80,17 @@ class Receiver:
         announced: Announcement,
         sources: Sequence[Source],
         *,
+        peers: Sequence[Source] = (),
         fallbacks: Sequence[Source] = (),
         timeout_s: float,
         stop: threading.Event,
     ) -> tuple[Snapshot, ReceiveReport]:
         """The announced version, verified and published here.
 
-        `fallbacks` are asked for what `sources` could not give. They take the place of the first source, who
-        makes the versions, while that is out of reach: the others may be waiting for this receiver. Raises
-        WeightsError when nobody could, at the deadline, or when told to stop; the newest version here is then
-        what it was.
+        `sources` are the addresses of who makes the versions. `peers` give what they have beside them.
+        `fallbacks` are asked for what both could not give. They take the place of the sources while all of
+        those are out of reach: the peers may be waiting for this receiver. Raises WeightsError when nobody
+        could, at the deadline, or when told to stop; the newest version here is then what it was.
         """
         report = ReceiveReport()
         newest = self._store.newest
@@ -103,7 +104,7 @@ class Receiver:
             )
         deadline = Deadline.after(timeout_s)
         transfer = _Transfer(
-            self._settings.fetch, sources, fallbacks, self._out_of_reach, deadline, stop, report
+            self._settings.fetch, sources, peers, fallbacks, self._out_of_reach, deadline, stop, report
         )
         try:
             return self._receive(announced, transfer), report
@@ -209,9 +210,10 @@ class _Transfer:
 
     settings: FetchSettings
     sources: Sequence[Source]
+    peers: Sequence[Source]
     fallbacks: Sequence[Source]
     out_of_reach: GivenUp
-    """Sources; not looked at where there are no fallbacks."""
+    """Sources and peers; not looked at where there are no fallbacks."""
     deadline: Deadline
     stop: threading.Event
     report: ReceiveReport
@@ -219,7 +221,7 @@ class _Transfer:
     def ask(self, question: Callable[[Connection, Deadline], _T]) -> _T:
         """The first answer that any source gives. Raises WeightsError with all their reasons if none does."""
         reasons: dict[str, str] = {}
-        asked = (*self._in_reach, *self.fallbacks)
+        asked = (*self._in_reach(self.sources), *self._in_reach(self.peers), *self.fallbacks)
         for attempt in range(self.settings.retries + 1):
             if attempt and self.stop.wait(self.settings.retry_pause_s * attempt):
                 break
@@ -240,27 +242,30 @@ class _Transfer:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise WeightsError(why or "there is no source")
 
-    @property
-    def _in_reach(self) -> Sequence[Source]:
+    def _in_reach(self, sources: Sequence[Source]) -> Sequence[Source]:
         if not self.fallbacks:
-            return self.sources
-        return [source for source in self.sources if str(source) not in self.out_of_reach]
+            return sources
+        return [source for source in sources if str(source) not in self.out_of_reach]
 
     def _open(self, source: Source, connection: Connection, deadline: Deadline) -> None:
         try:
             connection.open(deadline)
         except OSError as error:
-            if self.fallbacks and not self.deadline.is_over and not isinstance(error, ConnectionResetError):
-                _log.warning("%s is out of reach; others are asked for %g s: %s", source, GIVEN_UP_S, error)
-                self.out_of_reach.add(str(source))
+            if not self.deadline.is_over and not isinstance(error, ConnectionResetError):
+                self._leave_out(source, error)
             raise
 
+    def _leave_out(self, source: Source, why: object) -> None:
+        if self.fallbacks and source not in self.fallbacks:
+            _log.warning("%s is out of reach; others are asked for %g s: %s", source, GIVEN_UP_S, why)
+            self.out_of_reach.add(str(source))
+
     def fetch(self, wanted: BlobWanted, pieces: PieceSet) -> None:
-        sources, fallbacks = self._in_reach, self.fallbacks
-        if self.sources and self.sources[0] not in sources:
-            sources, fallbacks = (*sources, *fallbacks), ()
+        sources, peers, fallbacks = self._in_reach(self.sources), self._in_reach(self.peers), self.fallbacks
+        if not sources:
+            sources, fallbacks = fallbacks, ()
         try:
-            self._fetch_from(sources, wanted, pieces)
+            self._fetch_from([*sources, *peers], wanted, pieces)
         except WeightsError as error:
             if not fallbacks or self.stop.is_set() or self.deadline.is_over:
                 raise
@@ -269,6 +274,8 @@ class _Transfer:
 
     def _fetch_from(self, sources: Sequence[Source], wanted: BlobWanted, pieces: PieceSet) -> None:
         reports = fetch_blob(wanted, pieces, sources, self.settings, self.deadline, self.stop)
-        for name, report in reports.items():
-            self.report.by_source[name] = report
+        for source in sources:
+            report = self.report.by_source[str(source)] = reports[str(source)]
             self.report.fetched_bytes += report.size_bytes
+            if report.failures and not report.is_reached:
+                self._leave_out(source, report.failures[-1])

@@ -266,7 +266,7 @@ async def test_a_host_that_reaches_the_manager_alone_has_versions_and_difference
             for version in (1, 2):
                 trainer.publish(version)
                 offer = trainer.offer(version, "tcp://127.0.0.1:9")
-                assert (await pool.call("POST", "/weights", offer.model_dump()))[0] == 200
+                assert (await pool.call("POST", "/weights", offer.model_dump(exclude_unset=True)))[0] == 200
                 assert await here.fetch(offer) == version
                 with here.hold(version) as found, trainer.sender.store.hold(version) as made:
                     assert found.map(FULL) == made.map(FULL)
@@ -279,13 +279,13 @@ async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_trans
     async with manager(versions=tmp_path) as pool:
         path, token = "/weights/version-{}/manifest.json", {TRANSFER_TOKEN: TOKEN.decode()}
         assert (await pool.call("GET", path.format("000002"), headers=token))[0] == 404
-        await pool.call("POST", "/weights", trainer.offer(2).model_dump())
+        await pool.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
         for number, headers, status in (("000002", token, 200), ("000001", token, 404), ("000002", {}, 403)):
             assert (await pool.call("GET", path.format(number), headers=headers))[0] == status
         for name in ("owner.lock", "full", "full.bin.bin", "..%2Ffull.bin"):
             assert (await pool.call("GET", f"/weights/version-000002/{name}", headers=token))[0] == 404
     async with manager() as elsewhere:
-        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump())
+        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
         assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404
 
 
@@ -299,7 +299,7 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
         worker(pool.url, tmp_path, loads_weights=True),
     ):
         await pool.ready(1)  # a simulated engine: it has no routes for weights
-        await pool.call("POST", "/weights", trainer.offer(1, *sources).model_dump())
+        await pool.call("POST", "/weights", trainer.offer(1, *sources).model_dump(exclude_unset=True))
         await pool.until(lambda: len(engine_pids(tmp_path)) == 2)
         await pool.ready(1)
     reasons = [engine.reason for engine in pool.state.departed]

@@ -26,7 +26,7 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
         status, answer = await pool.call("POST", "/weights", published(1))
         assert (status, answer) == (200, {"weight_version": 1, "is_accepted": True})
         status, answer = await pool.call("POST", f"/engines/{name}/beat", {})
-        assert answer["weights"] == published(1)
+        assert answer["weights"] == published(1, useful_from=1, publisher_addresses=1)
         fetching = {"weights": {"is_fetching": True, "source": "tcp://127.0.0.1:9"}}
         status, answer = await pool.call("POST", f"/engines/{name}/beat", fetching)
         assert answer["weights"]["sources"] == []
@@ -36,6 +36,19 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
         assert (answer["weight_version"], answer["weights_digest"]) == (1, DIGEST)
         assert [(e["weight_version"], e["weights_digest"]) for e in answer["engines"]] == [(1, DIGEST)]
         assert "secret" not in str(answer)
+
+
+async def test_workers_are_told_which_sources_are_the_publishers_own():
+    own = ["tcp://127.0.0.1:7000", "tcp://127.0.0.2:7000"]
+    peer = {"weights": {"weight_version": 1, "digest": DIGEST, "source": "tcp://127.0.0.1:9"}}
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        having, other = await pool.join(a.url), await pool.join(b.url)
+        await pool.ready(2)
+        await pool.call("POST", "/weights", published(1, sources=own))
+        await pool.call("POST", f"/engines/{having}/beat", peer)
+        _, answer = await pool.call("POST", f"/engines/{other}/beat", {})
+    assert answer["weights"]["sources"] == [*own, "tcp://127.0.0.1:9"]
+    assert answer["weights"]["publisher_addresses"] == 2
 
 
 async def test_a_stale_publish_is_answered_with_what_the_pool_is_at():

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -12,7 +13,7 @@ from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.receive import Receiver, ReceiveSettings
 from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.store import FULL
-from tests.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
+from tests.weight_transfers import FETCH, Link, announced, hold, new_host, receive, source_at
 
 FIVE_MINUTES_S = 300.0
 
@@ -22,6 +23,7 @@ class Firewalled:
 
     def __init__(self, source=None):
         self.source, self.is_shut, self.tried = source, True, 0
+        self.failed = threading.Event()
 
     def __str__(self):
         return "trainer:1"
@@ -31,6 +33,8 @@ class Firewalled:
 
     def open(self, deadline):
         self.tried += 1
+        if self.tried == 2:  # by whom the first time was noted
+            self.failed.set()
         raise TimeoutError("timed out")
 
     def interrupt(self):
@@ -68,7 +72,7 @@ def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
         empty = tmp_path / "peer" / "empty"
         empty.write_bytes(bytes(newest.manifest.full.size_bytes))
         with peer.shelf.partial(newest.manifest, FULL, empty, PieceSet(len(newest.manifest.full.digests))):
-            receive(receiver, announced(newest), [Firewalled(), peer.source], fallbacks=[manager])
+            receive(receiver, announced(newest), [Firewalled()], peers=[peer.source], fallbacks=[manager])
     assert receiver.store.newest.map(FULL) == newest.map(FULL)
 
 
@@ -76,8 +80,28 @@ def test_the_other_way_is_not_asked_for_what_peers_have_while_the_trainer_is_the
     newest = announced(sender.store.newest)
     gone = Firewalled()
     with new_host(tmp_path / "one") as receiver:
-        _, report = receive(receiver, newest, [sender.source, gone], fallbacks=[manager])
+        _, report = receive(receiver, newest, [sender.source], peers=[gone], fallbacks=[manager])
     assert str(manager) not in report.by_source
+
+
+def test_the_other_way_is_not_asked_while_the_trainer_is_there_at_another_address(sender, receiver, manager):
+    newest = announced(sender.store.newest)
+    _, report = receive(receiver, newest, [Firewalled(), sender.source], fallbacks=[manager])
+    assert list(report.by_source) == [str(sender.source)]
+
+
+def test_an_address_that_a_fetch_has_not_reached_is_left_out_of_the_next(sender, receiver, manager):
+    gone, half = Firewalled(), hold(sender, 2).manifest.full.size_bytes // 2
+
+    def not_before_it_failed(_, content, before):
+        return content if before < half or gone.failed.wait(20) else None
+
+    with Link(sender.server.address, not_before_it_failed) as link:
+        sources = [source_at(link.address), gone]
+        _, report = receive(receiver, announced(hold(sender, 2)), sources, fallbacks=[manager])
+        assert list(report.by_source) == [str(source) for source in sources]
+        _, report = receive(receiver, announced(hold(sender, 3)), sources, fallbacks=[manager])
+    assert list(report.by_source) == [str(sources[0])]
 
 
 def test_a_transfer_that_failed_forgets_whom_it_did_not_reach(sender, receiver):
