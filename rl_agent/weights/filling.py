@@ -86,7 +86,7 @@ class DeviceCopies:
             part = content[at : at + _BUFFER_BYTES]
             buffer = self._free.get()
             buffer[: part.numel()].copy_(part, non_blocking=True)
-            copied = _when_done(self.device)
+            copied = when_done(self.device)
             end = at + part.numel()
             write = self._threads.submit(self._write, entry.start + at, entry.start + end, buffer, copied)
             self._started.append(write)
@@ -117,7 +117,7 @@ def pinned(size_bytes: int, device: "torch.device") -> "torch.Tensor":
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
-def _when_done(device: "torch.device") -> Callable[[], None]:
+def when_done(device: "torch.device") -> Callable[[], None]:
     """Call it to wait until the device has done what it was asked so far."""
     import torch
 

@@ -9,6 +9,7 @@ Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 
 """
 
 import logging
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from rl_agent.weights.manifest import TensorEntry, TensorSpec
 from rl_agent.weights.names import AS_STARTED
 from rl_agent.weights.sources import Checkpoint, tensor_at
 from rl_agent.weights.store import FULL, Snapshot, open_snapshot
+from rl_agent.weights.uploading import upload
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Shapes = dict[str, tuple[int, ...]]
 
 _log = logging.getLogger(__name__)
+_MOST_THREADS = 4
 _HEAD = "lm_head.weight"
 """May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
 _SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
@@ -36,6 +39,7 @@ _SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
 class WeightsWorker:
     """Adds to vLLM's worker. Names start alike so that none meets one of vLLM's."""
 
+    device: "torch.device"
     reload_weights: Any
     model_runner: Any
     model_config: Any
@@ -69,7 +73,7 @@ class WeightsWorker:
         shapes = _shapes(snapshot.manifest.tensors, snapshot.manifest.aliases)
         self._rl_agent_check(snapshot, shapes)
         self._rl_agent_held = None
-        self.reload_weights(weights_iterator=_tensors(snapshot))
+        self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
         self._rl_agent_held = weight_version
         self._rl_agent_shapes = shapes
         return {
@@ -126,13 +130,22 @@ def _shapes_of_folder(folder: Path) -> Shapes | None:
     return _shapes(checkpoint.specs, checkpoint.aliases)
 
 
-def _tensors(snapshot: Snapshot) -> "Iterator[tuple[str, torch.Tensor]]":
+def _tensors(snapshot: Snapshot, device: "torch.device") -> "Iterator[tuple[str, torch.Tensor]]":
     """Every name of the version with its tensor; tied tensors come under each of their names, once in memory.
 
     A model that ties them takes what it needs: loaders skip an output layer that is the embedding.
     """
     view = snapshot.map(FULL)
-    by_name = {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
-    yield from by_name.items()
-    for alias, name in snapshot.manifest.aliases.items():
-        yield alias, by_name[name]
+    manifest = snapshot.manifest
+    names: dict[str, list[str]] = {}
+    for alias, name in manifest.aliases.items():
+        names.setdefault(name, []).append(alias)
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    tensors = (
+        upload(view, manifest.tensors, device, threads=threads)
+        if device.type == "cuda"
+        else ((entry.name, tensor_at(view, entry)) for entry in manifest.tensors)
+    )
+    for name, tensor in tensors:
+        for each in (name, *names.get(name, ())):
+            yield each, tensor

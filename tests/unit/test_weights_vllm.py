@@ -143,6 +143,8 @@ def test_a_server_that_holds_no_version_stays_paused(store, failing, previous):
 
 
 class FakeWorker(WeightsWorker):
+    device = torch.device("cpu")
+
     def __init__(self, model, data_parallel_size=1):
         self.parallel_config = SimpleNamespace(data_parallel_size=data_parallel_size)
         self.model_config = SimpleNamespace(model=str(model), quantization=None)
