@@ -29,11 +29,11 @@ from rl_agent.pool.settings import load_settings, load_weights
 from rl_agent.pool.wire import BeatAnswer
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
+from rl_agent.weights.running import LoadReport
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import Snapshot, SnapshotStore
-from rl_agent.weights.vllm_load import LoadReport
 
 TOKEN = "benchmark"
 BEAT_S = 1.0

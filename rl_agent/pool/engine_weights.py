@@ -19,8 +19,8 @@ from typing import Any
 from rl_agent.errors import WeightsError
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.wire import WeightsOffer
+from rl_agent.weights.running import LoadReport, RunningServer, TornEngine
 from rl_agent.weights.store import Snapshot
-from rl_agent.weights.vllm_load import LoadReport, TornEngine, VllmServer
 
 log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 30.0
@@ -30,7 +30,9 @@ SAY_S = 1.0
 class EngineWeights:
     """`say` tells the manager what `report` says now."""
 
-    def __init__(self, host: HostWeights, server: VllmServer, say: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, host: HostWeights, server: RunningServer, say: Callable[[], Awaitable[object]]
+    ) -> None:
         self._host = host
         self._server = server
         self._say = say

@@ -39,8 +39,8 @@ from rl_agent.trainer.states import (
 )
 from rl_agent.update import versions
 from rl_agent.update.launch import Place, interface_variables, rendezvous
-from rl_agent.update.weights import local_folder
 from rl_agent.weights.settings import trainer_folder
+from rl_agent.weights.sources import local_folder
 
 _LOOK_S = 0.1
 

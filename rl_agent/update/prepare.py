@@ -49,7 +49,8 @@ from rl_agent.update.inputs import (
 from rl_agent.update.optimizer import update_steps
 from rl_agent.update.render import setup_of, to_yaml, training_arguments
 from rl_agent.update.start import choose_start, find_interrupted, is_finished, same_update
-from rl_agent.update.weights import local_folder, parameters, read_tensors, size_bytes
+from rl_agent.update.weights import parameters, read_tensors, size_bytes
+from rl_agent.weights.sources import local_folder
 
 _OUTCOME = TypeAdapter(select.Outcome)
 _DIALOGUE = TypeAdapter(Dialogue)

@@ -26,7 +26,8 @@ from rl_agent.update.digest import digest_files
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.launch import merge_command, training_environment
 from rl_agent.update.render import setup_of, to_yaml
-from rl_agent.update.weights import local_folder, read_tensors
+from rl_agent.update.weights import read_tensors
+from rl_agent.weights.sources import local_folder
 
 _ADAPTER = "adapter_config.json"
 _NOT_SERVED = re.compile(

@@ -19,12 +19,12 @@ from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import WeightsError
-from rl_agent.update.weights import local_folder
 from rl_agent.weights.publish import Publisher
+from rl_agent.weights.running import LoadReport
 from rl_agent.weights.settings import publish_settings, store_folder
-from rl_agent.weights.sources import Checkpoint
+from rl_agent.weights.sources import Checkpoint, local_folder
 from rl_agent.weights.store import Snapshot, SnapshotStore
-from rl_agent.weights.vllm_load import LoadReport, VllmServer
+from rl_agent.weights.vllm_load import VllmServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,19 +39,6 @@ class Tensor:
         return size
 
 
-def local_folder(model: str) -> Path | None:
-    """Folder of a model: the path itself, or the hub cache's; None where it was never downloaded."""
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        return None
-
-
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a model folder by name.
 

@@ -129,6 +129,19 @@ class Checkpoint:
             return file.get_tensor(name)
 
 
+def local_folder(model: str) -> Path | None:
+    """Folder of a model: the path itself, or the hub cache's; None where it was never downloaded."""
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
 def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
     """A tensor of a full blob, without a copy; writable if the view is."""
     return tensor_in(view[entry.start : entry.start + entry.size_bytes], entry)

@@ -13,48 +13,28 @@ server never resumes with weights of two versions: when neither version can be l
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.names import LOAD, READ_FINGERPRINT
-from rl_agent.weights.store import FULL, Snapshot
-
-_MOST_THREADS = 4
-
-
-class TornEngine(WeightsError):
-    """The server is paused and holds no version. It has to be started again."""
+from rl_agent.weights.running import LoadReport, Routes, TornEngine, verify
+from rl_agent.weights.store import Snapshot
 
 
 class _Refused(WeightsError):
     """No worker has changed anything: each still holds what it held."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReport:
-    weight_version: int
-    pause_s: float
-    """Time in which the server gave no token."""
-    load_s: float
-    """The slowest worker's part of that."""
-    fingerprints: tuple[str, ...]
-    """Of the parameters of each worker; engines alike at the same version have the same."""
-
-
 class VllmServer:
     """The routes of one server that concern weights; it listens on this host."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
-        self._session = session
-        self._url = url.rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._routes = Routes(session, url, timeout_s=timeout_s)
+        self._url = self._routes.url
 
     async def load(
         self,
@@ -63,18 +43,14 @@ class VllmServer:
         previous: Snapshot | None,
         on_loaded: Callable[[], Awaitable[None]] | None = None,
     ) -> LoadReport:
-        """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
-
-        `on_loaded` is called once it is loaded and before the first token is made with it.
-        Whoever cancels this leaves the server paused; the next load takes it on from there.
-        """
-        await asyncio.to_thread(_verify, snapshot)
+        """See `RunningServer`."""
+        await asyncio.to_thread(verify, snapshot)
         began = time.monotonic()
         try:
-            await self._post("/pause", {"mode": "keep", "clear_cache": "true"})
+            await self._routes.post("/pause", {"mode": "keep", "clear_cache": "true"})
         except WeightsError:
             with contextlib.suppress(WeightsError):  # it may be paused although its answer did not come
-                await self._post("/resume")
+                await self._routes.post("/resume")
             raise
         try:
             results = await self._load_and_reset(snapshot)
@@ -87,7 +63,7 @@ class VllmServer:
         if on_loaded is not None:
             await on_loaded()
         try:
-            await self._post("/resume")
+            await self._routes.post("/resume")
         except WeightsError as error:
             raise TornEngine(f"{self._url}: has the new version and does not go on: {error}") from error
         return LoadReport(
@@ -99,11 +75,11 @@ class VllmServer:
 
     async def sleep(self) -> None:
         """Give the device's memory back, as far as the platform has that; the weights wait in host memory."""
-        await self._post("/sleep", {"level": "1"})
+        await self._routes.post("/sleep", {"level": "1"})
 
     async def wake(self) -> None:
         """Go on with the weights that it had."""
-        await self._post("/wake_up")
+        await self._routes.post("/wake_up")
 
     async def fingerprints(self) -> tuple[str, ...]:
         return tuple(map(str, await self._call(READ_FINGERPRINT)))
@@ -111,7 +87,7 @@ class VllmServer:
     async def _go_on(self, why: WeightsError) -> None:
         """With what it held before the pause."""
         try:
-            await self._post("/resume")
+            await self._routes.post("/resume")
         except WeightsError as error:
             raise TornEngine(f"{self._url}: {why}; it does not go on: {error}") from error
 
@@ -120,7 +96,7 @@ class VllmServer:
             raise TornEngine(f"{self._url}: {why}; there is no earlier version to go back to") from why
         try:
             await self._load_and_reset(previous)
-            await self._post("/resume")
+            await self._routes.post("/resume")
         except WeightsError as error:
             raise TornEngine(f"{self._url}: {why}; going back failed as well: {error}") from error
 
@@ -139,54 +115,19 @@ class VllmServer:
             raise WeightsError(f"{self._url}: a worker did not load version {snapshot.weight_version}")
         await self._reset_caches()
         label = {"new_version": str(snapshot.weight_version)}
-        await self._post("/update_weight_version", body=label, may_be_missing=True)  # came after vLLM 0.26
+        # It came after vLLM 0.26.
+        await self._routes.post("/update_weight_version", body=label, may_be_missing=True)
         return results
 
     async def _reset_caches(self) -> None:
         """What was computed with the old weights must not be met by requests under the new ones."""
-        answer = await self._post("/reset_prefix_cache", {"reset_running_requests": "true"})
+        answer = await self._routes.post("/reset_prefix_cache", {"reset_running_requests": "true"})
         if isinstance(answer, dict) and answer.get("success") is False:
             raise WeightsError(f"{self._url}: could not reset its prefix cache")
         for route in ("/reset_mm_cache", "/reset_encoder_cache"):
-            await self._post(route)
+            await self._routes.post(route)
 
     async def _call(self, method: str, arguments: list[Any] | None = None) -> list[Any]:
-        answer = await self._post("/collective_rpc", body={"method": method, "args": arguments or []})
+        answer = await self._routes.post("/collective_rpc", body={"method": method, "args": arguments or []})
         results = answer.get("results") if isinstance(answer, dict) else None
         return results if isinstance(results, list) else []
-
-    async def _post(
-        self,
-        route: str,
-        query: dict[str, str] | None = None,
-        *,
-        body: dict[str, Any] | None = None,
-        may_be_missing: bool = False,
-    ) -> Any:
-        """The JSON that a route answers, None if it answers nothing. Raises WeightsError if it fails."""
-        try:
-            # A connection each: after an error the server closes the one it came on, and the next request,
-            # which must not be sent twice, would meet the closing.
-            async with self._session.post(
-                self._url + route,
-                params=query,
-                json=body,
-                timeout=self._timeout,
-                headers={"Connection": "close"},
-            ) as response:
-                text = await response.text()
-                if response.status == 404 and may_be_missing:
-                    return None
-                if response.status != 200:
-                    raise WeightsError(f"{self._url}{route}: status {response.status}: {text[:500]}")
-                return await response.json() if text else None
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise WeightsError(f"{self._url}{route}: {error or type(error).__name__}") from error
-
-
-def _verify(snapshot: Snapshot) -> None:
-    full = snapshot.manifest.full
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    wrong = wrong_pieces(snapshot.map(FULL), full.piece_bytes, full.digests, threads=threads)
-    if wrong:
-        raise WeightsError(f"{snapshot.folder}: {len(wrong)} pieces differ from their digests")

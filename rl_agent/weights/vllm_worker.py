@@ -11,14 +11,14 @@ Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.fingerprint import fingerprint, served
-from rl_agent.weights.manifest import TensorEntry, TensorSpec
 from rl_agent.weights.names import AS_STARTED
+from rl_agent.weights.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.sources import Checkpoint, tensor_at
 from rl_agent.weights.store import FULL, Snapshot, open_snapshot
 from rl_agent.weights.uploading import upload
@@ -26,14 +26,8 @@ from rl_agent.weights.uploading import upload
 if TYPE_CHECKING:
     import torch
 
-Shapes = dict[str, tuple[int, ...]]
-
 _log = logging.getLogger(__name__)
 _MOST_THREADS = 4
-_HEAD = "lm_head.weight"
-"""May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
-_SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
-"""Ends of names that only quantized checkpoints have."""
 
 
 class WeightsWorker:
@@ -70,12 +64,11 @@ class WeightsWorker:
         snapshot = open_snapshot(Path(root), weight_version)
         if snapshot.manifest.digest != digest:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
-        shapes = _shapes(snapshot.manifest.tensors, snapshot.manifest.aliases)
-        self._rl_agent_check(snapshot, shapes)
+        self._rl_agent_check(snapshot)
         self._rl_agent_held = None
         self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
         self._rl_agent_held = weight_version
-        self._rl_agent_shapes = shapes
+        self._rl_agent_shapes = shapes_of(snapshot)
         return {
             "weight_version": weight_version,
             "digest": digest,
@@ -87,8 +80,8 @@ class WeightsWorker:
         """The version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
         return {"weight_version": self._rl_agent_held}
 
-    def _rl_agent_check(self, snapshot: Snapshot, shapes: Shapes) -> None:
-        """Compare with what was loaded before: a loader that meets a strange name stops halfway."""
+    def _rl_agent_check(self, snapshot: Snapshot) -> None:
+        """Compare with what was loaded before. Raises WeightsError."""
         quantization = self.model_config.quantization
         if quantization is not None:  # vLLM 0.28 loads int8 on a CPU without an error and answers nonsense
             raise WeightsError(
@@ -96,38 +89,20 @@ class WeightsWorker:
                 " runs; let it serve the model without quantization"
             )
         known = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
-        if known is None:
-            return
-        differing = {name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name)}
-        left_out = (known.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - known.keys())
-        differing -= {name for name in left_out if name.endswith(_HEAD)}
-        if any(name.endswith(_SCALES) for name in differing):
-            raise WeightsError(
-                f"{snapshot.folder}: is of a quantized model, and the engine serves one that is not"
-            )
-        if differing:
-            first = min(differing)
-            raise WeightsError(
-                f"{snapshot.folder}: is of another model: {first} is missing, new or of another shape"
-            )
+        if known is not None:
+            check_same_model(snapshot, known)
 
     def rl_agent_fingerprint(self) -> str:
         """Of what this worker serves: equal on engines alike that serve the same."""
         return fingerprint(served(self.model_runner.get_model()))
 
 
-def _shapes(tensors: Iterable[TensorEntry | TensorSpec], aliases: dict[str, str]) -> Shapes:
-    shapes = {tensor.name: tensor.shape for tensor in tensors}
-    return shapes | {alias: shapes[name] for alias, name in aliases.items()}
-
-
 def _shapes_of_folder(folder: Path) -> Shapes | None:
     """What the model that vLLM was started on is made of; None where that cannot be seen."""
     try:
-        checkpoint = Checkpoint.of(folder)
+        return shapes_of(Checkpoint.of(folder))
     except WeightsError:
         return None
-    return _shapes(checkpoint.specs, checkpoint.aliases)
 
 
 def _tensors(snapshot: Snapshot, device: "torch.device") -> "Iterator[tuple[str, torch.Tensor]]":

@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.publish import Publisher
+from rl_agent.weights.running import TornEngine
 from rl_agent.weights.sources import Checkpoint
 from rl_agent.weights.store import SnapshotStore
-from rl_agent.weights.vllm_load import TornEngine, VllmServer
+from rl_agent.weights.vllm_load import VllmServer
 from tests.integration.test_weights_vllm import complete_all, server
 from tests.integration.tiny_model import make_tiny_model
 from tests.unit.weight_versions import settings

@@ -13,11 +13,12 @@ import torch
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.publish import Publisher
+from rl_agent.weights.running import TornEngine
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.sources import Checkpoint, StateDict
 from rl_agent.weights.store import FULL, SnapshotStore
-from rl_agent.weights.vllm_load import TornEngine, VllmServer
+from rl_agent.weights.vllm_load import VllmServer
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.unit.weight_versions import settings

@@ -12,9 +12,10 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.fingerprint import fingerprint, served
 from rl_agent.weights.names import AS_STARTED
 from rl_agent.weights.publish import Publisher
+from rl_agent.weights.running import TornEngine
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL
-from rl_agent.weights.vllm_load import TornEngine, VllmServer
+from rl_agent.weights.vllm_load import VllmServer
 from rl_agent.weights.vllm_worker import WeightsWorker
 from tests.unit.weight_versions import open_store, publish_steps, settings, state_of
 
