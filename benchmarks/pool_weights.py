@@ -84,7 +84,7 @@ async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, flo
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
         store = stack.enter_context(SnapshotStore(Path(folder, "publisher"), keep_versions=1))
-        settings = ServerSettings("127.0.0.1", 0, 256, 60.0, 60.0, args.mb_per_s * 1e6)
+        settings = ServerSettings(("127.0.0.1",), 0, 256, 60.0, 60.0, args.mb_per_s * 1e6)
         server = stack.enter_context(WeightServer(Shelf(store), TOKEN.encode(), settings))
         config = load_settings(["port=0", "start_timeout_s=3600"], {})
         url, _ = await stack.enter_async_context(running_manager(config, Path(folder)))

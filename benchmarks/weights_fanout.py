@@ -48,7 +48,7 @@ FETCH = FetchSettings(
 
 
 def server_settings(bytes_per_s: float | None) -> ServerSettings:
-    return ServerSettings("127.0.0.1", 0, 256, 60.0, 60.0, bytes_per_s)
+    return ServerSettings(("127.0.0.1",), 0, 256, 60.0, 60.0, bytes_per_s)
 
 
 def measure(

@@ -202,7 +202,7 @@ class Way:
         threads = min(8, len(os.sched_getaffinity(0)))
         dtype = "BF16" if args.device == "gpu" else None
         self.publisher = Publisher(self.trainer, PublishSettings(PIECE_BYTES, threads, dtype, delta))
-        settings = ServerSettings("127.0.0.1", 0, 64, 30.0, 300.0, bytes_per_s=link)
+        settings = ServerSettings(("127.0.0.1",), 0, 64, 30.0, 300.0, bytes_per_s=link)
         self.server = WeightServer(Shelf(self.trainer), TOKEN, settings)
         self.full = SnapshotStore(root / "full", keep_versions=1)
         self.delta = SnapshotStore(root / "delta", keep_versions=2)

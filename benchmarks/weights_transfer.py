@@ -108,7 +108,7 @@ class EveryVersion(Shelf):
 
 
 def serve(root: Path, streams: int, pairs: Literal["nccl", "gloo"] | None, pipe: Connection) -> None:
-    server = ServerSettings("127.0.0.1", 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
+    server = ServerSettings(("127.0.0.1",), 0, 2 * streams, 30.0, 60.0, bytes_per_s=None)
     way = replace(open_way(pairs or "tcp", "127.0.0.1"), engine=transfer_engine())
     with (
         SnapshotStore(root, keep_versions=1) as store,

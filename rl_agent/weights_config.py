@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rl_agent.sections import Positive, Seconds, Section
 
@@ -29,7 +29,7 @@ class WeightsConfig(Section):
     delta_retry_after: Positive
     link_gbit_per_s: GbitPerS
     transport: Transport
-    host: str | None
+    host: tuple[str, ...] | None
     port: ListeningPort
     peer_port: ListeningPort
     cap_gbit_per_s: GbitPerS | None
@@ -45,6 +45,11 @@ class WeightsConfig(Section):
     retry_pause_s: Seconds
     max_wrong_pieces: Count
     transfer_timeout_s: Seconds
+
+    @field_validator("host", mode="before")
+    @classmethod
+    def _each(cls, value: object) -> object:
+        return [host for host in value.split(",") if host] if isinstance(value, str) else value
 
     @property
     def is_inplace(self) -> bool:

@@ -30,7 +30,12 @@ FETCH = FetchSettings(
 NO_MANAGER = "http://127.0.0.1:1"
 """Of a worker whose manager gives nothing."""
 SERVER = ServerSettings(
-    host="127.0.0.1", port=0, max_connections=64, idle_timeout_s=5.0, piece_timeout_s=10.0, bytes_per_s=None
+    hosts=("127.0.0.1",),
+    port=0,
+    max_connections=64,
+    idle_timeout_s=5.0,
+    piece_timeout_s=10.0,
+    bytes_per_s=None,
 )
 
 

@@ -5,6 +5,7 @@ order in which a person would want to hear about them.
 """
 
 import importlib.util
+import ipaddress
 import os
 import socket
 from collections.abc import Mapping
@@ -242,6 +243,27 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
             f"pool.port={pool.port} is in use by {describe_listeners(pool.port)};"
             " stop that program, or choose another port; 0 takes any free one"
         )
+    if is_masters and config.is_streaming:
+        check_weights_host(config, ours)
+
+
+def check_weights_host(config: Config, ours: set[int]) -> None:
+    """Each address at which the trainer is to give weights must be this machine's, and be named once."""
+    port, named = config.weights.port, dict[str, str]()
+    for host in config.weights.host or ():
+        if not is_port_free("weights", host, port) and not (listeners(port) & ours):
+            raise ConfigError(
+                f"weights.port={port} at {host} is in use by {describe_listeners(port)};"
+                " stop that program, or choose another port; 0 takes any free one"
+            )
+        address = str(socket.getaddrinfo(host, None, _family_of(host), socket.SOCK_STREAM)[0][4][0])
+        if ipaddress.ip_address(address).is_unspecified:
+            raise ConfigError(
+                f"weights.host={host}: engines connect to what it says; name the addresses themselves"
+            )
+        if address in named:
+            raise ConfigError(f"weights.host: {named[address]} and {host} are one address; name each once")
+        named[address] = host
 
 
 def check_engine(config: Config, command: Command, ours: set[int], environ: Mapping[str, str]) -> None:
@@ -271,8 +293,7 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
 
 def is_port_free(section: str, host: str, port: int) -> bool:
     """Whether `host:port` can be bound; raises `ConfigError` if `host` is no address of this machine."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as attempt:
+    with socket.socket(_family_of(host), socket.SOCK_STREAM) as attempt:
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind((host, port))
@@ -283,6 +304,10 @@ def is_port_free(section: str, host: str, port: int) -> bool:
                 return False
             raise ConfigError(f"{section}.host={host} {section}.port={port}: {error.strerror}") from error
     return True
+
+
+def _family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def describe_listeners(port: int) -> str:

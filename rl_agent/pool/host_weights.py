@@ -90,10 +90,7 @@ class HostWeights:
     @property
     def source(self) -> str | None:
         """Where this host gives on what it has; None before the first version was announced."""
-        if self._server is None:
-            return None
-        host, port = self._server.address
-        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        return None if self._server is None else self._server.sources[0]
 
     def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
         return self._store.hold(weight_version)
@@ -196,7 +193,7 @@ class HostWeights:
         if self._server is not None and self._token != offer.transfer_token:
             self._end_server()
         if self._server is None:
-            settings = server_settings(self._settings, self._address, self._settings.peer_port)
+            settings = server_settings(self._settings, (self._address,), self._settings.peer_port)
             try:
                 server = self._way.server(self._shelf, offer.transfer_token.encode(), settings)
             except OSError as error:

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -107,20 +107,19 @@ class _Outlet:
         manager = settings.pool_manager
         assert manager is not None
         weights = settings.weights
-        own = weights.host or LOOPBACK
+        own = weights.host or (LOOPBACK,)
         token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
         self._store = SnapshotStore(
             settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
         )
         self._publisher = Publisher(self._store, publish_settings(weights, dtype=dtype))
-        self._server = open_way(weights.transport, own).server(
+        self._server = open_way(weights.transport, own[0]).server(
             Shelf(self._store), token.encode(), server_settings(weights, own, weights.port)
         )
-        host, port = self._server.address
         self.announcer = Announcer(
             manager,
             transfer_token=token,
-            source=f"tcp://{f'[{host}]' if ':' in host else host}:{port}",
+            sources=self._server.sources,
             every_s=weights.announce_every_s,
             max_staleness=max_staleness,
         )
@@ -188,7 +187,7 @@ class Announcer(Background):
         manager: Manager,
         *,
         transfer_token: str,
-        source: str,
+        sources: Sequence[str],
         every_s: float,
         max_staleness: int,
     ) -> None:
@@ -196,7 +195,7 @@ class Announcer(Background):
         self._max_staleness = max_staleness
         self._manager = manager
         self._transfer_token = transfer_token
-        self._source = source
+        self._sources = sources
         self._every_s = every_s
         self._wanted: dict[str, Any] | None = None
         self._known = -1
@@ -207,7 +206,7 @@ class Announcer(Background):
             self._wanted = {
                 "weight_version": snapshot.weight_version,
                 "digest": snapshot.manifest.digest,
-                "sources": [self._source],
+                "sources": self._sources,
                 "transfer_token": self._transfer_token,
                 "useful_from": max(0, snapshot.weight_version - self._max_staleness),
             }

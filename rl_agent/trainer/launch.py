@@ -180,7 +180,9 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             progress=progress_file(plan),
             keep_versions=grpo.keep_versions,
             sharing=_sharing(plan),
-            weights=config.weights.model_copy(update={"host": config.weights.host or _own_address(config)}),
+            weights=config.weights.model_copy(
+                update={"host": config.weights.host or (_own_address(config),)}
+            ),
         ),
     )
 

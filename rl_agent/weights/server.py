@@ -9,7 +9,8 @@
     {"op": "piece", …, "by": "pair"}                               -> {"size_bytes": n}, then n by the pair
     anything that cannot be had                                    -> {"error": why}
 
-A thread a connection; every operation on a socket has a deadline; who takes no bytes is let go.
+It may listen at several addresses, with one shelf, one cap and one limit for all. A thread a connection;
+every operation on a socket has a deadline; who takes no bytes is let go.
 """
 
 import json
@@ -18,7 +19,7 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -50,9 +51,9 @@ _Rest = Callable[[Channel, Deadline], None]
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    host: str
+    hosts: tuple[str, ...]
     port: int
-    """0: a free one."""
+    """At each of them; 0: a free one."""
     max_connections: int
     idle_timeout_s: float
     """How long a receiver may take no bytes, or ask for nothing."""
@@ -106,14 +107,28 @@ class WeightServer:
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._sent_bytes = 0
-        self._listener = socket.create_server((settings.host, settings.port), backlog=128)
-        self._listener.settimeout(_ACCEPT_POLL_S)
-        self._acceptor = threading.Thread(target=self._accept, name="weights-accept", daemon=True)
+        self._listeners = _listen(settings.hosts, settings.port)
+        self._acceptors = [
+            threading.Thread(target=self._accept, args=(listener,), name="weights-accept", daemon=True)
+            for listener in self._listeners
+        ]
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return [listener.getsockname()[:2] for listener in self._listeners]
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()[:2]
-        return host, port
+        """The first of them."""
+        return self.addresses[0]
+
+    @property
+    def sources(self) -> list[str]:
+        """Its addresses as they are announced."""
+        return [
+            f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+            for host, port in self.addresses
+        ]
 
     @property
     def sent_bytes(self) -> int:
@@ -121,15 +136,17 @@ class WeightServer:
         return self._sent_bytes
 
     def __enter__(self) -> "WeightServer":
-        self._acceptor.start()
+        for acceptor in self._acceptors:
+            acceptor.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        self._acceptor.join()
-        self._listener.close()
+        for acceptor, listener in zip(self._acceptors, self._listeners, strict=True):
+            acceptor.join()
+            listener.close()
         with self._lock:
             threads = list(self._connections.values())
             for connection in self._connections:
@@ -139,10 +156,10 @@ class WeightServer:
         if self._memory is not None:
             self._memory.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while not self._stopping.is_set():
             try:
-                connection, peer = self._listener.accept()
+                connection, peer = listener.accept()
             except TimeoutError:
                 continue
             except OSError as error:  # a client that was gone before it was accepted, or no descriptors left
@@ -291,6 +308,19 @@ class WeightServer:
             start += size_bytes
             with self._lock:
                 self._sent_bytes += size_bytes
+
+
+def _listen(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """At all of them or, where an OSError is raised, at none."""
+    with ExitStack() as stack:
+        listeners = []
+        for host in hosts:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family, backlog=128)
+            listener.settimeout(_ACCEPT_POLL_S)
+            listeners.append(stack.enter_context(listener))
+        stack.pop_all()
+    return listeners
 
 
 def _parse(content: bytes) -> Any:

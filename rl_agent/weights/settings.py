@@ -31,10 +31,10 @@ def publish_settings(weights: WeightsConfig, *, dtype: str | None) -> PublishSet
     return PublishSettings(2**20 * weights.piece_mib, _threads(weights), dtype, delta)
 
 
-def server_settings(weights: WeightsConfig, host: str, port: int) -> ServerSettings:
+def server_settings(weights: WeightsConfig, hosts: tuple[str, ...], port: int) -> ServerSettings:
     cap = weights.cap_gbit_per_s
     return ServerSettings(
-        host,
+        hosts,
         port,
         weights.max_connections,
         idle_timeout_s=weights.idle_timeout_s,

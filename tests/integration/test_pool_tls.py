@@ -73,7 +73,7 @@ async def test_a_trainer_announces_to_a_manager_whose_certificate_it_trusts(cert
         announcer = Announcer(
             Manager(pool.url, None, certificate[0]),
             transfer_token="secret",
-            source="tcp://127.0.0.1:7000",
+            sources=["tcp://127.0.0.1:7000"],
             every_s=60.0,
             max_staleness=0,
         )

@@ -1,14 +1,18 @@
 """What a trainer that was started again gives to a real manager."""
 
 import asyncio
+import contextlib
 
 import pytest
 import torch
+from yarl import URL
 
 from rl_agent.errors import DeadlineError
 from rl_agent.files import remove
 from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.parallel import join_ranks
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.source_tcp import TcpSource
 from tests.integration.trainer_stream import stream_settings
 from tests.pool_setup import manager
 
@@ -58,6 +62,29 @@ async def test_the_same_weights_go_on_being_served_under_their_number(tmp_path, 
         assert served(pool) == before
         assert pool.state.weights.sources != address
         assert [path.name for path in settings.store.glob("*-*")] == ["version-000001"]
+
+
+async def test_every_address_of_the_trainer_is_announced_and_gives_the_version(tmp_path, ranks):
+    async with manager() as pool:
+        stream = stream_settings(tmp_path, tmp_path, pool.url).stream
+        weights = stream.weights.model_copy(update={"host": ("127.0.0.1", "127.0.0.2")})
+        settings = stream.model_copy(update={"weights": weights})
+
+        def life():
+            with WeightFeed(settings, ranks, dtype="float32", max_staleness=0) as feed:
+                feed.publish(1, Policy(0.5))
+                feed.wait_until_known(10, lambda: False)
+                known = pool.state.weights
+                urls = [URL(source) for source in known.sources]
+                given = []
+                for url in urls:
+                    source = TcpSource(url.host, url.port, known.transfer_token.encode(), 5.0)
+                    with contextlib.closing(source.connection()) as connection:
+                        connection.open(Deadline.after(10))
+                        given.append(connection.manifest(1, known.digest, Deadline.after(10)).digest)
+            return [url.host for url in urls], given == [known.digest] * 2
+
+        assert await asyncio.to_thread(life) == (["127.0.0.1", "127.0.0.2"], True)
 
 
 async def test_other_weights_get_a_number_that_was_not_used(tmp_path, ranks):

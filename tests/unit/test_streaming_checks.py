@@ -1,10 +1,12 @@
 """What `trainer=grpo` does not go with is refused before anything starts."""
 
+import socket
+
 import pytest
 
 from rl_agent.config import Command
 from rl_agent.errors import ConfigError
-from rl_agent.plan.checks import check_trainer
+from rl_agent.plan.checks import check_engine, check_trainer
 from tests.unit.test_compose import compose
 
 BOTH = {
@@ -53,3 +55,28 @@ def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
         check_trainer(config, Command.model_validate(BOTH), num_gpus=2)
     config = compose("trainer=grpo", GROUPS_OF_8, POOL, f"trainer.placement={placement}", num_gpus=2).config
     check_trainer(config, Command.model_validate(BOTH), num_gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("127.0.0.1,192.0.2.1", "weights.host=192.0.2.1 weights.port=0: Cannot assign"),
+        ("127.0.0.1,127.0.0.1", "127.0.0.1 and 127.0.0.1 are one address"),
+        ("127.0.0.1,localhost", "127.0.0.1 and localhost are one address"),
+        ("0.0.0.0", "name the addresses themselves"),
+    ],
+)
+def test_an_address_that_cannot_give_weights_is_refused_on_the_trainers_node_alone(hosts, message):
+    config = compose("trainer=grpo", GROUPS_OF_8, "pool=elastic", f"weights.host={hosts}").config
+    with pytest.raises(ConfigError, match=message) as raised:
+        check_engine(config, Command.model_validate(BOTH), set(), {})
+    assert "\n" not in str(raised.value)
+    check_engine(config, Command.model_validate(BOTH | {"rank": 1}), set(), {})
+
+
+def test_a_port_for_weights_that_is_taken_at_one_of_the_addresses_is_refused():
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        words = ("weights.host=127.0.0.1,127.0.0.2", f"weights.port={taken.getsockname()[1]}")
+        config = compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config
+        with pytest.raises(ConfigError, match=r"at 127\.0\.0\.2 is in use by process"):
+            check_engine(config, Command.model_validate(BOTH), set(), {})

@@ -6,6 +6,7 @@ from rl_agent.cli import join_pool
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool.settings import load_weights
 from rl_agent.weights.settings import publish_settings, receive_settings, server_settings
+from tests.unit.test_compose import compose
 
 TEN_GBIT_IN_BYTES = 1.25e9
 
@@ -14,11 +15,25 @@ def test_links_and_caps_are_in_gigabits_for_all():
     weights = load_weights(["link_gbit_per_s=10", "cap_gbit_per_s=10", "piece_mib=2"])
     made = publish_settings(weights, dtype="BF16")
     assert (made.delta.link_bytes_per_s, made.piece_bytes) == (TEN_GBIT_IN_BYTES, 2**21)
-    assert server_settings(weights, "127.0.0.1", weights.peer_port).bytes_per_s == TEN_GBIT_IN_BYTES
+    assert server_settings(weights, ("127.0.0.1",), weights.peer_port).bytes_per_s == TEN_GBIT_IN_BYTES
 
 
 def test_no_cap_is_none():
-    assert server_settings(load_weights([]), "127.0.0.1", 0).bytes_per_s is None
+    assert server_settings(load_weights([]), ("127.0.0.1",), 0).bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("word", "hosts"),
+    [
+        ("host=10.0.0.1", ("10.0.0.1",)),
+        ("host=10.0.0.1,10.1.0.1", ("10.0.0.1", "10.1.0.1")),
+        ("host=[10.0.0.1,10.1.0.1]", ("10.0.0.1", "10.1.0.1")),
+        ("host=null", None),
+    ],
+)
+def test_one_address_or_several_are_written_alike_everywhere(word, hosts):
+    assert load_weights([word]).host == hosts
+    assert compose(f"weights.{word}").config.weights.host == hosts
 
 
 def test_threads_are_those_asked_for_at_both_ends():

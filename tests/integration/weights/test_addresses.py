@@ -1,0 +1,125 @@
+"""A sender with several addresses is one sender: one shelf, one limit, one cap."""
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rl_agent.weights import server
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.store import FULL
+from rl_agent.weights.throttle import Throttle
+from tests.integration.weights.conftest import ROWS
+from tests.unit.weight_versions import open_store, publish_steps
+from tests.weight_transfers import SERVER, Link, announced, host, receive, source_at
+
+HOSTS = ("127.0.0.1", "127.0.0.2")
+TWO = replace(SERVER, hosts=HOSTS)
+
+
+@pytest.fixture
+def sender(tmp_path):
+    with host(publish_steps(tmp_path / "sender", 1, rows=ROWS), server=TWO) as running:
+        yield running
+
+
+def sources_of(sender):
+    return [source_at(address) for address in sender.server.addresses]
+
+
+class Beside:
+    """Passes on a quarter of the bytes, and no more before the other link has done so, too."""
+
+    def __init__(self, size_bytes):
+        self.quarter = size_bytes // 4
+        self.has_passed = threading.Event()
+        self.other = None
+
+    def __call__(self, _, content, before):
+        if before < self.quarter:
+            return content
+        self.has_passed.set()
+        return self.rest(content)
+
+    def rest(self, content):
+        return content if self.other.has_passed.wait(20) else None
+
+
+class CutForGood(Beside):
+    def rest(self, content):
+        return None
+
+
+@pytest.mark.parametrize("second", [Beside, CutForGood])
+def test_a_version_comes_over_both_addresses_also_where_one_is_cut_in_the_middle(sender, receiver, second):
+    newest = sender.store.newest
+    size_bytes = newest.manifest.full.size_bytes
+    faults = [Beside(size_bytes), second(size_bytes)]
+    faults[0].other, faults[1].other = faults[1], faults[0]
+    addresses = sender.server.addresses
+    assert [address[0] for address in addresses] == [*HOSTS]
+    with Link(addresses[0], faults[0]) as one, Link(addresses[1], faults[1]) as other:
+        links = [source_at(link.address) for link in (one, other)]
+        snapshot, report = receive(receiver, announced(newest), links)
+    assert snapshot.map(FULL) == newest.map(FULL)
+    assert all(report.by_source[str(link)].pieces for link in links)
+    if second is Beside:
+        assert sender.server.sent_bytes == size_bytes
+
+
+def test_no_piece_is_proposed_at_one_address_again_before_each_was_at_any(sender):
+    newest = sender.store.newest
+    count = len(newest.manifest.full.digests)
+    wanted, proposed = np.ones(count, np.bool_), []
+    with ExitStack() as stack:
+        connections = [source.connection() for source in sources_of(sender)]
+        for connection in connections:
+            stack.callback(connection.close)
+            connection.open(Deadline.after(10))
+        for number in range(count):
+            asked = connections[number % 2]
+            proposed += asked.recommend(newest.weight_version, FULL, wanted, 1, 0.0, Deadline.after(10))
+    assert sorted(proposed) == list(range(count))
+
+
+def test_connections_to_all_addresses_count_together(tmp_path):
+    store = publish_steps(tmp_path / "sender", 1)
+    with host(store, server=replace(TWO, max_connections=1)) as sender:
+        first, second = (source.connection() for source in sources_of(sender))
+        first.open(Deadline.after(10))
+        with pytest.raises(OSError):
+            second.open(Deadline.after(10))
+        first.close()
+        second.close()
+
+
+def test_one_cap_holds_for_what_leaves_through_all_addresses(tmp_path, receiver, monkeypatch):
+    caps = []
+
+    class Noted(Throttle):
+        def __init__(self, bytes_per_s):
+            super().__init__(bytes_per_s)
+            self.taken_bytes = 0
+            caps.append(self)
+
+        def take(self, size_bytes):
+            self.taken_bytes += size_bytes
+            return super().take(size_bytes)
+
+    monkeypatch.setattr(server, "Throttle", Noted)
+    store = publish_steps(tmp_path / "sender", 1, rows=ROWS)
+    with host(store, server=replace(TWO, bytes_per_s=1e9)) as sender:
+        receive(receiver, announced(store.newest), sources_of(sender))
+        assert [cap.taken_bytes for cap in caps] == [store.newest.manifest.full.size_bytes]
+
+
+def test_a_server_that_lacks_one_address_listens_at_none(tmp_path):
+    with host(open_store(tmp_path / "one")) as running:
+        port = running.server.address[1]  # free at the other address, and taken here
+        both = replace(TWO, port=port, hosts=HOSTS[::-1])
+        with pytest.raises(OSError), host(open_store(tmp_path / "two"), server=both):
+            pass
+        with host(open_store(tmp_path / "three"), server=replace(both, hosts=HOSTS[1:])) as alone:
+            assert alone.server.address == (HOSTS[1], port)
