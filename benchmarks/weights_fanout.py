@@ -1,21 +1,30 @@
 """Time until the last of many receivers has a version, with the sender's link capped, peers on and off.
 
     python benchmarks/weights_fanout.py [--receivers 1 2 4 8 16] [--mb 32] [--mb-per-s 16]
+    python benchmarks/weights_fanout.py --links 1 2 4 [--mb 32] [--mb-per-s 16]
 
 The cap is the sender's own bucket, over all its connections; links between receivers are loopback. Sender and
 receivers are threads of one process, so at high counts the processor is what they share; the numbers show the
 growth, not a machine's best. `copies`: what left the sender, in versions. Claim: with peers the time grows no
 faster than logarithmically; the limit is one version over the capped link.
+
+With `--links`: one receiver, and between it and the sender that many links, each with an interface of its
+own at either end and that much bandwidth. Both are in network namespaces, which takes root, `ip` and `tc`.
+Claim: n links take at most 1.25 times an n-th of what one takes.
 """
 
 import argparse
+import ctypes
 import math
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -47,8 +56,82 @@ FETCH = FetchSettings(
 )
 
 
-def server_settings(bytes_per_s: float | None) -> ServerSettings:
-    return ServerSettings(("127.0.0.1",), 0, 256, 60.0, 60.0, bytes_per_s)
+def server_settings(bytes_per_s: float | None, hosts: tuple[str, ...] = ("127.0.0.1",)) -> ServerSettings:
+    return ServerSettings(hosts, 0, 256, 60.0, 60.0, bytes_per_s)
+
+
+def run(words: str) -> None:
+    subprocess.run(words.split(), check=True)
+
+
+@contextmanager
+def linked_namespaces(links: int, bytes_per_s: float) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Namespaces of a sender and a receiver, and the sender's addresses, one a link."""
+    sender, receiver = f"weights-{os.getpid()}-s", f"weights-{os.getpid()}-r"
+    with ExitStack() as stack:
+        for name in (sender, receiver):
+            run(f"ip netns add {name}")
+            stack.callback(run, f"ip netns del {name}")
+        for link in range(links):
+            run(f"ip link add s{link} netns {sender} type veth peer name r{link} netns {receiver}")
+            for name, end, last in ((sender, "s", 1), (receiver, "r", 2)):
+                run(f"ip -n {name} addr add 10.99.{link}.{last}/24 dev {end}{link}")
+                run(f"ip -n {name} link set {end}{link} up")
+            rate = f"rate {8 * bytes_per_s:.0f}bit burst 256kb latency 50ms"
+            run(f"tc -n {sender} qdisc add dev s{link} root tbf {rate}")
+        yield sender, receiver, tuple(f"10.99.{link}.1" for link in range(links))
+
+
+@contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Sockets that this thread makes, and threads that it starts, belong to the namespace."""
+    with Path("/proc/thread-self/ns/net").open() as before, Path("/run/netns", namespace).open() as there:
+        enter(there.fileno())
+        try:
+            yield
+        finally:
+            enter(before.fileno())
+
+
+def enter(namespace: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, 0):
+        raise OSError(ctypes.get_errno(), "cannot enter another network namespace")
+
+
+def measure_links(store: SnapshotStore, announced: Announcement, links: int, bytes_per_s: float) -> float:
+    """Seconds until one receiver has it."""
+    with ExitStack() as stack:
+        sender, receiver, hosts = stack.enter_context(linked_namespaces(links, bytes_per_s))
+        with inside(sender):
+            server = stack.enter_context(WeightServer(Shelf(store), TOKEN, server_settings(None, hosts)))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        own = stack.enter_context(SnapshotStore(Path(folder, "own"), keep_versions=1))
+        sources = [TcpSource(*address, TOKEN, 60.0) for address in server.addresses]
+        settings = ReceiveSettings(FETCH, 1, 0)
+        with inside(receiver):
+            began = time.perf_counter()
+            Receiver(own, Shelf(own), settings).receive(
+                announced, sources, timeout_s=LIMIT_S, stop=threading.Event()
+            )
+            return time.perf_counter() - began
+
+
+def report_links(
+    store: SnapshotStore, announced: Announcement, size_bytes: int, args: argparse.Namespace
+) -> None:
+    print("links    seconds      MB/s   of all links")
+    times = {}
+    for links in args.links:
+        rate = args.mb_per_s * 1e6
+        times[links] = took_s = measure_links(store, announced, links, rate)
+        share = size_bytes / took_s / (links * rate)
+        print(f"{links:5d} {took_s:8.2f} s {size_bytes / took_s / 1e6:9.1f} {share:12.0%}", flush=True)
+    least, most = min(times), max(times)
+    if most > least:
+        speedup, wanted = times[least] / times[most], most / least / 1.25
+        verdict = "met" if speedup >= wanted else "missed"
+        print(f"{most} links are {speedup:.2f} times as fast as {least}; wanted {wanted:.2f}: {verdict}")
 
 
 def measure(
@@ -92,6 +175,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--receivers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--links", type=int, nargs="+", default=[])
     parser.add_argument("--mb", type=float, default=32.0)
     parser.add_argument("--mb-per-s", type=float, default=16.0)
     args = parser.parse_args()
@@ -106,6 +190,10 @@ def main() -> None:
         announced = Announcement(1, snapshot.manifest.digest)
         size_bytes, rate = snapshot.manifest.full.size_bytes, args.mb_per_s * 1e6
         limit_s = size_bytes / rate
+        if args.links:
+            print(f"{size_bytes / 1e6:.0f} MB over links of {args.mb_per_s:.0f} MB/s each")
+            report_links(store, announced, size_bytes, args)
+            return
         print(
             f"{size_bytes / 1e6:.0f} MB over {args.mb_per_s:.0f} MB/s: one copy takes {limit_s:.2f} s;"
             f" up to {MOST_PEERS} peers each"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -253,6 +254,22 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         await until(serves(first, 1))
         await offered(second, trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
         await until(serves(second, 1))
+
+
+async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_its_addresses(
+    tmp_path, trainer
+):
+    trainer.publish(1)
+    own = trainer.offer(1).sources
+    offer = trainer.offer(1, "tcp://127.0.0.1:9", *own).model_copy(update={"publisher_addresses": 2})
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}"])
+    with socket.create_server(("127.0.0.1", 0)) as manager:
+        url = f"http://127.0.0.1:{manager.getsockname()[1]}"
+        with HostWeights(transfer, "127.0.0.1", url) as here:
+            assert await here.fetch(offer) == 1
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.accept()
 
 
 @pytest.mark.parametrize("transport", ["tcp", "http"])

@@ -1,5 +1,6 @@
 """A sender with several addresses is one sender: one shelf, one limit, one cap."""
 
+import socket
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +28,23 @@ def sender(tmp_path):
 
 def sources_of(sender):
     return [source_at(address) for address in sender.server.addresses]
+
+
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_an_address_may_be_one_of_ipv6(tmp_path, receiver):
+    store = publish_steps(tmp_path / "sender", 1)
+    with host(store, server=replace(SERVER, hosts=("::1", "127.0.0.1"))) as sender:
+        assert sender.server.sources[0].startswith("tcp://[::1]:")
+        receive(receiver, announced(store.newest), sources_of(sender)[:1])
+    assert receiver.store.newest.manifest.digest == store.newest.manifest.digest
 
 
 class Beside:
