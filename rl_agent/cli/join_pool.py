@@ -148,11 +148,11 @@ def _settings(options: argparse.Namespace) -> object:
         raise UsageError(f"--manager {options.manager}: {error}") from error
     address = (options.direct or own) if is_direct else LOOPBACK
     name = options.name or _name(options.gpus)
-    loads_weights = options.engine == "vllm" and is_loopback(address)
+    loads_weights = is_loopback(address)
     if options.weights and not loads_weights:
         raise UsageError(
             f"--weights {options.weights[0]}: this engine takes no weights while it runs;"
-            " one of --engine vllm without --direct does"
+            " one without --direct does"
         )
     return WorkerSettings(
         manager=str(manager.origin()),

@@ -129,9 +129,15 @@ class _ModelList(_Answer):
     data: tuple[_ModelCard, ...]
 
 
+class _SglangModel(_Answer):
+    tokenizer_path: str | None = None
+    weight_version: str | None = None
+
+
 _COMPLETION = TypeAdapter(_Completion)
 _CHAT_COMPLETION = TypeAdapter(_ChatCompletion)
 _MODEL_LIST = TypeAdapter(_ModelList)
+_SGLANG_MODEL = TypeAdapter(_SglangModel)
 _PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
@@ -220,6 +226,15 @@ def read_served_model(payload: bytes) -> ServedModel:
     if not cards:
         raise EngineError("the server lists no model at /v1/models")
     return ServedModel(cards[0].id, cards[0].root, cards[0].max_model_len, cards[0].weight_version)
+
+
+def read_started_on(payload: bytes) -> str | None:
+    """From SGLang's `/model_info`: the tokenizer stays where it was when weights of another folder come.
+
+    None for a server that has taken none: its tokenizer may be of another folder. Raises EngineError.
+    """
+    model = _validate(_SGLANG_MODEL, payload)
+    return model.tokenizer_path if model.weight_version not in (None, "default") else None
 
 
 def read_pressure(text: str) -> EnginePressure:

@@ -364,7 +364,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 def detect(paths: Sequence[str]) -> Adapter | None:
     """The adapter for a server with these routes; None if none of them is known."""
-    if "/generate" in paths and "/get_model_info" in paths:
+    if "/generate" in paths and ("/model_info" in paths or "/get_model_info" in paths):
         return ADAPTERS["sglang"]
     by_route: list[Adapter] = [ADAPTERS["vllm"], ADAPTERS["vllm-tokens"]]
     return next((adapter for adapter in by_route if adapter.path in paths), None)

@@ -25,6 +25,7 @@ ENGINE_PATHS = frozenset(
         "/generate",
         "/inference/v1/generate",
         "/v1/models",
+        "/model_info",
         "/v1/completions",
         "/v1/chat/completions/render",
         "/v1/chat/completions/derender",

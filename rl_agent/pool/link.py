@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 from yarl import URL
 
-from rl_agent.engine.wire import read_served_model
+from rl_agent.engine.wire import read_served_model, read_started_on
 from rl_agent.errors import EngineError
 from rl_agent.pool import by_tokens
 from rl_agent.pool.adapters import (
@@ -66,7 +66,7 @@ class EngineInfo:
 
     kind: str
     model: str
-    """The folder or hub name it loaded."""
+    """The folder or hub name it was started on."""
     served_name: str
     max_model_len: int
 
@@ -138,12 +138,21 @@ class EngineLink:
         await self.get("/health")
         try:
             served = read_served_model(await self.get("/v1/models"))
+            if self._adapter is None:
+                self._adapter = await self._detect()
+            model = await self._started_on() if self._adapter.kind == "sglang" else None
         except EngineError as error:
             raise StreamError(str(error)) from error
-        if self._adapter is None:
-            self._adapter = await self._detect()
-        self.info = EngineInfo(self._adapter.kind, served.root, served.id, served.max_model_len)
+        self.info = EngineInfo(self._adapter.kind, model or served.root, served.id, served.max_model_len)
         return self.info
+
+    async def _started_on(self) -> str | None:
+        """Of an SGLang that has taken other weights: it names their folder for its model. None if it has not.
+
+        Raises EngineError.
+        """
+        status, payload = await self._answer("GET", "/model_info")
+        return read_started_on(payload) if status == 200 else None
 
     async def _detect(self) -> Adapter:
         status, payload = await self._answer("GET", "/openapi.json")

@@ -34,13 +34,15 @@ from rl_agent.pool.worker_calls import ManagerCalls, words_of
 from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.pool.worker_tunnel import WorkerTunnel
 from rl_agent.tls import trusting
+from rl_agent.weights.running import RunningServer
+from rl_agent.weights.sglang_load import SglangServer
 from rl_agent.weights.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
-TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it is no vLLM on loopback"
+TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it does not listen on loopback"
 
 
 class EngineDied(Exception):
@@ -149,7 +151,13 @@ class Worker:
         body = {"weights": self._weights.report()} if self._weights is not None else {}
         await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
 
-    def _server(self, engine: EngineProcess) -> VllmServer:
+    def _server(self, engine: EngineProcess) -> RunningServer:
+        if self._settings.command.kind != "sglang":
+            return self._vllm(engine)
+        timeout_s = self._settings.weights.load_timeout_s
+        return SglangServer(self._session, self._engine_url(engine), engine.model, timeout_s=timeout_s)
+
+    def _vllm(self, engine: EngineProcess) -> VllmServer:
         timeout_s = self._settings.weights.load_timeout_s
         return VllmServer(self._session, self._engine_url(engine), timeout_s=timeout_s)
 
@@ -204,7 +212,7 @@ class Worker:
         async with self._weights.kept():
             try:
                 await sleep_until_turn(
-                    turns, self._server(engine), link, lambda: self._check_alive(engine), leaving
+                    turns, self._vllm(engine), link, lambda: self._check_alive(engine), leaving
                 )
             except WeightsError as error:
                 raise EngineDied(f"it cannot sleep during the trainer's turn: {error}") from error

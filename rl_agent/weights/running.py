@@ -48,7 +48,7 @@ class RunningServer(Protocol):
         """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
 
         `on_loaded` is called once it is loaded and before the first token is made with it.
-        Whoever cancels this leaves the server paused; the next load takes it on from there.
+        Whoever cancels this leaves the server paused.
         """
         ...
 

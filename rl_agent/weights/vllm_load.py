@@ -43,7 +43,7 @@ class VllmServer:
         previous: Snapshot | None,
         on_loaded: Callable[[], Awaitable[None]] | None = None,
     ) -> LoadReport:
-        """See `RunningServer`."""
+        """See `RunningServer`. What was cancelled, the next load takes on from there."""
         await asyncio.to_thread(verify, snapshot)
         began = time.monotonic()
         try:

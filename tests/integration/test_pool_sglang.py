@@ -1,4 +1,4 @@
-"""A real SGLang that joins with `join_pool.sh --engine sglang` and is killed while it generates.
+"""A real SGLang that joins with `join_pool.sh --engine sglang`, is killed, and takes weights as it generates.
 
 RL_AGENT_SGLANG_PYTHON names an interpreter that has SGLang, RL_AGENT_SGLANG_ARGS what its server is to be
 told on this machine, for example `--device cpu --attention-backend torch_native --sampling-backend pytorch`.
@@ -13,12 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
+from rl_agent.pool.link import EngineLink
+from rl_agent.pool.records import EngineState
+from rl_agent.weights.sglang_load import SglangServer
+from rl_agent.weights.sources import Checkpoint, StateDict
 from tests.integration.conftest import stop_group
+from tests.integration.test_pool_weights_vllm import publish
+from tests.integration.test_weights_vllm import train_step
 from tests.integration.tiny_model import make_tiny_model
 from tests.pool_setup import Client, manager
+from tests.unit.weight_versions import open_store
+from tests.weight_transfers import host
 
 JOIN = Path(__file__).resolve().parents[2] / "scripts" / "join_pool.sh"
 PYTHON = os.environ.get("RL_AGENT_SGLANG_PYTHON", "")
@@ -41,10 +50,10 @@ REFUSALS = {
 
 
 @contextmanager
-def joined(url: str, model: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def joined(url: str, model: Path, folder: Path, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
     words = ["bash", str(JOIN), "--manager", url, "--engine", "sglang", "--engine-python", PYTHON]
     words += ["--model", str(model), "--name", "spot-1", "--start-timeout-s", str(START_S)]
-    words += ["--engine-args", ARGS, "--log", str(folder / "engine.log")]
+    words += ["--engine-args", ARGS, "--log", str(folder / "engine.log"), *more]
     environ = os.environ | {"RL_AGENT_PYTHON": sys.executable}
     with (folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(words, env=environ, stdout=log, stderr=log, start_new_session=True)
@@ -110,3 +119,62 @@ async def test_sglang_serves_dies_and_goes_on_with_the_same_tokens(tmp_path):
     assert pool.state.departed[-1].reason == "left in order"
     for name, (_, _, words) in REFUSALS.items():
         assert words in refused[name]["failure"]
+
+
+def link_of(pool: Client) -> EngineLink:
+    [reached] = pool.batches.pool.links.values()
+    return reached.link
+
+
+async def given(pool: Client, run: str) -> dict[str, list[int]]:
+    await submit(pool, run, {f"r{number}": (prompt, {}) for number, prompt in enumerate(PROMPTS)})
+    return {name: sample["token_ids"] for name, sample in (await collected(pool, run, len(PROMPTS))).items()}
+
+
+async def fingerprints(pool: Client, model: Path) -> tuple[str, ...]:
+    """By SGLang's own account of every parameter."""
+    async with aiohttp.ClientSession() as session:
+        url = str(link_of(pool)._transport._url)
+        return await SglangServer(session, url, str(model), timeout_s=60).fingerprints()
+
+
+async def test_sglang_takes_versions_as_it_generates_and_then_serves_exactly_what_was_published(tmp_path):
+    first = await asyncio.to_thread(make_tiny_model, tmp_path / "first", hidden_size=128)
+    second, third = tmp_path / "second", tmp_path / "third"
+    await asyncio.to_thread(train_step, first, second)
+    trained = await asyncio.to_thread(train_step, second, third)
+    (tmp_path / "store").mkdir()
+
+    def is_at(version):
+        ready = list(pool.state.living(EngineState.READY))
+        return len(ready) == 1 and ready[0].weight_version == version
+
+    rules = (f"model={first}", "lease_s=30", "heartbeat_s=1", "stall_timeout_s=60", "stream_interval=4")
+    with host(open_store(tmp_path / "trainer")) as sender:
+        async with manager(*rules) as pool:
+            with joined(pool.url, first, tmp_path, "--weights", f"store={tmp_path / 'store'}"):
+                await pool.until(lambda: is_at(0), START_S)
+                at_start = await given(pool, "at start")
+                for version, source in ((1, Checkpoint.of(second)), (2, StateDict.of(trained))):
+                    before = pool.state.account.tokens
+                    many = {f"r{number}": ([20 + number % 50, 30, 40], {}) for number in range(40)}
+                    await submit(pool, f"during {version}", many)
+                    await pool.until(lambda before=before: pool.state.account.tokens > before + 100, 120)
+                    await publish(pool, sender, version, source)
+                    await pool.until(lambda version=version: is_at(version), 120)
+                during = [
+                    sample for v in (1, 2) for sample in (await collected(pool, f"during {v}", 40)).values()
+                ]
+                at_end, held = await given(pool, "at end"), await fingerprints(pool, first)
+                assert (await link_of(pool).probe()).model == str(first), "it would not be let in again"
+                assert not list(tmp_path.glob("store/*/loading-*"))
+            assert pool.state.account.engine_deaths == 0
+    async with manager(f"model={third}", *rules[1:]) as pool:
+        with joined(pool.url, third, tmp_path):
+            await pool.until(lambda: is_at(0), START_S)
+            expected, fresh = await given(pool, "fresh"), await fingerprints(pool, third)
+    assert held == fresh
+    assert at_end == expected != at_start
+    assert all(not sample["failure"] and len(sample["token_ids"]) == TOKENS for sample in during)
+    assert {span["weight_version"] for sample in during for span in sample["spans"]} == {0, 1, 2}
+    assert any(len(sample["spans"]) > 1 for sample in during), "no response went through a change of weights"

@@ -83,7 +83,9 @@ def response(make, finish="stop") -> list[bytes]:
 
 
 @asynccontextmanager
-async def engine(kind: str, answer: Callable[[web.Request], object]) -> AsyncIterator[EngineLink]:
+async def engine(
+    kind: str, answer: Callable[[web.Request], object], about_model: dict[str, str] | None = None
+) -> AsyncIterator[EngineLink]:
     """A link to a server that shows the routes of `kind` and answers its generation route with `answer`."""
 
     async def generate(request: web.Request) -> web.StreamResponse:
@@ -101,7 +103,11 @@ async def engine(kind: str, answer: Callable[[web.Request], object]) -> AsyncIte
     async def about(request: web.Request) -> web.Response:
         card = {"id": "served", "root": "/models/one", "max_model_len": 512}
         routes = {route: {} for route in ROUTES[kind]}
-        pages = {"/openapi.json": {"paths": routes}, "/v1/models": {"data": [card]}}
+        pages = {
+            "/openapi.json": {"paths": routes},
+            "/v1/models": {"data": [card]},
+            "/model_info": about_model or {},
+        }
         return web.json_response(pages.get(request.path, {}))
 
     app = web.Application()
@@ -354,6 +360,15 @@ async def test_sglang_refuses_a_penalty_that_would_forget_the_tokens_so_far_at_a
             await collect(link, {"repetition_penalty": 1.3})
         with pytest.raises(StreamError, match="HTTP 500"):  # it went to the engine
             await collect(link, {"repetition_penalty": 1.0})
+
+
+@pytest.mark.parametrize(("label", "model"), [("default", "/models/one"), ("7", "/models/started")])
+async def test_sglang_is_known_by_the_model_it_was_started_on_also_after_it_has_taken_other_weights(
+    label, model
+):
+    about = {"model_path": "/models/one", "tokenizer_path": "/models/started", "weight_version": label}
+    async with engine("sglang", lambda request: web.Response(status=500), about) as link:
+        assert link.info.model == model
 
 
 async def test_a_stranger_is_no_engine():

@@ -47,7 +47,8 @@ def test_a_worker_is_told_which_of_its_words_does_not_fit(word):
         load_weights([word])
 
 
-@pytest.mark.parametrize("words", [["--engine", "sglang"], ["--direct", "10.0.0.9"]])
-def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(words):
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(engine):
+    words = ["--engine", engine, "--direct", "10.0.0.9"]
     with pytest.raises(UsageError, match="transport=nccl: this engine takes no weights while it runs"):
         join_pool.main(["--manager", "http://127.0.0.1:1", "--weights", "transport=nccl", *words])
