@@ -22,7 +22,7 @@ from rl_agent.pool.records import EngineState
 from rl_agent.weights.sglang_load import SglangServer
 from rl_agent.weights.sources import Checkpoint, StateDict
 from tests.integration.conftest import stop_group
-from tests.integration.test_pool_weights_vllm import publish
+from tests.integration.test_pool_weights_vllm import LENGTH, keep_busy, publish
 from tests.integration.test_weights_vllm import train_step
 from tests.integration.tiny_model import make_tiny_model
 from tests.pool_setup import Client, manager
@@ -155,16 +155,15 @@ async def test_sglang_takes_versions_as_it_generates_and_then_serves_exactly_wha
             with joined(pool.url, first, tmp_path, "--weights", f"store={tmp_path / 'store'}"):
                 await pool.until(lambda: is_at(0), START_S)
                 at_start = await given(pool, "at start")
-                for version, source in ((1, Checkpoint.of(second)), (2, StateDict.of(trained))):
-                    before = pool.state.account.tokens
-                    many = {f"r{number}": ([20 + number % 50, 30, 40], {}) for number in range(40)}
-                    await submit(pool, f"during {version}", many)
-                    await pool.until(lambda before=before: pool.state.account.tokens > before + 100, 120)
-                    await publish(pool, sender, version, source)
-                    await pool.until(lambda version=version: is_at(version), 120)
-                during = [
-                    sample for v in (1, 2) for sample in (await collected(pool, f"during {v}", 40)).values()
-                ]
+                async with asyncio.TaskGroup() as jobs:
+                    busy = jobs.create_task(keep_busy(pool))
+                    for version, source in ((1, Checkpoint.of(second)), (2, StateDict.of(trained))):
+                        before = pool.state.account.tokens
+                        await pool.until(lambda before=before: pool.state.account.tokens > before + 100, 120)
+                        await publish(pool, sender, version, source)
+                        await pool.until(lambda version=version: is_at(version), 120)
+                    busy.cancel()
+                during = await pool.samples("run", at_least=10_000, wait_s=300)
                 at_end, held = await given(pool, "at end"), await fingerprints(pool, first)
                 assert (await link_of(pool).probe()).model == str(first), "it would not be let in again"
                 assert not list(tmp_path.glob("store/*/loading-*"))
@@ -175,6 +174,6 @@ async def test_sglang_takes_versions_as_it_generates_and_then_serves_exactly_wha
             expected, fresh = await given(pool, "fresh"), await fingerprints(pool, third)
     assert held == fresh
     assert at_end == expected != at_start
-    assert all(not sample["failure"] and len(sample["token_ids"]) == TOKENS for sample in during)
+    assert all(not sample["failure"] and len(sample["token_ids"]) == LENGTH for sample in during)
     assert {span["weight_version"] for sample in during for span in sample["spans"]} == {0, 1, 2}
     assert any(len(sample["spans"]) > 1 for sample in during), "no response went through a change of weights"

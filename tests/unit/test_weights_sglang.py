@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +13,7 @@ from aiohttp import web
 from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
+from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.weights.model_folder import model_folder
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.running import TornEngine
@@ -245,3 +247,9 @@ async def test_a_load_that_is_cancelled_while_the_folder_is_written_leaves_none(
     await asyncio.wait([job])
     await asyncio.get_running_loop().shutdown_default_executor()
     assert not list(store.root.glob("loading-*"))
+
+
+def test_an_sglang_that_takes_weights_keeps_nothing_that_it_has_computed_from_images():
+    started = EngineCommand("sglang", "127.0.0.1", None, (), {"SGLANG_VLM_CACHE_SIZE_MB": "4096"})
+    assert replace(started, loads_weights=True).environ() == {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+    assert started.environ() == {"SGLANG_VLM_CACHE_SIZE_MB": "4096"}
