@@ -108,17 +108,21 @@ def test_chunked_logprobs_in_half_precision_stay_close_to_full_precision():
 
 
 MEASURE_PEAK = """
-import resource, torch
+import re, torch
 from rl_agent.trainer.logprobs import chosen_logprobs
+
+def peak_kib():  # not `ru_maxrss`, which begins with what the parent had when it forked
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
 torch.manual_seed(0)
 tokens, size, vocabulary = {tokens}, {size}, 100_000
 hidden = torch.randn(tokens, size, requires_grad=True)
 weight = torch.randn(vocabulary, size, requires_grad={is_trained})
 targets = torch.randint(0, vocabulary, (tokens,))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_kib()
 logprobs, _ = chosen_logprobs(hidden, weight, targets, temperature=1.0, chunk_tokens={chunk_tokens})
 logprobs.sum().backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak_kib() - before)
 """
 
 
@@ -130,10 +134,11 @@ def peak_mib(chunk_tokens: int, *, tokens: int = 1024, size: int = 16, is_traine
 
 
 def test_chunks_keep_the_logits_of_all_tokens_out_of_memory():
-    """1024 tokens of a vocabulary of 100,000 have 391 MiB of logits in fp32."""
+    """1024 tokens of a vocabulary of 100,000 have 391 MiB of logits in fp32; some copies are needed."""
     logits_mib = 1024 * 100_000 * 4 / 2**20
-    assert peak_mib(1024) > logits_mib
-    assert peak_mib(64) < 0.4 * logits_mib
+    whole = peak_mib(1024)
+    assert whole > 2 * logits_mib
+    assert peak_mib(64) < min(0.4 * whole, logits_mib)
 
 
 def test_an_output_matrix_that_is_frozen_costs_no_gradient_of_its_own():
