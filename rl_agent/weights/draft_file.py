@@ -95,9 +95,8 @@ class DraftFile:
         for part in range(start // _MAPPED_BYTES, -(-end // _MAPPED_BYTES)):
             if part not in self._mapped:
                 first = part * _MAPPED_BYTES
-                with contextlib.suppress(
-                    OSError
-                ):  # an older kernel: pages come one at a time, as they are used
+                # Without it, on an older kernel, pages come one at a time, as they are used.
+                with contextlib.suppress(OSError):
                     memory.madvise(_MADV_POPULATE_READ, first, min(_MAPPED_BYTES, self.size_bytes - first))
                 self._mapped.add(part)
         return memoryview(memory)[start:end]
