@@ -21,6 +21,7 @@ import itertools
 import multiprocessing
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -284,6 +285,7 @@ def main() -> None:
     parser.add_argument("--link-gbit-per-s", type=float)
     parser.add_argument("--gpu-memory", type=float, default=0.4, help="share that vLLM takes")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended on the way out
     with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         model = args.model or make_model(Path(disk, "model"), args.shape)
         trainer, way = Trainer(model, args.device, args.learning_rate), Way(args, Path(memory))
