@@ -2,12 +2,18 @@
 
     python benchmarks/what_if.py                     three models, 12 hours, all setups: minutes
     python benchmarks/what_if.py --hours 1 --models 8b
+    python benchmarks/what_if.py --trace drawn       machines come and go at random instead
     python benchmarks/what_if.py --check             the same traces over a real manager, in real time
 
-The first two are `rl_agent.cli what-if` for several models, at the paper's prices, with a drawn trace. The
-last one plays small traces twice: a real manager with its HTTP, timers and leases and engines that send their
-tokens over loopback at a fixed rate, and `rl_agent/simulation` with the same rate. Machines come, vanish
-(their connections stay open, nothing answers) and leave after a notice. Compared is when responses are there.
+All but the last are `rl_agent.cli what-if` for several models at the paper's prices. Machines come and go as
+`traces/aws_p3_12h.csv` says: every fourth of those that a fleet of up to 32 spot machines (p3.2xlarge, AWS)
+had within 12 hours; recorded for Parcae (Duan et al., NSDI 2024, arXiv 2403.14097), there it is
+`liveput/traces/p3trace.csv`. Whether a loss was announced is not recorded: here none is.
+
+The last one plays small traces twice: a real manager with its HTTP, timers and leases and engines that send
+their tokens over loopback at a fixed rate, and `rl_agent/simulation` with the same rate. Machines come,
+vanish (their connections stay open, nothing answers) and leave after a notice. Compared is when responses
+are there.
 """
 
 import argparse
@@ -21,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rl_agent.pool.records import Order, PoolRules, Request
 from rl_agent.pool.settings import load_settings, rules_of
-from rl_agent.pool.spot import Change
+from rl_agent.pool.spot import Change, read_trace
 from rl_agent.simulation.config import read_config, scenario_of, trace_of
 from rl_agent.simulation.scenario import SETUPS, Outcome, simulate
 from rl_agent.simulation.speeds import EngineSpeed
@@ -37,6 +43,9 @@ PAPER = {
 }
 """What its trainer is, and what it found: throughput and tokens per dollar against taking turns."""
 
+RECORDED = Path(__file__).parent / "traces" / "aws_p3_12h.csv"
+DRAWN = "drawn"
+
 REAL_WORDS = ("lease_s=3", "heartbeat_s=0.5", "probe_interval_s=0.5", "stall_timeout_s=20")
 TOKENS_PER_S = 40.0
 CHUNK = 8
@@ -49,11 +58,12 @@ COLUMNS = (
 )
 
 
-def paper_table(models: list[str], words: list[str]) -> None:
+def paper_table(models: list[str], trace: str, words: list[str]) -> None:
+    recorded = None if trace == DRAWN else read_trace(Path(trace).read_text().splitlines(), trace)
     print(COLUMNS)
     for model in models:
         config = read_config((f"model={model}", *PAPER[model][0], *words))
-        scenario = scenario_of(config, trace_of(config), "drawn trace")
+        scenario = scenario_of(config, recorded or trace_of(config), trace)
         first: Outcome | None = None
         for setup in SETUPS:
             found = simulate(scenario, setup)
@@ -182,6 +192,12 @@ def main() -> int:
     )
     parser.add_argument("--models", nargs="+", choices=PAPER, default=list(PAPER))
     parser.add_argument("--hours", type=float, default=12.0)
+    parser.add_argument(
+        "--trace",
+        default=str(RECORDED),
+        metavar="CSV",
+        help=f"when machines come and go, as for what-if; {DRAWN}: at random (default: the recorded one)",
+    )
     parser.add_argument("--check", action="store_true", help="against a real manager, in real time")
     parser.add_argument("--seeds", type=int, default=3, help="of --check")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as what-if takes them")
@@ -189,7 +205,7 @@ def main() -> int:
     if options.check:
         check(options.seeds)
     else:
-        paper_table(options.models, [f"hours={options.hours}", *options.words])
+        paper_table(options.models, options.trace, [f"hours={options.hours}", *options.words])
     return 0
 
 
