@@ -142,7 +142,7 @@ class Loop:
         if self.trained_samples == samples:
             return True
         if self.work.order == "arrival":
-            return self.trained_samples % (self.work.groups_per_step * self.work.group_size) == 0
+            return self.work.ends_step(self.trained_samples // self.work.group_size)
         # As `Work.steps_of` cuts them: those before place n * samples / steps, rounded up.
         return self.trained_samples == -(-(self.step + 1) * samples // self.work.mini_batches)
 

@@ -34,9 +34,10 @@ class Work:
         starts = range(0, len(places), self.group_size)
         return [[step[start + sibling] for sibling in range(self.group_size)] for start in starts]
 
-    @property
-    def groups_per_step(self) -> int:
-        return -(-self.prompts // self.mini_batches)
+    def ends_step(self, groups: int) -> bool:
+        """Whether a step ends with that group, in order of arrival; cut as `trainer.order.Arrival` does."""
+        steps = min(self.mini_batches, self.prompts)
+        return -(-groups * steps // self.prompts) * self.prompts // steps == groups
 
     def lengths(self, iteration: int) -> list[int]:
         """Tokens of every response of an iteration."""

@@ -1,6 +1,6 @@
 """Which samples of an iteration share an optimizer step: those that arrive together, or a shuffle of all.
 
-    `Arrival`  a step takes whole groups as they come, until it has enough
+    `Arrival`  a step takes whole groups as they come, until it has its share of them
     `Deal`     keys of an iteration's samples, steps, seed ─► for each step the samples that are its own
 
 Taken in order of arrival, the groups of a step are of about equal length, and short ones come first. A deal
@@ -44,10 +44,15 @@ class Order(Protocol):
 
 
 class Arrival:
-    """Whole groups as they come, so many a step."""
+    """Whole groups as they come: `groups` make `steps` steps that differ by at most one group."""
 
-    def __init__(self, groups_per_step: int) -> None:
-        self._groups_per_step = groups_per_step
+    def __init__(self, groups: int, steps: int) -> None:
+        self._groups = groups
+        self._steps = min(steps, groups)  # a step has at least one group
+
+    def size(self, step: int) -> int:
+        """Groups of a step. Where more come than were counted on, it goes on in the same way."""
+        return (step + 1) * self._groups // self._steps - step * self._groups // self._steps
 
     def holds(self, group: str) -> bool:
         return True
@@ -59,7 +64,7 @@ class Arrival:
         return True
 
     def is_complete(self, step: int, taken: int, settled: Collection[str]) -> bool:
-        return taken == self._groups_per_step
+        return taken == self.size(step)
 
     def is_void(self, step: int, settled: Collection[str], *, is_over: bool) -> bool:
         return False

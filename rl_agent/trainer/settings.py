@@ -48,8 +48,6 @@ class StreamSettings(Section):
     group_size: Positive
     streamed: bool
     """Whether groups are trained on while their iteration's rollout runs."""
-    mini_batches: Positive
-    """Steps that an iteration is expected to make."""
     first_iteration: Positive
     last_iteration: Positive | None
     """None: until it is stopped."""
@@ -104,8 +102,10 @@ class TrainerSettings(Section):
     """A line a step is appended to it."""
     export_dtype: Literal["bfloat16", "float32"]
     seed: Annotated[int, Field(ge=0)]
-    groups_per_step: Positive
-    """Groups of one mini-batch, which is one optimizer step."""
+    groups: Positive
+    """Groups that `mini_batches` steps share: those of an iteration; of a recorded run every so many."""
+    mini_batches: Positive
+    """Optimizer steps that are made of them."""
     steps: Positive | None
     """Of a replay; None: as many as there are groups for."""
     price_per_hour: NotNegative

@@ -90,7 +90,6 @@ class Stream:
         return self._trainer.train_iteration(
             iteration,
             live if self._devices is None else self._windowed(live, self._devices),
-            expected_steps=run.mini_batches,
             next_version=run.next_version,
             order=self._deal(iteration),
         )
@@ -109,7 +108,7 @@ class Stream:
             plan = Plan.read(self._paths.run_dir(self._run.run_id) / "plan.json")
             samples = json.dumps(samples_of(plan, iteration)).encode()
         groups = json.loads(self._ranks.bytes_of_first(samples) or b"{}")
-        return Deal(groups, steps=self._run.mini_batches, seed=f"{self._settings.seed}/{iteration}")
+        return Deal(groups, steps=self._settings.mini_batches, seed=f"{self._settings.seed}/{iteration}")
 
     def _publish(self, feed: WeightFeed) -> None:
         """Let the pool and the log path have what was trained; at a start, what they lack of it."""

@@ -8,8 +8,8 @@ Every rank runs this same code on the same groups in the same order, so all rank
 asks the source and writes metrics. `stop` (a preemption notice) takes effect at the next group: the step that
 is under way is given up, its groups are kept, and what was reached is saved.
 
-On a recorded run a version is one step. Along with a live one it is an iteration, of as many steps as its
-groups fill, the last of which may be short.
+On a recorded run a version is one step. Along with a live one it is an iteration, whose groups are divided
+among its steps; where some are turned away the last step is short, or there are fewer.
 """
 
 import logging
@@ -80,7 +80,7 @@ class Trainer:
         self._clock = clock
         self._run_id = settings.stream.run_id if settings.stream is not None else ""
         self._lends_devices = settings.stream is not None and settings.stream.sharing is not None
-        self._arrival = Arrival(settings.groups_per_step)
+        self._arrival = Arrival(settings.groups, settings.mini_batches)
         self._lineage = Lineage(settings.stream.published if settings.stream is not None else {})
         self._rule = AdmissionRule(
             settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
@@ -159,18 +159,17 @@ class Trainer:
         iteration: int,
         source: GroupSource,
         *,
-        expected_steps: int,
         next_version: int,
         order: Order | None = None,
     ) -> bool:
         """Train on all groups of an iteration, which makes the next version; False if told to stop before.
 
-        A new version is at least `next_version`. After the expected last step a checkpoint waits for the end.
+        A new version is at least `next_version`. After its last step a checkpoint waits for the end.
         Without an `order` a step takes groups as they arrive.
         """
         self._intake.begin(order or self._arrival)
         while self._step(source, may_be_short=True, iteration=iteration):
-            if self._intake.steps < expected_steps:
+            if self._intake.steps < self._settings.mini_batches:
                 self._save_at_times()
         if self.is_stopping:
             self.save()
@@ -273,7 +272,7 @@ class Trainer:
             if self._lends_devices:
                 release_memory()
             asked = self._clock()
-            arrived = source.take(self._settings.groups_per_step) if self._ranks.rank == 0 else None
+            arrived = source.take(self._arrival.size(0)) if self._ranks.rank == 0 else None
             content = self._ranks.bytes_of_first(None if arrived is None else encode(arrived))
             self._waiting_s += self._clock() - asked
             if content is None:

@@ -59,7 +59,7 @@ class Arriving:
 def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_dealt: bool, stops_at=None):
     """Weights after an iteration whose groups arrive in this order, and the metrics' samples of each step."""
     groups = random_groups(GROUPS, turns=1)
-    settings = trainer_settings(base, output, steps=STEPS, groups_per_step=GROUPS // STEPS)
+    settings = trainer_settings(base, output, steps=STEPS, groups=GROUPS, mini_batches=STEPS)
     samples = {group.key: [sample.key for sample in group.samples] for group in groups}
     deal = Deal(samples, steps=STEPS, seed="3/1") if is_dealt else None
     for stop in ([stops_at] if stops_at is not None else []) + [None]:
@@ -68,7 +68,7 @@ def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_dealt: 
         trainer.resume()
         source = Arriving([groups[n] for n in order])
         source.stops_at, source.trainer = stop, trainer
-        is_done = trainer.train_iteration(1, source, expected_steps=STEPS, next_version=1, order=deal)
+        is_done = trainer.train_iteration(1, source, next_version=1, order=deal)
         trainer.close()
         assert is_done == (stop is None)
     assert trainer.steps == STEPS
@@ -101,7 +101,7 @@ def test_groups_of_equal_rewards_that_are_left_out_leave_the_weights_to_the_othe
     found = []
     for name, order in (("a", [0, 1, 2, 3, 4, 5, 6]), ("b", [6, 4, 2, 0, 5, 3, 1]), ("without", range(6))):
         settings = trainer_settings(
-            base, tmp_path / name, steps=1, groups_per_step=GROUPS, loss={"drop_uninformative": True},
+            base, tmp_path / name, steps=1, groups=GROUPS, loss={"drop_uninformative": True},
             optimizer={"epsilon": 1e-3},  # or noise decides where the gradient is next to nothing
         )  # fmt: skip
         policy = load_policy(settings, alone)
@@ -109,7 +109,7 @@ def test_groups_of_equal_rewards_that_are_left_out_leave_the_weights_to_the_othe
         trainer.resume()
         arriving = [*groups, Group("1/equal:0", tuple(equal))]
         source = Arriving([arriving[n] for n in order])
-        assert trainer.train_iteration(1, source, expected_steps=1, next_version=1)
+        assert trainer.train_iteration(1, source, next_version=1)
         trainer.close()
         found.append({name: whole(p.detach()).clone() for name, p in policy.named_parameters()})
     assert furthest(found[0], found[2]) < 1e-5
@@ -146,12 +146,12 @@ def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(base, tm
 
 
 def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_path):
-    settings = trainer_settings(base, tmp_path, steps=1, groups_per_step=GROUPS)
+    settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
     learnt = {1: Learnt(180.0, 0.25, -3.5, 120.0), 4: Learnt(8.0)}
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
     trainer.windows = learnt
-    assert trainer.train_iteration(1, Arriving(random_groups(GROUPS)), expected_steps=1, next_version=1)
+    assert trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
     trainer.close()
     again = Trainer(settings, alone, load_policy(settings, alone), None)
     again.resume()
@@ -163,13 +163,13 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_withou
     alone, base, tmp_path, monkeypatch
 ):
     """As where an iteration ends with groups that are turned away: it makes no step more."""
-    settings = trainer_settings(base, tmp_path, steps=1, groups_per_step=GROUPS)
+    settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
     settings = settings.model_copy(
         update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1, "in_background": False})}
     )
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
-    trainer.train_iteration(1, Arriving(random_groups(GROUPS)), expected_steps=1, next_version=1)
+    trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
 
     def remove_and_die(path: Path) -> None:
         if path.is_dir() and (path / "state.json").exists():
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_withou
     monkeypatch.setattr(files, "remove", remove_and_die)
     monkeypatch.setattr(checkpoint, "remove", remove_and_die)
     with pytest.raises(InterruptedError):
-        trainer.train_iteration(2, Arriving([]), expected_steps=1, next_version=2)
+        trainer.train_iteration(2, Arriving([]), next_version=2)
     (left,) = saved_steps(tmp_path / "checkpoints").values()
     assert checkpoint.read_progress(left).iteration == 2
 
@@ -194,7 +194,7 @@ def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_sample
         trainer.resume()
         before, source = trainer.steps, Arriving(random_groups(GROUPS, turns=1))
         source.stops_at, source.trainer = stops_at, trainer
-        trainer.train_iteration(1, source, expected_steps=STEPS, next_version=1)
+        trainer.train_iteration(1, source, next_version=1)
         trainer.close()
         trained.append(trainer.steps - before)
     assert trained == [2, STEPS]

@@ -62,9 +62,7 @@ def recorded(tmp_path_factory) -> Path:
 def write_settings(recorded: Path, output: Path) -> Path:
     output.mkdir(exist_ok=True)
     replay = {"replay": {"log_path": recorded, "iterations": [1], "group_size": 4}}
-    settings = trainer_settings(
-        recorded / "model", output, steps=STEPS, groups_per_step=2, **CHANGES, **replay
-    )
+    settings = trainer_settings(recorded / "model", output, steps=STEPS, groups=2, **CHANGES, **replay)
     path = output / "settings.json"
     path.write_text(settings.model_dump_json())
     return path

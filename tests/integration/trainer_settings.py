@@ -68,7 +68,13 @@ def batch_settings(**changes: Any) -> BatchSettings:
 
 
 def trainer_settings(
-    model: Path, output: Path, *, steps: int, groups_per_step: int = 6, **changes: dict[str, Any]
+    model: Path,
+    output: Path,
+    *,
+    steps: int,
+    groups: int = 6,
+    mini_batches: int = 1,
+    **changes: dict[str, Any],
 ) -> TrainerSettings:
     """`changes` are of the sections that they name."""
     sections = {
@@ -83,6 +89,6 @@ def trainer_settings(
     merged: dict[str, Any] = {name: values | changes.get(name, {}) for name, values in sections.items()}
     top: dict[str, Any] = {"model": model, "reference": None, "first_version": 0, "output": output}
     top |= {"metrics": output / "metrics.jsonl", "export_dtype": "float32", "seed": 3, "steps": steps}
-    top |= {"groups_per_step": groups_per_step, "stream": None}
+    top |= {"groups": groups, "mini_batches": mini_batches, "stream": None}
     top |= {"price_per_hour": 0.0, "peak_tflops": None}
     return TrainerSettings.model_validate(top | merged)

@@ -40,7 +40,7 @@ WEIGHTS = (
 def stream_settings(log_path: Path, model: Path, manager: str | None, **changes: Any) -> TrainerSettings:
     stream = {
         "log_path": log_path, "run_id": "run", "group_size": GROUP_SIZE, "streamed": True,
-        "mini_batches": 2, "first_iteration": 1, "last_iteration": None, "start": None, "served": "",
+        "first_iteration": 1, "last_iteration": None, "start": None, "served": "",
         "engines_model": "", "engines_version": 0, "next_version": 1, "published": {}, "manager": manager,
         "manager_token_env_var": "UNSET", "manager_tls_ca": None,
         "silence_timeout_s": 120.0, "known_timeout_s": 60.0, "store": log_path / "weights",
@@ -49,7 +49,7 @@ def stream_settings(log_path: Path, model: Path, manager: str | None, **changes:
     }  # fmt: skip
     replay: dict[str, Any] = {"replay": {"log_path": log_path, "iterations": [1], "group_size": 1}}
     output = RunPaths(log_path).streaming
-    settings = trainer_settings(model, output, steps=1, groups_per_step=GROUPS // 2, **replay)
+    settings = trainer_settings(model, output, steps=1, groups=GROUPS, mini_batches=2, **replay)
     values = settings.model_dump() | {"replay": None, "stream": stream | changes, "steps": None}
     return TrainerSettings.model_validate(
         values | {"metrics": RunPaths(log_path).metrics, "price_per_hour": PRICE_PER_HOUR}

@@ -1,5 +1,6 @@
 """The pool and a trainer in virtual time: what they do is what their speeds and the trace say."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,7 @@ from rl_agent.simulation.scenario import SETUPS, Scenario, simulate
 from rl_agent.simulation.speeds import SHAPES, Device, EngineSpeed, engine_speed
 from rl_agent.simulation.work import Work, drawn_trace, mean_machines
 from rl_agent.simulation.world import World
+from rl_agent.trainer.order import Arrival
 
 SMALL = (
     "prompts=8", "group_size=4", "mean_tokens=1500", "longest=4096", "trainer_gpus=2", "engine_gpus=1",
@@ -98,6 +100,14 @@ def test_moving_requests_with_their_tokens_loses_less_than_computing_them_again(
     assert moved.lost_share < 0.02 < computed_again.lost_share
     assert moved.iterations > computed_again.iterations
     assert moved.prefilled_again_tokens > computed_again.prefilled_again_tokens
+
+
+@pytest.mark.parametrize(("prompts", "steps"), [(8, 3), (8, 8), (7, 4), (3, 5), (10, 1)])
+def test_steps_that_take_groups_as_they_come_end_where_those_of_the_trainer_do(prompts, steps):
+    work = scenario(ALWAYS_TWO, f"prompts={prompts}", f"mini_batches={steps}").work
+    arrival = Arrival(prompts, steps)
+    ends = list(itertools.accumulate(arrival.size(step) for step in range(min(steps, prompts))))
+    assert [groups for groups in range(1, prompts + 1) if work.ends_step(groups)] == ends
 
 
 def test_dealt_samples_make_the_same_steps_and_wait_for_more_groups():

@@ -24,7 +24,7 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
 
 
 def intake(*, max_staleness: int = 0, drop: bool = True) -> Intake:
-    return Intake(AdmissionRule(max_staleness, False), Arrival(2), drop_uninformative=drop)
+    return Intake(AdmissionRule(max_staleness, False), Arrival(2, 1), drop_uninformative=drop)
 
 
 def keys(taken) -> list[str | None]:

@@ -56,7 +56,7 @@ def model(plan: Plan, version: int, *, previous: int | None, with_checkpoint: bo
 def test_a_first_start_begins_with_the_base_model_and_divides_the_groups(plan):
     settings = settings_of(plan)
     assert settings.model == Path(plan.config.model.base_model)
-    assert (settings.first_version, settings.groups_per_step) == (0, 4)
+    assert (settings.first_version, settings.groups, settings.mini_batches) == (0, 10, 3)
     assert settings.stream.start is None
     assert (settings.stream.served, settings.stream.next_version) == ("", 1)
     assert settings.export_dtype == "float32"

@@ -4,10 +4,12 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rl_agent.trainer.admission import AdmissionRule
 from rl_agent.trainer.intake import Intake
-from rl_agent.trainer.order import Deal
+from rl_agent.trainer.order import Arrival, Deal
 from tests.unit.test_trainer_intake import make_group
 
 GROUPS, STEPS = 12, 5
@@ -36,6 +38,23 @@ def trained(held: Intake, version: int = 0) -> set[str] | None:
         if held.next_group(version) is None:
             return None
     return {sample.key for group in held.step_done() for sample in group.trained}
+
+
+@given(groups=st.integers(1, 300), steps=st.integers(1, 300))
+def test_groups_that_come_are_divided_among_all_steps_as_evenly_as_can_be(groups, steps):
+    arrival, made = Arrival(groups, steps), min(steps, groups)
+    sizes = [arrival.size(step) for step in range(made)]
+    assert sum(sizes) == groups and max(sizes) - min(sizes) <= 1 and min(sizes) > 0
+    assert arrival.size(made) == sizes[0]  # more than were counted on
+
+
+def test_an_iteration_that_goes_on_in_its_middle_makes_the_steps_that_are_left():
+    held, sizes = Intake(AdmissionRule(0, False), Arrival(11, 4), drop_uninformative=False), []
+    held.restore([f"g{n}" for n in range(5)], [], steps=2)
+    held.offer(arriving(n) for n in range(11))
+    while (keys := trained(held)) is not None:
+        sizes.append(len(keys) // SIZE)
+    assert sizes == [3, 3]
 
 
 def test_every_sample_is_in_one_step_and_steps_are_of_equal_size():
