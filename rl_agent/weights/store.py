@@ -105,7 +105,7 @@ class SnapshotStore:
     """The versions under one folder. Thread-safe."""
 
     def __init__(self, root: Path, *, keep_versions: int, owner_pid: int | None = None) -> None:
-        """Raises WeightsError if another process writes to `root`.
+        """Raises WeightsError if another process writes to `root`, or a version there is damaged.
 
         The folder may be removed once the process `owner_pid` is dead, or where none is named this one.
         """
@@ -122,8 +122,12 @@ class SnapshotStore:
             raise WeightsError(
                 f"{root}: another process writes weights there; give each its own folder"
             ) from error
-        for weight_version in versions_in(root):
-            self._snapshots[weight_version] = open_snapshot(root, weight_version)
+        try:
+            for weight_version in versions_in(root):
+                self._snapshots[weight_version] = open_snapshot(root, weight_version)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give the folder free for another writer; the versions stay."""
@@ -153,9 +157,10 @@ class SnapshotStore:
         All other drafts are dropped: nobody will finish them.
         """
         folder = self.root / f"draft-{weight_version:06d}-{content[:16] if content else 'own'}"
-        for other in self.root.glob("draft-*"):
-            if other != folder or content is None:
-                shutil.rmtree(other, ignore_errors=True)
+        with self._lock:  # else it could be a version that is just being collected
+            for other in self.root.glob("draft-*"):
+                if other != folder or content is None:
+                    shutil.rmtree(other, ignore_errors=True)
         is_resumed = folder.exists()
         folder.mkdir(exist_ok=True)
         return Draft(folder, is_resumed=is_resumed, take_spare=self._take_spare)
@@ -165,30 +170,29 @@ class SnapshotStore:
 
         Raises WeightsError if it is not newer than every version here; the draft is then left alone.
         """
+        newest = self.newest
+        if newest is not None and manifest.weight_version <= newest.weight_version:
+            raise WeightsError(
+                f"{self.root}: version {manifest.weight_version} is not newer than {newest.weight_version}"
+            )
+        for path in draft.folder.iterdir():
+            if path.stem not in _blobs(manifest):
+                path.unlink()
+        (draft.folder / MANIFEST).write_bytes(dump_manifest(manifest))
+        for path in (*draft.folder.iterdir(), draft.folder):
+            sync(path)
+        folder = self.root / version_name(manifest.weight_version)
+        draft.folder.rename(folder)
+        sync(self.root)
+        if draft.full is not None:
+            draft.full.path = folder / draft.full.path.name
+        snapshot = Snapshot(folder, manifest, draft.full)
         with self._lock:
-            newest = self.newest
-            if newest is not None and manifest.weight_version <= newest.weight_version:
-                raise WeightsError(
-                    f"{self.root}: version {manifest.weight_version} is not newer than"
-                    f" {newest.weight_version}"
-                )
-            for path in draft.folder.iterdir():
-                if path.stem not in _blobs(manifest):
-                    path.unlink()
-            (draft.folder / MANIFEST).write_bytes(dump_manifest(manifest))
-            for path in (*draft.folder.iterdir(), draft.folder):
-                sync(path)
-            folder = self.root / version_name(manifest.weight_version)
-            draft.folder.rename(folder)
-            sync(self.root)
-            if draft.full is not None:
-                draft.full.path = folder / draft.full.path.name
-            snapshot = Snapshot(folder, manifest, draft.full)
             self._snapshots[manifest.weight_version] = snapshot
             self._collect()
             if draft.full is not None:
                 self._spare.prepare(manifest.full.size_bytes)
-            return snapshot
+        return snapshot
 
     @contextmanager
     def hold(self, weight_version: int) -> Iterator[Snapshot]:

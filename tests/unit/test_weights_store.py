@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights import spare
+from rl_agent.weights import store as store_module
 from rl_agent.weights.draft_file import DraftFile, is_memory
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
@@ -48,6 +51,39 @@ def test_a_publish_that_breaks_off_leaves_the_old_version_and_the_next_one_works
         assert store.versions == [1]
         publisher.publish(2, StateDict.of(random_state(6)))
         assert store.versions == [1, 2]
+
+
+def test_others_are_served_while_a_version_goes_to_the_disk(tmp_path, monkeypatch):
+    served = []
+    with publish_steps(tmp_path, 1) as store, ThreadPoolExecutor(1) as other:
+
+        def sync(path):
+            served.append(other.submit(lambda: store.newest).result(timeout=10))
+
+        first = store.newest
+        monkeypatch.setattr(store_module, "sync", sync)
+        Publisher(store, settings()).publish(2, StateDict.of(random_state(2)))
+    assert len(served) > 2
+    assert set(served) == {first}
+
+
+def test_a_version_is_collected_by_its_last_reader_while_the_next_is_begun(tmp_path, monkeypatch):
+    threads, put = [], spare.Spare.put
+    with open_store(tmp_path, keep_versions=1) as store:
+
+        def put_meanwhile(*arguments):
+            threads.append(threading.Thread(target=store.draft, args=(3,)))
+            threads[-1].start()
+            threads[-1].join(0.2)
+            put(*arguments)
+
+        publisher = Publisher(store, settings())
+        publisher.publish(1, StateDict.of(random_state(1)))
+        with store.hold(1):
+            publisher.publish(2, StateDict.of(random_state(2)))
+            monkeypatch.setattr(spare.Spare, "put", put_meanwhile)
+        threads[0].join()
+        assert store.versions == [2]
 
 
 def test_versions_only_go_up(tmp_path):
@@ -169,9 +205,12 @@ def test_weights_that_do_not_fit_are_refused_and_leave_nothing(tmp_path):
 def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
     with publish_steps(tmp_path, 1) as store:
         path = store.newest.path(FULL)
-    path.write_bytes(path.read_bytes()[:-1])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
     with pytest.raises(WeightsError, match="do not fit its manifest"):
         open_store(tmp_path)
+    path.write_bytes(content)
+    open_store(tmp_path).close()  # which the failure has left free
 
 
 def test_the_memory_of_the_next_version_is_taken_in_the_background(memory):
