@@ -17,16 +17,12 @@ def digest(buffer: Buffer) -> str:
     return blake3(buffer).hexdigest()
 
 
-def piece_ranges(size_bytes: int, piece_bytes: int) -> list[tuple[int, int]]:
-    """(start, end) of each piece of a blob; the last one may be short."""
-    return [(start, min(start + piece_bytes, size_bytes)) for start in range(0, size_bytes, piece_bytes)]
-
-
 def piece_digests(buffer: Buffer, piece_bytes: int, *, threads: int) -> tuple[str, ...]:
+    """The last piece may be short."""
     view = memoryview(buffer)
-    ranges = piece_ranges(len(view), piece_bytes)
+    starts = range(0, len(view), piece_bytes)
     with ThreadPoolExecutor(threads, "digest") as pool:
-        return tuple(pool.map(lambda span: digest(view[span[0] : span[1]]), ranges))
+        return tuple(pool.map(lambda start: digest(view[start : start + piece_bytes]), starts))
 
 
 def wrong_pieces(

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.checksums import digest, piece_ranges
+from rl_agent.weights.checksums import digest
 from rl_agent.weights.dtypes import WIDTH_OF
 
 ALIGNMENT = 64
@@ -45,9 +45,6 @@ class Blob(_Record):
     size_bytes: Size
     piece_bytes: Annotated[int, Field(ge=1, le=2**30)]
     digests: Annotated[tuple[Digest, ...], Field(max_length=MAX_PIECES)]
-
-    def ranges(self) -> list[tuple[int, int]]:
-        return piece_ranges(self.size_bytes, self.piece_bytes)
 
     def range_of(self, index: int) -> tuple[int, int]:
         start = index * self.piece_bytes
@@ -175,7 +172,7 @@ def parse_manifest(text: bytes, *, expected_digest: str | None = None) -> Manife
 def _check_places(manifest: Manifest) -> None:
     blobs = [manifest.full] + ([manifest.delta.blob] if manifest.delta else [])
     for blob in blobs:
-        if len(blob.digests) != len(blob.ranges()):
+        if len(blob.digests) != -(-blob.size_bytes // blob.piece_bytes):
             raise WeightsError("manifest: the number of pieces does not fit the size")
     specs = [TensorSpec(tensor.name, tensor.dtype, tensor.shape) for tensor in manifest.tensors]
     if any(spec.dtype not in WIDTH_OF for spec in specs) or any(

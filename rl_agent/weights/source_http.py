@@ -85,7 +85,7 @@ class HttpConnection:
 
     def _document(self, path: str, deadline: Deadline) -> bytes:
         with self._get(path, deadline, {}) as response:
-            length = int(response.headers.get("Content-Length") or 0)
+            length = response.length or 0
             if not 0 < length <= _MAX_DOCUMENT_BYTES:
                 raise WeightsError(f"{path}: has a length of {length} bytes")
             content = bytearray(length)

@@ -84,7 +84,8 @@ def fetch(*sources, stop=None, timeout_s=30.0, **settings):
             stop or threading.Event(),
         )
     finally:
-        for index, (start, end) in enumerate(BLOB.ranges()):
+        for index in range(pieces.count):
+            start, end = BLOB.range_of(index)
             right = CONTENT[start:end] if index in pieces else bytes(end - start)
             assert written[start:end] == right, "bytes were written that were not verified"
     return bytes(written)

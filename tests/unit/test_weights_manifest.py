@@ -1,6 +1,7 @@
 """A manifest says exactly one thing, and one that says anything else is refused."""
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -106,6 +107,19 @@ def test_the_same_content_has_the_same_digest_under_another_version_number():
 def test_a_manifest_that_is_damaged_or_contradicts_itself_is_refused(text, message):
     with pytest.raises(WeightsError, match=message):
         parse_manifest(text)
+
+
+def test_a_manifest_takes_no_more_memory_than_it_is_long_whatever_it_says_of_its_difference():
+    text = json.loads(dump_manifest(manifest()))
+    blob = {"size_bytes": 2**20, "piece_bytes": 1, "digests": []}  # and it may say 2**47
+    text["delta"] = {"base_version": 2, "base_digest": digest(b""), "blob": blob}
+    tracemalloc.start()
+    try:
+        with pytest.raises(WeightsError, match="number of pieces"):
+            parse_manifest(json.dumps(text).encode())
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_manifest_other_than_the_announced_one_is_refused():

@@ -227,6 +227,23 @@ def test_a_token_does_not_follow_a_redirect_to_another_host():
     assert not seen
 
 
+@pytest.mark.parametrize("length", ["many", "-1", str(2**40)])
+def test_an_http_server_that_says_no_proper_length_is_a_source_that_fails(receiver, length):
+    class Odd(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", length)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with serving_http(Odd) as server:
+        source = HttpSource(f"http://127.0.0.1:{server.server_port}", bearer("token"), 5.0)
+        with pytest.raises(WeightsError, match="length"):
+            receive(receiver, Announcement(1, "0" * 64), [source])
+
+
 @contextlib.contextmanager
 def serving_http(handler):
     with HTTPServer(("127.0.0.1", 0), handler) as server:
