@@ -41,14 +41,18 @@ def owners(count: int, weights: Sequence[int]) -> list[int]:
     return [rank for _, rank in sorted(slots)]
 
 
-def claim_order(count: int, weights: Sequence[int], rank: int) -> tuple[list[int], list[int]]:
+def claim_order(
+    count: int, weights: Sequence[int], rank: int, *, first: int = 0
+) -> tuple[list[int], list[int]]:
     """Chunks that are meant for `rank`, and then those of the others: from the back, one of each in turn.
 
-    A rank without a weight (a joiner) has none of its own.
+    Of `count` chunks from number `first` on. A rank without a weight (a joiner) has none of its own.
     """
     of_rank: dict[int, list[int]] = {other: [] for other in range(len(weights))}
-    for chunk, owner in enumerate(owners(count, weights)):
-        of_rank[owner].append(chunk)
+    meant = owners(sum(weights) if first else count, weights)
+    for chunk in range(first, first + count):
+        # Batches that follow may be of one chunk each, and go round: none of them is shared out by itself.
+        of_rank[meant[chunk % len(meant)]].append(chunk)
     own = of_rank.pop(rank, [])
     after_me = sorted(of_rank, key=lambda other: (other - rank) % len(weights))
     tails = itertools.zip_longest(*(reversed(of_rank[other]) for other in after_me))

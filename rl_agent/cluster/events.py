@@ -1,9 +1,10 @@
 """What the master sees and is asked for (events), and what it does about it (commands)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rl_agent.cluster.ledger import Ledger, Salvage
+from rl_agent.cluster.ledger import Salvage
 from rl_agent.cluster.records import Batch, Decision, Ended, Outcome, PhaseKey, RankRecord
 
 
@@ -49,7 +50,13 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    ledger: Ledger
+    """The groups of episodes that a phase is to run, or more of them."""
+
+    key: PhaseKey
+    groups: Sequence[Sequence[int]]
+    chunk_tasks: int
+    sample_digest: str
+    weight_version: int
 
 
 @dataclass(frozen=True, slots=True)

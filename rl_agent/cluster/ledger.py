@@ -61,25 +61,23 @@ class Ledger:
     key: PhaseKey
     sample_digest: str
     weight_version: int
-    chunks: Mapping[int, Entry]
-    batches: tuple[Batch, ...]
+    chunks: Mapping[int, Entry] = field(default_factory=dict)
+    batches: tuple[Batch, ...] = ()
     holders: Mapping[str, Holder] = field(default_factory=dict)
     gone: Mapping[str, Salvage | None] = field(default_factory=dict)
     """Nodes that are gone; None until their file was read."""
     is_closed: bool = False
 
-    @classmethod
-    def publish(
-        cls,
-        key: PhaseKey,
-        groups: Sequence[Sequence[int]],
-        *,
-        chunk_tasks: int,
-        sample_digest: str,
-        weight_version: int,
-    ) -> "Ledger":
-        empty = cls(key, sample_digest, weight_version, {}, ())
-        return empty._with_batch(make_chunks(groups, chunk_tasks))
+    def publish(self, groups: Sequence[Sequence[int]], chunk_tasks: int) -> "Ledger":
+        """What there is to do, or more of it; what was published before is left out.
+
+        Raises ValueError where the phase is closed: nobody would do it.
+        """
+        if self.is_closed:
+            raise ValueError(f"{self.key} is closed, and nothing can be added to it")
+        known = {index for entry in self.chunks.values() for index in entry.indices}
+        new = [[index for index in group if index not in known] for group in groups]
+        return self._with_batch(make_chunks(new, chunk_tasks), may_be_empty=not self.batches)
 
     @property
     def is_complete(self) -> bool:
@@ -175,7 +173,7 @@ class Ledger:
                 missing.append(rest)
         return replace(self, chunks={**self.chunks, **changed})._with_batch(missing, may_be_empty=False)
 
-    def _with_batch(self, chunks: list[Indices], *, may_be_empty: bool = True) -> "Ledger":
+    def _with_batch(self, chunks: list[Indices], *, may_be_empty: bool) -> "Ledger":
         if not chunks and not may_be_empty:
             return self
         first = len(self.chunks)

@@ -45,7 +45,9 @@ def observed(gap_s: float, lease_s: float) -> float:
 
 
 def step(state: ClusterState, event: Event, now: float) -> tuple[ClusterState, list[Command]]:
-    """Raises ValueError for what the master must not do: deciding a phase twice, ordering a decided one."""
+    """Raises ValueError for what the master must not do: deciding twice, ordering what is decided, adding
+    to what is closed.
+    """
     before = state
     match event:
         case Seen(record):
@@ -61,8 +63,10 @@ def step(state: ClusterState, event: Event, now: float) -> tuple[ClusterState, l
             state = _open(state, key)
         case Decided(key, outcome, words):
             state = _decide(state, key, Decision(outcome=outcome, words=words))
-        case Published(ledger):
-            state = replace(state, ledger=ledger)
+        case Published(key, groups, chunk_tasks, digest, version):
+            is_more = state.ledger is not None and state.ledger.key == key
+            ledger = state.ledger if is_more and state.ledger else Ledger(key, digest, version)
+            state = replace(state, ledger=ledger.publish(groups, chunk_tasks))
         case Claimed(key, chunk, incarnation, rank) if state.ledger and state.ledger.key == key:
             ledger = state.ledger if incarnation in state.peers else state.ledger.lose(incarnation)
             state = replace(state, ledger=ledger.claim(chunk, incarnation, rank))

@@ -190,7 +190,7 @@ class View(Shared):
 
 
 class Batch(Shared):
-    """Chunks to claim; a later batch replaces what nodes that are gone had claimed and not recorded."""
+    """Chunks to claim; a later batch adds to them, or replaces what nodes that are gone had not recorded."""
 
     first_id: int
     sample_digest: str

@@ -1,6 +1,6 @@
 """The chunks of one collecting phase, as one node sees them.
 
-    master      publish ─► … ─► all_complete ─► close
+    master      publish ─► … ─► publish more ─► … ─► all_complete ─► close
     everybody   next_chunk ─► run it ─► report ─► next_chunk ─► … ─► None ─► more_or_closed ─► True: again
                                                                                           └─► False: done
 
@@ -178,17 +178,14 @@ class Work:
         self._master.on_lost[self.key] = read
 
     async def publish(self, groups: Sequence[Sequence[int]], *, digest: str, weight_version: int) -> None:
-        """Cut the phase into chunks; once. A group is the episodes of one task, and stays together."""
-        if self.is_published:
-            raise ValueError(f"the chunks of {self.key} are published already")
-        ledger = Ledger.publish(
-            self.key,
-            groups,
-            chunk_tasks=self._chunk_tasks,
-            sample_digest=digest,
-            weight_version=weight_version,
-        )
-        await asyncio.to_thread(self._master.apply, Published(ledger))
+        """Cut the phase into chunks. A group is the episodes of one task, and stays together.
+
+        May be called again while the phase is not closed: groups that were not published before are added.
+        """
+        # What comes later comes a few at a time: one node would have all of it, and the others none.
+        chunk_tasks = 1 if self.is_published else self._chunk_tasks
+        published = Published(self.key, groups, chunk_tasks, digest, weight_version)
+        await asyncio.to_thread(self._master.apply, published)
 
     async def all_complete(self) -> list[ShardPart]:
         """Wait until every chunk is completed, or retired and replaced: the files that hold the phase."""
@@ -252,10 +249,11 @@ class Work:
             self.sample_digest, self.weight_version = batch.sample_digest, batch.weight_version
             for offset, indices in enumerate(batch.chunks):
                 self._indices[batch.first_id + offset] = indices
-            own, others = claim_order(len(batch.chunks), view.weights, self._node.rank)
-            self._own.extend(batch.first_id + offset for offset in own)
-            self._share += sum(len(batch.chunks[offset]) for offset in own)
-            self._others.extend(batch.first_id + offset for offset in others)
+            count = len(batch.chunks)
+            own, others = claim_order(count, view.weights, self._node.rank, first=batch.first_id)
+            self._own.extend(own)
+            self._share += sum(len(self._indices[chunk]) for chunk in own)
+            self._others.extend(others)
 
     def _chunk(self, chunk: int) -> Chunk:
         return Chunk(chunk, self._indices[chunk])

@@ -119,7 +119,8 @@ def collect(member, iteration=1):
         work, mine = member.work(iteration, "rollout"), []
         if member.is_master:
             work.on_lost = lambda shard: (0, set())
-            await work.publish([[n] for n in range(100)], digest="d", weight_version=3)
+            await work.publish([[n] for n in range(60)], digest="d", weight_version=3)
+            await work.publish([[n] for n in range(60, 100)], digest="d", weight_version=3)
         async with asyncio.TaskGroup() as jobs:
             close = jobs.create_task(close_when_complete(work)) if member.is_master else None
             while True:

@@ -111,12 +111,15 @@ class World:
         lag_s=0.0,
         iterations=2,
         tasks=18,
+        later=4,
         training_s=(1.0, 20.0),
         least_pause_s=0.3,
     ):
         self.plan, self.num_nodes = plan, num_nodes
         self.training_s, self.least_pause_s = training_s, least_pause_s
         self.lag_s, self.iterations, self.tasks = lag_s, iterations, tasks
+        self.later = later
+        """Tasks that are added once the master has begun."""
         self.random = random.Random(seed)
         self.now = 0.0
         self.server = CountingFolder()
@@ -221,12 +224,16 @@ class World:
 
     def collect(self, node, iteration):
         member, work = node.member, node.member.work(iteration, "rollout")
+        has_all = not member.is_master
         if member.is_master:
             work.on_lost = lambda shard: (len(self.shards[shard]), set(self.shards[shard]))
             groups = [range(first, first + GROUP) for first in range(0, self.tasks * GROUP, GROUP)]
-            asyncio.run(work.publish(groups, digest="d", weight_version=1))
+            asyncio.run(work.publish(groups[: -self.later or None], digest="d", weight_version=1))
         while True:
             member.check()
+            if not has_all and (len(work._claimed) > 1 or work._is_complete()):
+                asyncio.run(work.publish(groups, digest="d", weight_version=1))
+                has_all = True
             chunk = work.claim()
             if chunk is not None:
                 for episode in chunk.indices:

@@ -46,3 +46,17 @@ def test_ranks_alternate_so_that_no_rank_has_all_hard_tasks():
 def test_a_helper_takes_the_last_chunk_of_each_of_the_others_in_turn():
     assert claim_order(6, (1, 1, 1), 1) == ([1, 4], [5, 3, 2, 0])
     assert claim_order(6, (1, 1), 7) == ([], [5, 4, 3, 2, 1, 0])
+
+
+@given(COUNTS, WEIGHTS, st.lists(st.integers(1, 3), max_size=40))
+def test_small_batches_that_follow_go_to_the_ranks_in_turn(first, weights, batches):
+    meant = [0] * len(weights)
+    for count in batches:
+        for rank in range(len(weights)):
+            own, others = claim_order(count, weights, rank, first=first)
+            assert sorted(own + others) == list(range(first, first + count))
+            meant[rank] += len(own)
+        first += count
+    added = sum(batches)
+    for part, weight in zip(meant, weights, strict=True):
+        assert abs(part - Fraction(added * weight, sum(weights))) < 3

@@ -7,6 +7,7 @@ It tells the master late, in old versions, or never.
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +22,11 @@ NODES = {MASTER: 0, "m1": 1, "m2": 2}
 
 def a_ledger(episodes, chunk_tasks=2):
     groups = [[index] for index in range(episodes)]
-    return Ledger.publish(KEY, groups, chunk_tasks=chunk_tasks, sample_digest="d", weight_version=1)
+    return Ledger(KEY, "d", 1).publish(groups, chunk_tasks)
 
 
 def publish(run, episodes, chunk_tasks=2):
-    run.do(Published(a_ledger(episodes, chunk_tasks)))
+    run.do(Published(KEY, [[index] for index in range(episodes)], chunk_tasks, "d", 1))
 
 
 def tell(run, name, **said):
@@ -104,6 +105,20 @@ def test_an_empty_phase_is_complete_from_the_start():
     assert run.state.ledger.is_complete and run.state.ledger.parts == []
 
 
+def test_what_is_added_to_a_phase_is_to_be_done_too_and_what_was_there_before_is_not_done_again():
+    run = Run(1)
+    publish(run, episodes=2)
+    tell(run, MASTER, shard="s0", claimed=[0], completed=[0])
+    assert run.state.ledger.is_complete
+    publish(run, episodes=5, chunk_tasks=1)
+    assert [batch.chunks for batch in run.state.ledger.batches] == [((0, 1),), ((2,), (3,), (4,))]
+    assert not run.state.ledger.is_complete
+    publish(run, episodes=5)
+    assert len(run.state.ledger.batches) == 2
+    with pytest.raises(ValueError, match="3/rollout is closed"):
+        run.state.ledger.close().publish([[5]], 1)
+
+
 def test_nothing_counts_that_a_node_says_after_it_has_handed_its_chunks_back():
     ledger = a_ledger(episodes=4).report("m1", 1, report(KEY, shard="s1", claimed=[0])).lose("m1")
     ledger = ledger.salvage("m1", Salvage(0, frozenset()))
@@ -154,6 +169,11 @@ class TrueCluster:
 
     def chunks(self):
         return {chunk: entry.indices for chunk, entry in self.run.state.ledger.chunks.items()}
+
+    def more(self, count):
+        """The master publishes the whole phase again, which has grown."""
+        self.episodes += count
+        publish(self.run, self.episodes, chunk_tasks=1)
 
     def claim(self, name, pick):
         """Creating the claim is exclusive; a node that was given up may still do it."""
@@ -252,6 +272,7 @@ STEPS = st.one_of(
     st.tuples(st.just("lose"), NAMES, st.sampled_from(["leave", "die"])),
     st.tuples(st.just("read_a_file")),
     st.tuples(st.just("find_claim"), PICK),
+    st.tuples(st.just("more"), st.integers(0, 3)),
 )
 
 
@@ -262,6 +283,6 @@ def test_every_episode_counts_exactly_once_whatever_happens(episodes, chunk_task
         getattr(cluster, action)(*words)
     cluster.finish()
     files = {f"s-{name}": node.file for name, node in cluster.nodes.items()}
-    assert counted(cluster.run, files) == Counter(range(episodes))
+    assert counted(cluster.run, files) == Counter(range(cluster.episodes))
     owned = [entry.owner for entry in cluster.run.state.ledger.chunks.values() if entry.status == "done"]
     assert all(owned)
