@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rl_agent.weights.codec import DENSE, HEADER, RAW, SAME, Bytes, Changes, pack_changes
-from rl_agent.weights.filling import pinned
+from rl_agent.weights.pinned import pinned
 
 if TYPE_CHECKING:
     import torch

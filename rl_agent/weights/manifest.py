@@ -38,6 +38,10 @@ class TensorEntry(_Record):
     """First byte in the full blob."""
     size_bytes: Size
 
+    @property
+    def end(self) -> int:
+        return self.start + self.size_bytes
+
 
 class Blob(_Record):
     """A file that travels in pieces, each with its digest."""

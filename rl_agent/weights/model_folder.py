@@ -49,7 +49,7 @@ def _write(snapshot: Snapshot, aliases: Collection[str], path: Path) -> None:
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for entry in entries.values():
-            file.write(view[entry.start : entry.start + entry.size_bytes])
+            file.write(view[entry.start : entry.end])
 
 
 def _header(entries: dict[str, TensorEntry]) -> dict[str, Any]:

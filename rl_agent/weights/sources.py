@@ -144,7 +144,7 @@ def local_folder(model: str) -> Path | None:
 
 def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
     """A tensor of a full blob, without a copy; writable if the view is."""
-    return tensor_in(view[entry.start : entry.start + entry.size_bytes], entry)
+    return tensor_in(view[entry.start : entry.end], entry)
 
 
 def tensor_in(place: memoryview, entry: TensorEntry) -> "torch.Tensor":

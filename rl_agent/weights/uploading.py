@@ -1,27 +1,20 @@
-"""A version's tensors onto a GPU, in their order: the other way of `filling`.
-
-    the version's memory ─► threads ─► pinned buffers, in a ring ─► GPU, one tensor after the other
+"""A version's tensors onto a GPU by way of pinned memory, in their order: the other way of `filling`.
 
 Who takes a tensor has it before the ones after it have arrived.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rl_agent.weights.dtypes import torch_dtype
-from rl_agent.weights.filling import pinned, when_done
 from rl_agent.weights.manifest import TensorEntry
+from rl_agent.weights.pinned import PinnedRing, parts
 from rl_agent.weights.sources import tensor_at
 
 if TYPE_CHECKING:
     import torch
-
-_BUFFER_BYTES = 2**24
-_PER_THREAD = 2
 
 
 def upload(
@@ -29,68 +22,36 @@ def upload(
 ) -> "Iterator[tuple[str, torch.Tensor]]":
     """Each tensor with its name, on the device; on the host those for which the device has no room."""
     entries = list(entries)
-    with ThreadPoolExecutor(threads, "upload") as pool:
-        ring = _Ring(view, _parts(entries), device, pool, buffers=_PER_THREAD * threads)
+    content = np.frombuffer(view, np.uint8)
+    coming = (part for entry in entries for part in parts(entry.start, entry.end))
+
+    def read_next(buffer: "torch.Tensor") -> None:
+        start, end = next(coming, (0, 0))
+        ring.hand_over(buffer, lambda memory: np.copyto(memory[: end - start], content[start:end]))
+
+    with PinnedRing(device, threads=threads) as ring:
+        for _ in range(ring.buffers):
+            read_next(ring.take())
         for entry in entries:
-            yield entry.name, _on_device(view, entry, device, ring)
+            yield entry.name, _on_device(view, entry, ring, read_next)
 
 
-def _on_device(view: memoryview, entry: TensorEntry, device: "torch.device", ring: "_Ring") -> "torch.Tensor":
+def _on_device(
+    view: memoryview, entry: TensorEntry, ring: PinnedRing, read_next: "Callable[[torch.Tensor], None]"
+) -> "torch.Tensor":
     import torch
 
+    target: torch.Tensor | None
     try:
-        target = torch.empty(entry.size_bytes, dtype=torch.uint8, device=device)
+        target = torch.empty(entry.size_bytes, dtype=torch.uint8, device=ring.device)
     except torch.OutOfMemoryError:
-        for _ in _parts([entry]):
-            ring.skip()
+        target = None
+    for start, end in parts(entry.start, entry.end):
+        buffer = ring.take()
+        if target is not None:
+            place = target[start - entry.start : end - entry.start]
+            place.copy_(buffer[: end - start], non_blocking=True)
+        read_next(buffer)
+    if target is None:
         return tensor_at(view, entry)
-    for start, end in _parts([entry]):
-        ring.copy_to(target[start - entry.start : end - entry.start])
     return target.view(torch_dtype(entry.dtype)).view(entry.shape)
-
-
-def _parts(entries: Iterable[TensorEntry]) -> Iterator[tuple[int, int]]:
-    for entry in entries:
-        end = entry.start + entry.size_bytes
-        for start in range(entry.start, end, _BUFFER_BYTES):
-            yield start, min(start + _BUFFER_BYTES, end)
-
-
-class _Ring:
-    """Parts of a blob that are on their way into pinned memory, as many as there are buffers."""
-
-    def __init__(
-        self,
-        view: memoryview,
-        parts: Iterator[tuple[int, int]],
-        device: "torch.device",
-        pool: ThreadPoolExecutor,
-        *,
-        buffers: int,
-    ) -> None:
-        self._content = np.frombuffer(view, np.uint8)
-        self._parts = parts
-        self._device = device
-        self._pool = pool
-        self._coming: deque[Future[torch.Tensor]] = deque()
-        for _ in range(buffers):
-            self._fetch(pinned(_BUFFER_BYTES, device), lambda: None)
-
-    def copy_to(self, target: "torch.Tensor") -> None:
-        """The next part; `target` has it when the device has done what it was asked so far."""
-        buffer = self._coming.popleft().result()
-        target.copy_(buffer[: target.numel()], non_blocking=True)
-        self._fetch(buffer, when_done(self._device))
-
-    def skip(self) -> None:
-        self._fetch(self._coming.popleft().result(), lambda: None)
-
-    def _fetch(self, buffer: "torch.Tensor", is_free: Callable[[], None]) -> None:
-        part = next(self._parts, None)
-        if part is not None:
-            self._coming.append(self._pool.submit(self._read, *part, buffer, is_free))
-
-    def _read(self, start: int, end: int, buffer: "torch.Tensor", is_free: Callable[[], None]) -> Any:
-        is_free()
-        np.copyto(buffer.numpy()[: end - start], self._content[start:end])
-        return buffer

@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import save_file
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights import filling, publish
+from rl_agent.weights import pinned, publish
 from rl_agent.weights.delta import decode_delta, encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.draft_file import DraftFile
 from rl_agent.weights.dtypes import torch_dtype
-from rl_agent.weights.filling import DeviceCopies, fill
+from rl_agent.weights.filling import fill, write_by
 from rl_agent.weights.manifest import TensorEntry, lay_out
+from rl_agent.weights.pinned import PinnedRing
 from rl_agent.weights.publish import Publisher, choose_piece_bytes
 from rl_agent.weights.sources import Checkpoint, StateDict, served_as, tensor_at
 from rl_agent.weights.store import DELTA, FULL
@@ -196,7 +197,7 @@ def test_weights_of_a_device_have_their_difference_found_there_if_it_has_room(
 
 @pytest.mark.parametrize("has_pages", [False, True])
 def test_what_a_device_sends_in_parts_arrives_bit_for_bit(tmp_path, monkeypatch, has_pages):
-    monkeypatch.setattr(filling, "_BUFFER_BYTES", 100)
+    monkeypatch.setattr(pinned, "BUFFER_BYTES", 100)
     state = random_state(rows=300)
     layout = lay_out(served_as(spec, "BF16") for spec in StateDict.of(state).specs)
     file = DraftFile(tmp_path / "full.bin")
@@ -206,22 +207,24 @@ def test_what_a_device_sends_in_parts_arrives_bit_for_bit(tmp_path, monkeypatch,
     monkeypatch.setattr(
         file, "place", (lambda s, e: memoryview(file._mapping())[s:e]) if has_pages else place
     )
-    copies = DeviceCopies(file, torch.device("cpu"), threads=3)
-    for entry in layout.tensors:
-        copies.start(entry, state[entry.name])
-    copies.finish()
+    with PinnedRing(torch.device("cpu"), threads=3) as ring:
+        for entry in layout.tensors:
+            write_by(ring, file, entry, state[entry.name])
     for entry in layout.tensors:
         assert same_bits(tensor_at(file.map(), entry), state[entry.name].to(torch_dtype(entry.dtype)))
 
 
-def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(filling, "_BUFFER_BYTES", 100)
+@pytest.mark.parametrize("buffer_bytes", [100, 2**20])
+def test_a_full_disk_ends_what_a_device_sends_in_one_line(tmp_path, monkeypatch, buffer_bytes):
+    monkeypatch.setattr(pinned, "BUFFER_BYTES", buffer_bytes)
     file = DraftFile(tmp_path / "full.bin")
     monkeypatch.setattr(file, "write", _no_room)
-    copies = DeviceCopies(file, torch.device("cpu"), threads=1)
-    copies.start(TensorEntry(name="a", dtype="F32", shape=(500,), start=0, size_bytes=2000), torch.ones(500))
-    with pytest.raises(WeightsError, match="no room for 2000 bytes"):
-        copies.finish()
+    entry = TensorEntry(name="a", dtype="F32", shape=(500,), start=0, size_bytes=2000)
+    with (
+        pytest.raises(WeightsError, match="no room for 2000 bytes"),
+        PinnedRing(torch.device("cpu"), threads=1) as ring,
+    ):
+        write_by(ring, file, entry, torch.ones(500))
 
 
 def _no_room(start, content):

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from rl_agent.weights import uploading
+from rl_agent.weights import pinned
 from rl_agent.weights.uploading import upload
 from tests.unit.weight_versions import publish_steps, random_state, same_bits
 
@@ -20,7 +20,7 @@ def version(tmp_path):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_every_tensor_arrives_in_its_order_bit_for_bit(version, monkeypatch, threads):
-    monkeypatch.setattr(uploading, "_BUFFER_BYTES", 100)
+    monkeypatch.setattr(pinned, "BUFFER_BYTES", 100)
     view, entries = version
     tensors = list(upload(view, entries, CPU, threads=threads))
     assert [name for name, _ in tensors] == [entry.name for entry in entries]
@@ -28,7 +28,7 @@ def test_every_tensor_arrives_in_its_order_bit_for_bit(version, monkeypatch, thr
 
 
 def test_a_tensor_that_finds_no_room_stays_on_the_host_and_the_others_go_on(version, monkeypatch):
-    monkeypatch.setattr(uploading, "_BUFFER_BYTES", 100)
+    monkeypatch.setattr(pinned, "BUFFER_BYTES", 100)
     view, entries = version
     largest, make = max(entry.size_bytes for entry in entries), torch.empty
     refused = []
@@ -49,4 +49,4 @@ def test_a_loader_that_stops_halfway_leaves_no_thread(version):
     tensors = upload(*version, CPU, threads=2)
     next(tensors)
     tensors.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("upload")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pinned")]
