@@ -110,7 +110,8 @@ def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
     if not starts_engine(config, command) or engine.device == "cpu":
         return
     if num_gpus == 0:
-        raise ConfigError("engine.device=gpu: no GPU is visible; choose engine=cpu trainer=llamafactory_cpu")
+        trainer = f"{config.trainer.kind}_cpu"
+        raise ConfigError(f"engine.device=gpu: no GPU is visible; choose engine=cpu trainer={trainer}")
     replicas, available = data_parallel_size(config, num_gpus), engine_gpu_count(config, num_gpus)
     if replicas * engine.tensor_parallel_size > available:
         raise ConfigError(
@@ -230,7 +231,7 @@ def check_judge(config: Config, command: Command, environ: Mapping[str, str]) ->
 def check_pool(config: Config, command: Command, ours: set[int], environ: Mapping[str, str]) -> None:
     """The manager's settings must be right, and its port free on the master."""
     pool = config.pool
-    check_settings(pool, environ)
+    check_settings(pool, environ, section="pool.")
     if command.debug_mode:
         raise ConfigError(
             "--debug-mode uses an engine that runs already; with pool=elastic that is pool.local_engine=false"

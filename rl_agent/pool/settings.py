@@ -51,24 +51,31 @@ def read_settings(defaults: Path, kind: type[S], words: Sequence[str]) -> S:
         raise ConfigError(f"{name}={problem['input']!r}: {problem['msg']}") from error
 
 
-def check_settings(config: PoolConfig, environ: Mapping[str, str]) -> None:
-    """Raises ConfigError for what does not go together, and for an unprotected manager."""
-    networks_of("allowed_sender_ips", config.allowed_sender_ips)
-    networks_of("allowed_engine_networks", config.allowed_engine_networks)
+def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: str = "") -> None:
+    """Raises ConfigError for what does not go together, and for an unprotected manager.
+
+    `section` goes before the keys where they are named: they are those of a run, or of a manager by itself.
+    """
+    networks_of(f"{section}allowed_sender_ips", config.allowed_sender_ips)
+    networks_of(f"{section}allowed_engine_networks", config.allowed_engine_networks)
     if (config.tls_certificate is None) != (config.tls_key is None):
-        raise ConfigError("tls_certificate and tls_key go together: set both or neither")
+        raise ConfigError(f"{section}tls_certificate and {section}tls_key go together: set both or neither")
     if config.heartbeat_s * 2 > config.lease_s:
-        raise ConfigError(f"heartbeat_s={config.heartbeat_s:g}: at most half of lease_s={config.lease_s:g}")
-    for path in (config.token_file, config.tls_certificate, config.tls_key, config.tls_ca):
+        raise ConfigError(
+            f"{section}heartbeat_s={config.heartbeat_s:g}: at most half of"
+            f" {section}lease_s={config.lease_s:g}"
+        )
+    for key in ("token_file", "tls_certificate", "tls_key", "tls_ca"):
+        path = getattr(config, key)
         if path is not None and not path.is_file():
-            raise ConfigError(f"{path} is not a file")
+            raise ConfigError(f"{section}{key}={path}: there is no such file")
     if config.tls_certificate is not None:
         serving(config.tls_certificate, config.tls_key)
     trusting(config.tls_ca)
     if not is_loopback(config.host) and not tokens_of(config, environ):
         raise ConfigError(
-            f"host={config.host}: only loopback may be served without a token; write one to a file and set"
-            f" token_file=PATH, or set ${config.token_env_var}"
+            f"{section}host={config.host}: only loopback may be served without a token; write one to a file"
+            f" and set {section}token_file=PATH, or set ${config.token_env_var}"
         )
 
 

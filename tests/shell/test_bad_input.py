@@ -64,6 +64,12 @@ CASES = {
     "model without config": (no_config, UPDATE, 78, ["model_config.base_model", "config.json"]),
     "judge without key": (nothing, (*BOTH, "rollout.reward=judge"), 78, ["OPENAI_API_KEY"]),
     "GPU engine without GPU": (nothing, (*BOTH, "engine=gpu"), 78, ["no GPU is visible", "engine=cpu"]),
+    "GPU engine without GPU, streamed": (
+        nothing,
+        (*BOTH, "engine=gpu", "trainer=grpo_cpu", "pool=elastic"),
+        78,
+        ["no GPU is visible", "trainer=grpo_cpu"],
+    ),
     "url without debug mode": (nothing, (*BOTH, "engine.url=http://x:1"), 78, ["--debug-mode"]),
     "joining no run": (nothing, (*JOIN, "--dry-run"), 78, ["--join: no run was started"]),
     "joining with a flag of the run": (nothing, (*JOIN, "--resume"), 2, ["--resume does not go with --join"]),

@@ -148,7 +148,8 @@ def test_a_port_in_use_is_said_before_anything_starts(harness, pool):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("pool.host=0.0.0.0",), "only loopback may be served without a token"),
+        (("pool.host=0.0.0.0",), "pool.host=0.0.0.0: only loopback may be served without a token"),
+        (("pool.token_file=/no/such",), "pool.token_file=/no/such: there is no such file"),
         (("--debug-mode",), "with pool=elastic that is pool.local_engine=false"),
     ],
 )

@@ -153,8 +153,19 @@ def test_the_trainer_is_a_choice_of_kinds():
         (("trainer.loss.clip_low=1",), "no key trainer.loss where trainer.kind is llamafactory"),
         (("trainer=grpo", "trainer.loss.temperature=0.5"), "temperature must be 1: engines report logprobs"),
         (("trainer=grpo_gpu",), "trainer is one of grpo, grpo_cpu, llamafactory"),
+        (
+            ("+experiment=quickstart", "trainer=grpo"),
+            "\\+experiment=quickstart sets trainer.recent_iterations, which trainer=grpo lacks; leave out one",
+        ),
     ],
-    ids=["key of another kind", "value", "key of another kind, the other way", "combination", "option"],
+    ids=[
+        "key of another kind",
+        "value",
+        "key of another kind, the other way",
+        "combination",
+        "option",
+        "experiment of another kind",
+    ],
 )
 def test_what_does_not_fit_the_chosen_trainer_is_said_in_one_line(words, message):
     with pytest.raises(HarnessError, match=message) as raised:
