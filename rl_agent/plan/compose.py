@@ -205,8 +205,8 @@ def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
     key = ".".join(place)
     if problem["type"] == "extra_forbidden":
         if key not in raw and keys.EXPERIMENT in raw and place[0] in raw:
-            chosen = f"{place[0]}={raw[place[0]]}"
-            return f"+experiment={raw[keys.EXPERIMENT]} sets {key}, which {chosen} lacks; leave out one of them"
+            experiment, group = f"+experiment={raw[keys.EXPERIMENT]}", f"{place[0]}={raw[place[0]]}"
+            return f"{experiment} sets {key}, which {group} lacks; leave out one of them"
         of_kind = f" where {place[0]}.kind is {kind}" if kind else ""
         return f"there is no key {one_line(key)}{of_kind}; {keys.hint(key, kind)}"
     if problem["type"] == "missing":

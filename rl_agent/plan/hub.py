@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, PublishError
 from rl_agent.plan.disk import can_be_written
+from rl_agent.update.weights import read_tensors
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 1.5
@@ -56,6 +57,13 @@ def _checked_folder(key: str, folder: Path) -> Path:
         raise ConfigError(f"{key}: the folder has no config.json, so it is no model")
     if not any(True for glob in _WEIGHTS for _ in folder.glob(glob)):
         raise ConfigError(f"{key}: the folder has no weights (*.safetensors or *.bin)")
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfigError(f"{key}: the folder has no tokenizer.json; save the model's fast tokenizer there")
+    if any(folder.glob("*.safetensors")):
+        try:
+            read_tensors(folder)
+        except PublishError as error:
+            raise ConfigError(f"{key}: {error}; copy or download the model again") from error
     return Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow links
 
 

@@ -120,7 +120,8 @@ def harness(tmp_path):
     for split in ("train", "test"):
         (tmp_path / "data" / f"{split}.jsonl").write_text(task)
     (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"0" * 64)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     stub = tmp_path / "python"
     stub.write_text(STUB)
     stub.chmod(0o755)

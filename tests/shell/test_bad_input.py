@@ -48,6 +48,21 @@ def no_config(harness):
     (harness.home / "model" / "config.json").unlink()
 
 
+def no_tokenizer(harness):
+    (harness.home / "model" / "tokenizer.json").unlink()
+
+
+def broken_off_weights(harness):
+    header = b'{"a": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}'
+    weights = len(header).to_bytes(8, "little") + header + b"0" * 3999
+    (harness.home / "model" / "model.safetensors").write_bytes(weights)
+
+
+def missing_shard(harness):
+    index = '{"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}'
+    (harness.home / "model" / "model.safetensors.index.json").write_text(index)
+
+
 def nothing(harness):
     pass
 
@@ -62,6 +77,9 @@ CASES = {
     "unknown environment": (nothing, (*BOTH, "env_config.kinds={math:no.such:Thing}"), 78, ["no.such"]),
     "model without weights": (no_weights, UPDATE, 78, ["model_config.base_model", "no weights"]),
     "model without config": (no_config, UPDATE, 78, ["model_config.base_model", "config.json"]),
+    "model without tokenizer": (no_tokenizer, BOTH, 78, ["model_config.base_model", "no tokenizer.json"]),
+    "model cut short": (broken_off_weights, BOTH, 78, ["model_config.base_model", "is cut short"]),
+    "model without a shard": (missing_shard, BOTH, 78, ["model_config.base_model", "model-2.safetensors"]),
     "judge without key": (nothing, (*BOTH, "rollout.reward=judge"), 78, ["OPENAI_API_KEY"]),
     "GPU engine without GPU": (nothing, (*BOTH, "engine=gpu"), 78, ["no GPU is visible", "engine=cpu"]),
     "GPU engine without GPU, streamed": (
