@@ -5,6 +5,7 @@ answers on the port and does not name a model of this run is a stranger: reporte
 """
 
 import json
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -22,6 +23,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.weights.names import WORKER_EXTENSION
 
 PROBE_TIMEOUT_S = 2.0
+_ERROR = re.compile(r"(Error|Exception): \S")
 VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
 """What follows `python`; then come the model and vLLM's flags."""
 
@@ -162,11 +164,16 @@ def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float)
 
 
 def last_lines(log: Path, count: int = 15) -> str:
-    """The end of a log, for the message about the process that wrote it."""
+    """The end of a log, for the message about the process that wrote it.
+
+    vLLM's last words are often those of a process that saw another one fail: the error before them is put
+    first.
+    """
     if not log.exists():
         return "(no log)"
     with log.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - 64 * 1024))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return "\n".join(lines[-count:])
+    errors = [line for line in lines[:-count] if _ERROR.search(line)]
+    return "\n".join([*errors[-1:], *lines[-count:]])

@@ -215,6 +215,14 @@ dismiss_guard() {
   wait "$GUARD_PID" 2>/dev/null || true
 }
 
+# The end of the log of a process that failed. A launcher's last words are about the process that failed under
+# it: the error before them comes first.
+# Usage: show_end <log>
+show_end() {
+  { head -n -15 -- "$1" | grep -E '(Error|Exception): [^ ]' | tail -n 1; } >&2 || true
+  tail -n 15 -- "$1" >&2
+}
+
 # Append one span to the run's timeline.
 # Usage: record_span <name> <iteration> <start-epoch>
 record_span() {

@@ -88,7 +88,7 @@ end_trainer() {
   [[ -n ${PGID_OF[trainer]:-} ]] || return 0
   wait_group trainer 1 || status=$?
   say "the trainer ended (status $status); $TRAINER_LOG ends:"
-  tail -n 15 -- "$TRAINER_LOG" >&2
+  show_end "$TRAINER_LOG"
   ((PLAN[is_master])) || return 0
   [[ $1 == lost ]] || TRAINER_FAILURES=$((TRAINER_FAILURES + 1))
   ((status != 78 && TRAINER_FAILURES <= PLAN[trainer_restarts])) || return $((status ? status : 70))

@@ -40,7 +40,7 @@ run_llamafactory_training() {
     say "the training reached trainer.timeout_s=${PLAN[train_timeout_s]} and was stopped"
   elif ((status != 0 && status != 75)); then
     say "the training failed (status $status); $log ends:"
-    tail -n 15 -- "$log" >&2
+    show_end "$log"
   fi
   return "$status"
 }

@@ -153,6 +153,8 @@ def train(plan: Plan, argv: list[str]) -> int:
         time.sleep(0.05)
     if how == "fail":
         print("ValueError: the reason it failed", file=sys.stderr)
+        for _ in range(20):  # as torchrun does, which does not know it
+            print("  traceback : To enable traceback see: …", file=sys.stderr)
         return 1
     return 0
 

@@ -13,6 +13,7 @@ from rl_agent.engine.server import (
     Probe,
     data_parallel_size,
     judge_roots,
+    last_lines,
     probe,
     server_argv,
     server_environment,
@@ -260,3 +261,14 @@ def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
     chosen = {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
     let_others_run(chosen)
     assert chosen == {"VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "64"}
+
+
+def test_the_end_of_a_log_begins_with_the_error_that_its_last_words_are_about(tmp_path):
+    log = tmp_path / "vllm.log"
+    frames = "".join(f"  frame {number}\n" for number in range(20))
+    log.write_text(f"SafetensorError: incomplete\n{frames}RuntimeError: See root cause above.\n")
+
+    lines = last_lines(log).splitlines()
+
+    assert (lines[0], lines[-1]) == ("SafetensorError: incomplete", "RuntimeError: See root cause above.")
+    assert len(lines) == 16
