@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
-from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
+from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings, Upstream
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_tcp import TcpSource
@@ -112,7 +112,7 @@ def measure_links(store: SnapshotStore, announced: Announcement, links: int, byt
         with inside(receiver):
             began = time.perf_counter()
             Receiver(own, Shelf(own), settings).receive(
-                announced, sources, timeout_s=LIMIT_S, stop=threading.Event()
+                announced, [Upstream(sources)], timeout_s=LIMIT_S, stop=threading.Event()
             )
             return time.perf_counter() - began
 
@@ -154,7 +154,9 @@ def measure(
             peers = random.Random(index).sample(others, min(MOST_PEERS, len(others))) if with_peers else []
             sources = [TcpSource(*address, TOKEN, 60.0) for address in (sender.address, *peers)]
             try:
-                hosts[index][0].receive(announced, sources, timeout_s=LIMIT_S, stop=threading.Event())
+                hosts[index][0].receive(
+                    announced, [Upstream(sources)], timeout_s=LIMIT_S, stop=threading.Event()
+                )
             except BaseException as error:
                 failures.append(error)
 

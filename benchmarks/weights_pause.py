@@ -44,7 +44,7 @@ from rl_agent.cluster.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
-from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
+from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings, Upstream
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_tcp import TcpSource
@@ -217,7 +217,7 @@ class Way:
             announced = Announcement(weight_version, snapshot.manifest.digest)
         began = time.monotonic()
         source = TcpSource(*self.server.address, TOKEN, 30.0)
-        _, report = receiver.receive(announced, [source], timeout_s=600.0, stop=threading.Event())
+        _, report = receiver.receive(announced, [Upstream([source])], timeout_s=600.0, stop=threading.Event())
         return time.monotonic() - began, report.fetched_bytes
 
     def bring(self, weight_version: int, model: Any, url: str) -> Update:

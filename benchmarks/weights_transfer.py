@@ -53,7 +53,7 @@ from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.manifest import Manifest
 from rl_agent.weights.mooncake import TransferEngine
 from rl_agent.weights.publish import Publisher, PublishSettings
-from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings
+from rl_agent.weights.receive import Announcement, Receiver, ReceiveSettings, Upstream
 from rl_agent.weights.server import ServerSettings
 from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import TcpSource
@@ -189,7 +189,7 @@ class Host:
         newest = self.store.newest
         announced = Announcement(newest.weight_version + 1 if newest else 1, self._digest)
         began = time.perf_counter()
-        self._receiver.receive(announced, [source], timeout_s=LIMIT_S, stop=threading.Event())
+        self._receiver.receive(announced, [Upstream([source])], timeout_s=LIMIT_S, stop=threading.Event())
         took_s = time.perf_counter() - began
         if way.pairing is not None and way.pairing.is_given_up(str(source)):
             raise SystemExit(f"{source}: the pair failed, and TCP was measured instead; the log says why")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rl_agent.weights.fetch import FetchSettings, Source
 from rl_agent.weights.pairs import PairMaker
-from rl_agent.weights.receive import Announcement, Receiver, ReceiveReport, ReceiveSettings
+from rl_agent.weights.receive import Announcement, Receiver, ReceiveReport, ReceiveSettings, Upstream
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
 from rl_agent.weights.source_tcp import TcpSource
@@ -95,13 +95,9 @@ def receive(
     timeout_s: float = 30.0,
     stop: threading.Event | None = None,
 ) -> tuple[Snapshot, ReceiveReport]:
+    upstreams = [Upstream(sources, peers), *([Upstream(fallbacks)] if fallbacks else [])]
     return receiving.receiver.receive(
-        announcement,
-        sources,
-        peers=peers,
-        fallbacks=fallbacks,
-        timeout_s=timeout_s,
-        stop=stop or threading.Event(),
+        announcement, upstreams, timeout_s=timeout_s, stop=stop or threading.Event()
     )
 
 

@@ -12,7 +12,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,7 +27,7 @@ from rl_agent.weights.abandoned import STORE_PREFIX, remove_abandoned
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.fetch import Source
 from rl_agent.weights.neighbours import adopt, turn
-from rl_agent.weights.receive import Announcement, Receiver
+from rl_agent.weights.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.settings import base_folder, receive_settings, server_settings, trainer_folders
 from rl_agent.weights.shelf import Shelf
@@ -128,15 +128,9 @@ class HostWeights:
             if linked is not None:
                 log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
                 return linked.weight_version
-            sources, peers, fallbacks = self._sources(offer, announced)
-            snapshot, report = self._receiver.receive(
-                announced,
-                sources,
-                peers=peers,
-                fallbacks=fallbacks,
-                timeout_s=deadline.remaining_s(),
-                stop=stop,
-            )
+            upstreams = self._upstreams(offer, announced)
+            timeout_s = deadline.remaining_s()
+            snapshot, report = self._receiver.receive(announced, upstreams, timeout_s=timeout_s, stop=stop)
         way = f"{report.deltas} differences" if report.deltas else "whole"
         log.info(
             "weight version %d is here (%s, %.1f MB in %.1f s from %d addresses)",
@@ -148,17 +142,16 @@ class HostWeights:
         )
         return snapshot.weight_version
 
-    def _sources(
-        self, offer: WeightsOffer, announced: Announcement
-    ) -> tuple[Sequence[Source], Sequence[Source], Sequence[Source]]:
-        """Who makes the version, the peers beside, and who is asked for what these cannot give."""
-        here, manager = self._stores_with(announced), self._by_manager(offer)
+    def _upstreams(self, offer: WeightsOffer, announced: Announcement) -> list[Upstream]:
+        """A trainer's store on this host, who makes the versions with other hosts beside, the manager."""
         is_by_http = self._settings.transport == "http"
         others = [] if is_by_http else [self._source(source, offer) for source in offer.sources]
-        if here:
-            return here, [], [*others, manager]
         own = offer.publisher_addresses
-        return others[:own], others[own:], [manager]
+        return [
+            Upstream(self._stores_with(announced)),
+            Upstream(others[:own], others[own:]),
+            Upstream([self._by_manager(offer)]),
+        ]
 
     def _stores_with(self, announced: Announcement) -> list[FolderSource]:
         """Of trainers of this host."""

@@ -48,6 +48,11 @@ class Source(Protocol):
     def connection(self) -> Connection: ...
 
 
+def is_out_of_reach(error: Exception) -> bool:
+    """Of an error of `Connection.open`: whether nobody has answered there, be it to say no."""
+    return isinstance(error, OSError) and not isinstance(error, ConnectionResetError)
+
+
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
     streams_per_source: int
@@ -59,7 +64,7 @@ class FetchSettings:
     """Failures in a row after which a connection to a source is given up."""
     retry_pause_s: float
     max_wrong_pieces: int
-    """Pieces with wrong bytes after which a source is asked no more."""
+    """Pieces with wrong bytes of one version after which a source is asked no more."""
     stop_poll_s: float
     """How soon a fetch that waits notices that it is to stop."""
 
@@ -70,7 +75,6 @@ class SourceReport:
     size_bytes: int = 0
     wrong_pieces: int = 0
     is_reached: bool = False
-    """Whether somebody answered there, be it to say that there are too many."""
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=_REPORTED_FAILURES))
 
 
@@ -92,16 +96,25 @@ def fetch_blob(
     settings: FetchSettings,
     deadline: Deadline,
     stop: threading.Event,
-) -> dict[str, SourceReport]:
+    reports: dict[str, SourceReport],
+) -> None:
     """Give `wanted.write` every piece, verified, those of `pieces` excepted, which are there.
 
-    Raises WeightsError that names each source and what it did if the blob cannot be completed.
+    `reports`, by source, go on with what is in them. Raises WeightsError that names each source and what it
+    did if the blob cannot be completed.
     """
     board = PieceBoard(pieces)
     aborted = threading.Event()
-    reports = {str(source): SourceReport() for source in sources}
     workers = [
-        _Worker(wanted, board, source, reports[str(source)], settings, deadline, aborted)
+        _Worker(
+            wanted,
+            board,
+            source,
+            reports.setdefault(str(source), SourceReport()),
+            settings,
+            deadline,
+            aborted,
+        )
         for source in sources
         for _ in range(settings.streams_per_source)
     ]
@@ -121,7 +134,6 @@ def fetch_blob(
         raise crashed
     if not board.is_finished:
         raise WeightsError(_why(wanted, pieces, reports, deadline, stop))
-    return reports
 
 
 def _why(
@@ -138,7 +150,7 @@ def _why(
     if deadline.is_over:
         what += " at the deadline"
     reasons = "; ".join(
-        f"{name}: {report.failures[-1] if report.failures else 'gave nothing'}"
+        f"{name}: {report.failures[-1] if report.failures else f'gave {report.pieces} pieces'}"
         for name, report in reports.items()
     )
     return f"{what}: {reasons or 'there is no source'}"
@@ -219,8 +231,8 @@ class _Worker:
     def _open(self, connection: Connection) -> None:
         try:
             connection.open(self._piece_deadline())
-        except ConnectionResetError:
-            self._report.is_reached = True
+        except (OSError, WeightsError) as error:
+            self._report.is_reached |= not is_out_of_reach(error)
             raise
         self._report.is_reached = True
 

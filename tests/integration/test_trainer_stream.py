@@ -16,7 +16,7 @@ from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
 from rl_agent.trainer.states import newest_served, next_number, read_published
 from rl_agent.update import versions
-from rl_agent.weights.receive import Announcement
+from rl_agent.weights.receive import Announcement, Upstream
 from rl_agent.weights.sources import tensor_at
 from rl_agent.weights.store import FULL, Snapshot
 from tests.integration.tiny_model import make_tiny_model
@@ -45,7 +45,7 @@ def fetch(told: dict, root: Path) -> Snapshot:
     with new_host(root) as receiving:
         announcement = Announcement(told["weight_version"], told["digest"])
         snapshot, _ = receiving.receiver.receive(
-            announcement, [source], timeout_s=30.0, stop=threading.Event()
+            announcement, [Upstream([source])], timeout_s=30.0, stop=threading.Event()
         )
         return snapshot
 

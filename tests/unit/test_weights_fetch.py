@@ -82,6 +82,7 @@ def fetch(*sources, stop=None, timeout_s=30.0, **settings):
             with_fetch(streams_per_source=1, **settings),
             Deadline.after(timeout_s),
             stop or threading.Event(),
+            {},
         )
     finally:
         for index in range(pieces.count):
@@ -134,4 +135,5 @@ def test_what_cannot_be_written_is_an_error_and_not_a_hang():
             with_fetch(),
             Deadline.after(30),
             threading.Event(),
+            {},
         )

@@ -183,6 +183,18 @@ def test_http_serves_as_a_fallback_for_what_the_sources_cannot_give(sender, rece
         )
     assert snapshot.map(FULL) == newest.map(FULL)
     assert 0 < report.by_source[http_address].pieces < len(newest.manifest.full.digests)
+    assert report.fetched_bytes == newest.manifest.full.size_bytes
+
+
+def test_who_could_not_give_a_version_is_named_also_where_others_were_asked_after(
+    sender, receiver, http_address
+):
+    refused = HttpSource(http_address, bearer("wrong"), 5.0)
+    half = sender.store.newest.manifest.full.size_bytes // 2
+    with Link(sender.server.address, lambda _, content, before: content if before < half else None) as link:
+        cut = source_at(link.address)
+        with pytest.raises(WeightsError, match=f"{cut}: .*closed.*{refused}: .*401"):
+            receive(receiver, announced(sender.store.newest), [cut], fallbacks=[refused])
 
 
 def test_a_delta_can_come_over_http_alone(sender, receiver, http_address):

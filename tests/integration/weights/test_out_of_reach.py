@@ -19,10 +19,11 @@ FIVE_MINUTES_S = 300.0
 
 
 class Firewalled:
-    """A source, or the way to one, of which packets are dropped while `is_shut`."""
+    """A source, or the way to one, of which packets are dropped, or connections fail, while `is_shut`."""
 
-    def __init__(self, source=None):
+    def __init__(self, source=None, error=None):
         self.source, self.is_shut, self.tried = source, True, 0
+        self.error = error or TimeoutError("timed out")
         self.failed = threading.Event()
 
     def __str__(self):
@@ -35,7 +36,7 @@ class Firewalled:
         self.tried += 1
         if self.tried == 2:  # by whom the first time was noted
             self.failed.set()
-        raise TimeoutError("timed out")
+        raise self.error
 
     def interrupt(self):
         pass
@@ -90,8 +91,18 @@ def test_the_other_way_is_not_asked_while_the_trainer_is_there_at_another_addres
     assert list(report.by_source) == [str(sender.source)]
 
 
-def test_an_address_that_a_fetch_has_not_reached_is_left_out_of_the_next(sender, receiver, manager):
-    gone, half = Firewalled(), hold(sender, 2).manifest.full.size_bytes // 2
+@pytest.mark.parametrize(
+    ("error", "is_left_out"),
+    [
+        (TimeoutError("timed out"), True),
+        (ConnectionResetError("there are too many"), False),
+        (WeightsError("the sender has another token"), False),
+    ],
+)
+def test_an_address_at_which_nobody_answers_is_left_out_of_the_next_fetch(
+    sender, receiver, manager, error, is_left_out
+):
+    gone, half = Firewalled(error=error), hold(sender, 2).manifest.full.size_bytes // 2
 
     def not_before_it_failed(_, content, before):
         return content if before < half or gone.failed.wait(20) else None
@@ -101,7 +112,7 @@ def test_an_address_that_a_fetch_has_not_reached_is_left_out_of_the_next(sender,
         _, report = receive(receiver, announced(hold(sender, 2)), sources, fallbacks=[manager])
         assert list(report.by_source) == [str(source) for source in sources]
         _, report = receive(receiver, announced(hold(sender, 3)), sources, fallbacks=[manager])
-    assert list(report.by_source) == [str(sources[0])]
+    assert list(report.by_source) == [str(source) for source in sources[: 1 if is_left_out else 2]]
 
 
 def test_a_transfer_that_failed_forgets_whom_it_did_not_reach(sender, receiver):
