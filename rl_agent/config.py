@@ -249,6 +249,11 @@ class Config(Section):
         return isinstance(self.trainer, GrpoConfig)
 
     @property
+    def num_gen_batches(self) -> int:
+        """Times its own size that a training iteration may sample; 1: no group takes another's place."""
+        return self.trainer.num_gen_batches if isinstance(self.trainer, GrpoConfig) else 1
+
+    @property
     def takes_turns(self) -> bool:
         """Whether a streaming trainer and its node's engine have the same devices in turns."""
         return isinstance(self.trainer, GrpoConfig) and self.trainer.placement != "disaggregated"

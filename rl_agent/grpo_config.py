@@ -19,7 +19,7 @@ class LossSettings(Section):
 
     advantage: Estimator
     drop_uninformative: bool
-    """Leave groups of equal rewards out; later ones take their place (DAPO's dynamic sampling)."""
+    """Leave groups of equal rewards out; others are sampled in their place (DAPO's dynamic sampling)."""
     normalization: Normalization
     constant_length: Positive
     """Of `dr_grpo`, in tokens."""
@@ -132,6 +132,8 @@ class GrpoConfig(Section):
     placement: Placement
     """Whether this node's engine has the trainer's devices in turns with it."""
     mini_batches: Positive
+    max_num_gen_batches: Positive
+    """So many times the groups of an iteration are sampled at most, until none of them is left out."""
     reward_threshold: float
     nproc_per_node: Positive | None
     max_restarts: Annotated[int, Field(ge=0)]
@@ -146,6 +148,21 @@ class GrpoConfig(Section):
     parallel: ParallelSettings
     optimizer: OptimizerSettings
     checkpoint: CheckpointSettings
+
+    @property
+    def num_gen_batches(self) -> int:
+        """1: no group is sampled in the place of another."""
+        return self.max_num_gen_batches if self.loss.drop_uninformative else 1
+
+    @model_validator(mode="after")
+    def _deals_what_it_knows(self) -> "GrpoConfig":
+        if self.batch.order == "shuffled" and self.num_gen_batches > 1:
+            reason = (
+                "1 with batch.order=shuffled and loss.drop_uninformative=true: samples are dealt before it is"
+                " known which groups others are sampled for"
+            )
+            raise _refusal("max_num_gen_batches", reason)
+        return self
 
 
 def _refusal(key: str, reason: str) -> PydanticCustomError:

@@ -106,6 +106,12 @@ ROLLOUT = Chapter(
             ("judge_prompt_tokens", "tokens", "sent to the judge"),
             ("judge_completion_tokens", "tokens", "that the judge wrote"),
             ("judge_cost_usd", "$", "the judge's price, by `openai_config`"),
+            (
+                "uninformative_groups",
+                "",
+                "groups of equal rewards, where `trainer.max_num_gen_batches` lets others be sampled",
+            ),
+            ("resampled_groups", "", "groups that were sampled in their place"),
             ("engine_tokens_per_s", "tokens/s", "sampled for rank 0, over the whole phase"),
             ("engine_idle_share", "share", "of the phase: no request of rank 0 was at the engine"),
             ("rollout_s", "s", "from the first episode to the last"),

@@ -14,6 +14,7 @@ from rl_agent.config import Config, Plan
 from rl_agent.errors import ConfigError
 
 _SAMPLES = ("env_config.train_tasks_rollout_size", "rollout.group_size", "seed", "trainer.kind")
+_RESERVE = ("trainer.loss.drop_uninformative", "trainer.max_num_gen_batches")
 _MOST_NAMED = 5
 
 
@@ -26,7 +27,7 @@ def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     begun = _begun_iteration(now, work)
     for key in changed:
-        if begun is not None and key in _fixed(before.config):
+        if begun is not None and key in _fixed(before.config, now.config):
             raise ConfigError(
                 f"--resume: iteration {begun} was begun with {key}={old.get(key)}, not {new.get(key)};"
                 " undo the change until that iteration is done, or start without --resume"
@@ -38,12 +39,13 @@ def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
     return f"--resume: goes on with {named}{more}"
 
 
-def _fixed(config: Config) -> tuple[str, ...]:
+def _fixed(before: Config, now: Config) -> tuple[str, ...]:
     """Keys that decide which samples an iteration has, and which step trains on which."""
-    if not config.is_streaming:
+    if not before.is_streaming:
         return _SAMPLES
-    is_dealt = config.grpo.batch.order == "shuffled"
-    return (*_SAMPLES, "trainer.batch.order", *(("trainer.mini_batches",) if is_dealt else ()))
+    is_dealt = before.grpo.batch.order == "shuffled"
+    dealt = ("trainer.batch.order", *(("trainer.mini_batches",) if is_dealt else ()))
+    return (*_SAMPLES, *dealt, *(_RESERVE if before.num_gen_batches != now.num_gen_batches else ()))
 
 
 def _begun_iteration(plan: Plan, work: Work | None) -> int | None:

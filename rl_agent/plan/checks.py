@@ -54,7 +54,8 @@ def check_machine(
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
     num_tasks = check_tasks(config, command)
-    space = disk.estimate(config, command, sum(num_tasks.values()), model.size_bytes)
+    most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
+    space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
     return Machine(model, num_tasks, space, tuple(leftovers))
 

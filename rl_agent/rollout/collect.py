@@ -167,7 +167,8 @@ class Collector:
         self._unrecorded_of[chunk.id] = len(left)
         self._waiting.extend((spec, chunk) for spec in left)
         self._claimed += len(left)
-        self._go_on()
+        self._is_exhausted = False
+        self._check_stop_rule()
 
     async def _run(self, spec: EpisodeSpec, chunk: Chunk, source: ChunkSource) -> None:
         try:
@@ -217,34 +218,36 @@ class Collector:
 
     # --- when the rest is given up ---
     def _check_stop_rule(self) -> None:
-        """Every rank judges what it claimed, once there is no more; the only one also the whole iteration."""
-        if self._is_exhausted:
-            self._apply_stop_rule(self.recorded_here, self._claimed)
+        """Every rank judges what it claimed, once there is no more; the only one also the whole iteration.
+
+        The grace period starts once. Where there is more to run after all, nothing is given up any more.
+        """
+        counts = [(self.recorded_here, self._claimed)] if self._is_exhausted else []
         whole = self._whole()
         if whole is not None:
-            self._apply_stop_rule(self.done, whole)
-
-    def _apply_stop_rule(self, done: int, total: int) -> None:
-        now = self._clock()
-        deadline = self._settings.stop_rule.deadline(done=done, total=total, now=now, deadline=self._deadline)
-        if deadline is not None and self._deadline is None and done < total:
-            self._deadline = deadline
-            log.info("%d of %d episodes ended; the rest has %.0f s", done, total, deadline - now)
-            self._alarm = asyncio.get_running_loop().call_later(deadline - now, self._abandon_rest)
+            counts.append((self.done, whole))
+        rule = self._settings.stop_rule
+        due = [(done, total) for done, total in counts if rule.is_due(done=done, total=total)]
+        if not due:
+            self._go_on()
+        elif self._deadline is None and (left := [counted for counted in due if counted[0] < counted[1]]):
+            self._deadline = self._clock() + rule.grace_period_s
+            log.info("%d of %d episodes ended; the rest has %.0f s", *left[0], rule.grace_period_s)
+            self._alarm = asyncio.get_running_loop().call_later(rule.grace_period_s, self._abandon_rest)
 
     def _go_on(self) -> None:
-        """There is more to run after all: one of several ranks gives nothing up while it has work."""
-        self._is_exhausted = False
-        if self._whole() is None:
-            self._cancel_alarm()
-            self._deadline = None
-            self._is_stopping = False
+        self._cancel_alarm()
+        self._deadline = None
+        self._is_stopping = False
 
     def _cancel_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _abandon_rest(self) -> None:
+        self._check_stop_rule()  # more may have been asked for since an episode was recorded
+        if self._deadline is None:
+            return
         # Episodes that have ended and wait for their verdict are not touched: they have a deadline already.
         self._is_stopping = True
         log.info("grace period over: %d running episodes are abandoned", len(self.running))

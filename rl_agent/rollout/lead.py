@@ -1,12 +1,14 @@
 """The master's side of a rollout: what is on the disk already, what is given out, and when it is over.
 
     earlier files counted ─► what is missing published ─► every chunk complete ─► other ranks' files counted
+                               └─ other groups in place of those that are left out, while the rest runs
                                                     phase closed ◄─ manifest ◄─ numbers ◄───────┘
 
 Nothing that a rank claims to have done is believed before its file was read.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,8 +21,13 @@ from rl_agent.rollout.collect import ChunkSource, account
 from rl_agent.rollout.manifest import ManifestEntry, Part, read_parts
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.resample import Resampling
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.shard import TRAJECTORY, ShardHeader, whole_bytes
+
+log = logging.getLogger(__name__)
+_LOOK_S = 0.5
+"""Between two looks at what has been recorded, for groups to replace."""
 
 
 class ShardPart(Protocol):
@@ -74,6 +81,13 @@ class Lead:
         self._rollout = rollout
         self._shard = shard
         self._place = (self._paths, header.split, header.iteration)
+        self._resampling = Resampling(
+            sample,
+            *self._place,
+            run_id=header.run_id,
+            group_size=assignment.config.rollout.group_size,
+        )
+        self._publishing = asyncio.Lock()
 
     async def run(self) -> str:
         """Raises like `run.run_rollout`."""
@@ -81,24 +95,23 @@ class Lead:
         work.on_lost = self._survey_lost
         earlier = await asyncio.to_thread(self._take_over)
         await self._go_on_with_own(earlier)
-        if not work.is_published:
-            groups = self._sample.groups(self._ledger.missing())
-            version = self._header.weight_version
-            await work.publish(groups, digest=self._header.sample_digest, weight_version=version)
+        await self._publish()
         try:
             async with asyncio.TaskGroup() as jobs:
                 collecting = jobs.create_task(rollout.collect(work), name="collect")
+                publishing = jobs.create_task(self._publish_more(), name="publish more")
                 others = await self._all_recorded()
                 collecting.cancel()  # all that is left of it is the wait for more chunks
+                publishing.cancel()
         except BaseExceptionGroup as group:
             raise deliberate(group) from None
         await self._shard.close()
         # First the numbers: after a kill in between, the phase ends again instead of losing them.
-        metrics_file.append(self._paths.metrics, rollout.record())
+        metrics_file.append(self._paths.metrics, rollout.record() | self._resampled())
         entries = {entry.file: entry for entry in (*earlier, *self._own(), *others)}
         takeover.finish(*self._place, list(entries.values()))
         work.close()
-        return account(len(self._sample), rollout.collector.ended)
+        return account(self._ledger.asked, rollout.collector.ended)
 
     def _take_over(self) -> list[ManifestEntry]:
         """Count what earlier files hold, once those that do not count are set aside."""
@@ -133,12 +146,38 @@ class Lead:
                 await self._shard.resume(shard, episodes=entry.episodes)
                 return
 
+    async def _publish(self) -> None:
+        """Give out what is asked for by now, but what is recorded or was given out before."""
+        async with self._publishing:
+            await asyncio.to_thread(self._resampling.look)
+            if self._work.is_published and self._resampling.asked == self._ledger.asked:
+                return
+            self._ledger.asked = self._resampling.asked
+            groups, header = self._sample.groups(self._ledger.missing()), self._header
+            await self._work.publish(
+                groups, digest=header.sample_digest, weight_version=header.weight_version
+            )
+
+    async def _publish_more(self) -> None:
+        while self._ledger.asked < len(self._sample):
+            await asyncio.sleep(_LOOK_S)
+            await self._publish()
+
+    async def _all_complete(self) -> Sequence[ShardPart]:
+        """Wait until all that was given out is done, and nothing of it asks for more."""
+        while True:
+            asked = self._ledger.asked
+            parts = await self._work.all_complete()
+            await self._publish()
+            if self._ledger.asked == asked:
+                return parts
+
     async def _all_recorded(self) -> list[ManifestEntry]:
         """Wait until every episode is on the disk; returns the other ranks' files.
 
         Raises StoreError if one is not, though the rank that ran it said so.
         """
-        parts = await self._work.all_complete()
+        parts = await self._all_complete()
         entries = await asyncio.to_thread(self._count_others, parts)
         missing = self._ledger.missing()
         if missing:
@@ -160,6 +199,22 @@ class Lead:
     def _count(self, part: Part, rank: int) -> ManifestEntry:
         episodes = self._rollout.count(read_parts([part], TRAJECTORY))
         return ManifestEntry(file=part.shard.name, rank=rank, bytes=part.size_bytes, episodes=episodes)
+
+    def _resampled(self) -> dict[str, float | int | str]:
+        """What became of the reserve, for the metrics and the log; nothing where there is none."""
+        found, split = self._resampling, self._header.split
+        if not found.has_reserve:
+            return {}
+        groups, limit = len(self._sample.groups(range(self._ledger.asked))), len(self._sample)
+        is_short = found.added < found.left_out and self._ledger.asked == limit
+        log.info(
+            "%d of %d groups have rewards that are all equal, %d were sampled in place of others%s",
+            found.left_out,
+            groups,
+            found.added,
+            "; trainer.max_num_gen_batches allows no more" if is_short else "",
+        )
+        return {f"{split}/uninformative_groups": found.left_out, f"{split}/resampled_groups": found.added}
 
     def _own(self) -> list[ManifestEntry]:
         shard = self._shard.shard

@@ -22,7 +22,7 @@ from rl_agent.rollout.lengths import ResponseLengths
 from rl_agent.rollout.limit import EngineGate, LimitRule, follow_pressure
 from rl_agent.rollout.metrics import RolloutMetrics
 from rl_agent.rollout.rank_shard import RankShard
-from rl_agent.rollout.sample import Assignment, Ledger, Sample
+from rl_agent.rollout.sample import Assignment, Ledger
 from rl_agent.rollout.stop_rule import StopRule
 from rl_agent.types import Status, Trajectory
 
@@ -55,7 +55,6 @@ class RankRollout:
         self,
         assignment: Assignment,
         member: Membership,
-        sample: Sample,
         ledger: Ledger,
         *,
         engine: EngineClient,
@@ -109,7 +108,7 @@ class RankRollout:
             writer=shard,
             judge=judge,
             on_recorded=self._metrics.add,
-            whole=lambda: len(sample) if member.is_master and member.is_alone else None,
+            whole=lambda: ledger.asked if member.is_master and member.is_alone else None,
         )
 
     def count(self, recorded: Iterable[Trajectory]) -> int:

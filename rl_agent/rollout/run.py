@@ -106,7 +106,6 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
         rollout = RankRollout(
             assignment,
             member,
-            sample,
             ledger,
             engine=engine,
             chat=chat,

@@ -38,10 +38,14 @@ class Assignment:
 
 
 class Sample:
-    """The episodes of an iteration in the order to start them, known by their index everywhere."""
+    """The episodes of an iteration in the order to start them, known by their index everywhere.
 
-    def __init__(self, specs: Sequence[EpisodeSpec]) -> None:
+    It asks for the first `asked` of them. Those behind are a reserve, of which groups may be added.
+    """
+
+    def __init__(self, specs: Sequence[EpisodeSpec], *, asked: int | None = None) -> None:
         self.specs = specs
+        self.asked = len(specs) if asked is None else asked
         self._index_of = {spec.key: index for index, spec in enumerate(specs)}
 
     def __len__(self) -> int:
@@ -76,6 +80,8 @@ class Ledger:
     """Which episodes of a sample are on the disk: one byte each, however many are recorded."""
 
     def __init__(self, sample: Sample) -> None:
+        self.asked = sample.asked
+        """The first so many episodes are asked for by now."""
         self._sample = sample
         self._is_recorded = bytearray(len(sample))
 
@@ -95,7 +101,8 @@ class Ledger:
         return [self._sample.specs[index] for index in indices if not self._is_recorded[index]]
 
     def missing(self) -> list[int]:
-        return [index for index, is_recorded in enumerate(self._is_recorded) if not is_recorded]
+        """Of what is asked for."""
+        return [index for index in range(self.asked) if not self._is_recorded[index]]
 
 
 def sample_of(assignment: Assignment, registry: EnvironmentRegistry) -> Sample:
@@ -105,4 +112,8 @@ def sample_of(assignment: Assignment, registry: EnvironmentRegistry) -> Sample:
     tasks = load_tasks(path, config.env_config)
     registry.check(task.env for task in tasks)
     split, iteration = assignment.split, assignment.iteration
-    return Sample(sample_episodes(tasks, split=split, iteration=iteration, config=config))
+    batches = [
+        sample_episodes(tasks, split=split, iteration=iteration, config=config, batch=batch)
+        for batch in range(config.num_gen_batches if split == "train" else 1)
+    ]
+    return Sample(list(itertools.chain(*batches)), asked=len(batches[0]))

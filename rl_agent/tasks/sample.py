@@ -15,6 +15,10 @@ Train takes `train_tasks_rollout_size` tasks with one of two samplers and runs e
 A size of -1 takes every task once with either sampler. Test takes the first `test_tasks_rollout_size`
 tasks of the file, each `test_tasks_repeat_times` times. Long episodes should not start last, so the hardest
 tasks come first.
+
+That is batch 0, which an iteration runs in any case. Every further batch of train goes on where the one
+before ended, by the same sampler. They are a reserve, of which an iteration runs as much as it needs to
+replace groups, so their order prefers no difficulty.
 """
 
 import hashlib
@@ -31,9 +35,9 @@ Draw = tuple[Task, int]
 
 
 def sample_episodes(
-    tasks: Sequence[Task], *, split: Split, iteration: int, config: Config
+    tasks: Sequence[Task], *, split: Split, iteration: int, config: Config, batch: int = 0
 ) -> list[EpisodeSpec]:
-    """The episodes of one iteration in the order to start them; siblings of a group are neighbours.
+    """The episodes of a batch of one iteration in the order to start them; siblings are neighbours.
 
     Raises ConfigError if a difficulty that is needed has no tasks or no step limit.
     """
@@ -45,10 +49,10 @@ def sample_episodes(
         draws = [(task, group) for group in range(env_config.test_tasks_repeat_times) for task in chosen]
         group_size = 1
     else:
-        draws = _draw_train(tasks, origin, config)
+        draws = _draw_train(tasks, origin, config, batch)
         group_size = config.rollout.group_size
     max_steps = _max_steps({task.difficulty for task, _ in draws}, split, config)
-    draws.sort(key=lambda draw: _start_order(draw, origin))
+    draws.sort(key=lambda draw: _start_order(draw, origin, is_reserve=batch > 0))
     return [
         EpisodeSpec(
             key=(key := EpisodeKey(task.task_id, group, attempt)),
@@ -77,23 +81,28 @@ def shares(size: int, weights: Mapping[str, float]) -> dict[str, int]:
     return counts
 
 
-def _draw_train(tasks: Sequence[Task], origin: str, config: Config) -> list[Draw]:
+def _draw_train(tasks: Sequence[Task], origin: str, config: Config, batch: int) -> list[Draw]:
     size = config.env_config.train_tasks_rollout_size
     if size == -1:
-        return [(task, 0) for task in tasks]
+        return [(task, batch) for task in tasks]
     if config.env_config.train_tasks_sampler == "uniform":
-        return _draw_uniform(tasks, size, origin)
+        return _draw_uniform(tasks, size, origin, batch)
     of_difficulty = {name: [task for task in tasks if task.difficulty == name] for name in DIFFICULTIES}
     weights = _ratio_weights(config.env_config.difficulty_ratio, of_difficulty)
     counts = shares(size, weights)
-    return [draw for name in weights for draw in _draw_uniform(of_difficulty[name], counts[name], origin)]
+    return [
+        draw for name in weights for draw in _draw_uniform(of_difficulty[name], counts[name], origin, batch)
+    ]
 
 
-def _draw_uniform(tasks: Sequence[Task], size: int, origin: str) -> list[Draw]:
+def _draw_uniform(tasks: Sequence[Task], size: int, origin: str, batch: int) -> list[Draw]:
+    """So many draws, after those of the batches before: one round over the tasks follows another."""
+    begin, end = batch * size, (batch + 1) * size
     draws: list[Draw] = []
-    for round_ in range(-(-size // len(tasks))):
+    for round_ in range(begin // len(tasks), -(-end // len(tasks))):
         shuffled = sorted(tasks, key=lambda task: _digest(f"{origin}/draw/{round_}/{task.task_id}"))
-        draws += [(task, round_) for task in shuffled[: size - len(draws)]]
+        before = round_ * len(tasks)
+        draws += [(task, round_) for task in shuffled[max(0, begin - before) : end - before]]
     return draws
 
 
@@ -123,9 +132,10 @@ def _max_steps(difficulties: set[str], split: Split, config: Config) -> Mapping[
     return max_steps
 
 
-def _start_order(draw: Draw, origin: str) -> tuple[int, bytes]:
+def _start_order(draw: Draw, origin: str, *, is_reserve: bool) -> tuple[int, bytes]:
     task, group = draw
-    return -DIFFICULTIES.index(task.difficulty), _digest(f"{origin}/start/{group}/{task.task_id}")
+    hardest_first = 0 if is_reserve else -DIFFICULTIES.index(task.difficulty)
+    return hardest_first, _digest(f"{origin}/start/{group}/{task.task_id}")
 
 
 def _digest(name: str) -> bytes:

@@ -41,11 +41,3 @@ def penalized_rewards(rewards: Tensor, kl: Tensor, coefficient: float) -> Tensor
     Ouyang et al. 2022 (InstructGPT). The advantages are taken from what this returns.
     """
     return rewards - coefficient * kl
-
-
-def is_informative(rewards: Tensor) -> bool:
-    """Whether a group can move the policy under an estimator that compares: its rewards are not all equal.
-
-    DAPO's dynamic sampling (Yu et al. 2025) leaves other groups out and fills a step with later ones.
-    """
-    return len(rewards) > 1 and bool((rewards != rewards[0]).any())

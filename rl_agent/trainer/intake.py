@@ -12,10 +12,8 @@ beginning.
 from collections import Counter
 from collections.abc import Iterable
 
-import torch
-
+from rl_agent.rollout.resample import is_informative
 from rl_agent.trainer.admission import AdmissionRule, Verdict
-from rl_agent.trainer.advantages import is_informative
 from rl_agent.trainer.order import Order
 from rl_agent.trainer.samples import Group
 
@@ -132,7 +130,6 @@ class Intake:
         verdict = self._rule.judge((sample.versions for sample in group.samples), version)
         if verdict is not Verdict.ADMITTED:
             return verdict.value
-        rewards = torch.tensor([sample.reward for sample in group.samples], dtype=torch.float64)
-        if self._drop_uninformative and not is_informative(rewards):
+        if self._drop_uninformative and not is_informative(sample.reward for sample in group.samples):
             return UNINFORMATIVE
         return None if self._order.holds(group.key) else NOT_DEALT

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_agent.errors import ConfigError
+from rl_agent.rollout.resample import is_comparable
 from rl_agent.trainer.admission import Versions
-from rl_agent.types import EpisodeKey, Status, Step, Trajectory
+from rl_agent.types import EpisodeKey, Step, Trajectory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,9 +70,8 @@ class Group:
 def make_group(trajectories: Iterable[Trajectory]) -> Group:
     """The group of these siblings, in the order of their attempts. Raises ConfigError for images."""
     siblings = sorted(trajectories, key=lambda trajectory: trajectory.key.attempt)
-    finished = [t for t in siblings if t.status is Status.COMPLETED and t.reward is not None]
-    first = siblings[0]
-    return Group(group_key(first.iteration, first.key), tuple(_sample(trajectory) for trajectory in finished))
+    comparable = tuple(_sample(trajectory) for trajectory in siblings if is_comparable(trajectory))
+    return Group(group_key(siblings[0].iteration, siblings[0].key), comparable)
 
 
 def group_key(iteration: int, episode: EpisodeKey) -> str:

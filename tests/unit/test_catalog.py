@@ -19,6 +19,7 @@ from tests.integration.trainer_settings import trainer_settings
 from tests.unit.trajectories import make_trajectory
 
 SMALL_WRITERS = (
+    "rollout/lead.py",
     "rollout/rank_rollout.py",
     "trainer/sharing.py",
     "trainer/stream.py",

@@ -14,6 +14,7 @@ from tests.integration.tiny_model import make_plan
 
 STREAMING = ("trainer=grpo_cpu", "pool=elastic", "rollout.group_size=4", "trainer.mini_batches=4")
 SHUFFLED = (*STREAMING, "trainer.batch.order=shuffled")
+RESAMPLED = (*STREAMING, "trainer.loss.drop_uninformative=true")
 SECOND = Work(2, ("rollout", "update"))
 
 
@@ -52,6 +53,8 @@ def in_mid_iteration(tmp_path: Path, *overrides: str) -> Plan:
         (STREAMING, "trainer.batch.order=shuffled", "trainer.batch.order=arrival, not shuffled"),
         (SHUFFLED, "trainer.batch.order=arrival", "trainer.batch.order=shuffled, not arrival"),
         (SHUFFLED, "trainer.mini_batches=2", "trainer.mini_batches=4, not 2"),
+        (STREAMING, "trainer.loss.drop_uninformative=true", "drop_uninformative=False, not True"),
+        (RESAMPLED, "trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=3, not 5"),
     ],
 )
 def test_samples_and_their_deal_stay_as_they_were_in_the_middle_of_an_iteration(
@@ -70,6 +73,7 @@ def test_samples_and_their_deal_stay_as_they_were_in_the_middle_of_an_iteration(
         ("trainer.parallel.shard_size=1", "trainer.parallel.shard_size=1 (was None)"),
         ("trainer.mini_batches=2", "trainer.mini_batches=2 (was 4)"),
         ("trainer.batch.token_budget=512", "trainer.batch.token_budget=512 (was "),
+        ("trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=5 (was 3)"),
     ],
 )
 def test_what_does_not_change_samples_may_change_at_any_time_and_is_said(tmp_path, change, said):

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from rl_agent.rollout.stop_rule import StopRule
 from rl_agent.types import Status
 from tests.unit.collecting import FakeChunk, FakeSource, FakeWriter, collect, make_collector
@@ -106,3 +108,60 @@ async def test_work_that_comes_in_the_grace_period_ends_it():
     )
     await collect(collector, Republishing(2, later=[FakeChunk(2, range(2, 10))]))
     assert writer.statuses() == {Status.COMPLETED: 10}
+
+
+class Held(FakeEnvironment):
+    """Waits in its first step until it is let go."""
+
+    def __init__(self, event):
+        super().__init__()
+        self._event = event
+
+    async def step(self, action):
+        await self._event.wait()
+        return await super().step(action)
+
+
+@pytest.mark.parametrize("server_size", [1, 4])
+async def test_the_only_rank_gives_nothing_up_once_more_is_asked_for(server_size):
+    """Also where the one that is left has the only place, so that nothing more can be claimed."""
+
+    def ask_for_more(trajectory):
+        if len(writer.trajectories) == 9:  # the grace period begins, and is over before the rest may end
+            asyncio.get_running_loop().call_soon(asked.append, 20)
+            asyncio.get_running_loop().call_later(0.2, released.set)
+
+    asked, released, made, writer = [10], asyncio.Event(), iter(range(1000)), FakeWriter()
+    collector = make_collector(
+        lambda kind: Held(released) if next(made) >= 9 else FakeEnvironment(),
+        writer,
+        server_size=server_size,
+        stop_rule=StopRule(0.9, 0.05),
+        whole=lambda: asked[-1],
+        on_recorded=ask_for_more,
+    )
+    await collect(collector, FakeSource(10, size=1, later=[FakeChunk(10, range(10, 20))]))
+    assert writer.statuses() == {Status.COMPLETED: 20}
+
+
+async def test_the_grace_period_is_not_extended_by_those_that_end_in_it():
+    """Ten have half a second; one that ends every tenth of a second does not put that off."""
+    made, ended, writer = iter(range(1000)), [asyncio.Event() for _ in range(20)], FakeWriter()
+
+    class Source(FakeSource):
+        async def more_or_closed(self):
+            for number, event in enumerate(ended[10:19]):
+                asyncio.get_running_loop().call_later(0.1 * (number + 1), event.set)
+            return await super().more_or_closed()
+
+    for event in ended[:10]:
+        event.set()
+    collector = make_collector(
+        lambda kind: Held(ended[next(made)]),
+        writer,
+        server_size=20,
+        stop_rule=StopRule(0.5, 0.5),
+        whole=lambda: 20,
+    )
+    await collect(collector, Source(20))
+    assert writer.statuses()[Status.ABANDONED] > 1

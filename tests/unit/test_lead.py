@@ -95,9 +95,11 @@ class FakeRollout:
         return {"iteration": 1, "episodes": self.collector.ended.total()}
 
 
-async def lead(paths, *, resume=False, num_nodes=1, work=None, must_exist=True, sample=None, **changes):
+async def lead(
+    paths, *, resume=False, num_nodes=1, work=None, must_exist=True, sample=None, group_size=1, **changes
+):
     work, sample = work or FakeWork(), sample or make_sample()
-    config = SimpleNamespace(paths=paths, is_streaming=False)
+    config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
     ledger = Ledger(sample)

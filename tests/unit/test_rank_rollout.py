@@ -96,7 +96,6 @@ async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, cou
         rollout = RankRollout(
             Assignment(plan, "train", 1, resume=False),
             member,
-            sample,
             ledger,
             engine=Engine(),
             chat=tiny_chat(),

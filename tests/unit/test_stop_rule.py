@@ -24,17 +24,6 @@ def test_every_decimal_threshold_is_met_by_exactly_that_share():
         assert StopRule(percent / 100, 0).needed(100) == percent
 
 
-@pytest.mark.parametrize(
-    ("done", "now", "deadline", "expected"),
-    [
-        (94, 10.0, None, None),
-        (95, 10.0, None, 40.0),
-        (96, 20.0, 40.0, 40.0),
-        (100, 50.0, 40.0, 40.0),
-    ],
-    ids=["below", "reached", "never extended", "past"],
-)
-def test_the_grace_period_starts_once_when_the_threshold_is_reached(done, now, deadline, expected):
-    rule = StopRule(0.95, 30.0)
-
-    assert rule.deadline(done=done, total=100, now=now, deadline=deadline) == expected
+@pytest.mark.parametrize(("done", "is_due"), [(94, False), (95, True), (100, True)])
+def test_the_grace_period_begins_when_the_threshold_is_reached(done, is_due):
+    assert StopRule(0.95, 30.0).is_due(done=done, total=100) == is_due

@@ -48,6 +48,17 @@ def test_a_combination_that_cannot_work_is_refused(words, changes, message):
         check_trainer(config, Command.model_validate(BOTH | changes))
 
 
+def test_samples_that_are_not_known_yet_are_not_dealt():
+    words = ("trainer=grpo", GROUPS_OF_8, POOL, "trainer.batch.order=shuffled")
+    dropping = (*words, "trainer.loss.drop_uninformative=true")
+    with pytest.raises(ConfigError, match="max_num_gen_batches must be 1 with") as told:
+        compose(*dropping)
+    assert "\n" not in str(told.value)
+    assert compose(*words).config.num_gen_batches == 1
+    assert compose(*dropping, "trainer.max_num_gen_batches=1").config.num_gen_batches == 1
+    assert compose(*words[:3], dropping[-1]).config.num_gen_batches == 3
+
+
 @pytest.mark.parametrize("placement", ["colocated", "hybrid"])
 def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
     config = compose("trainer=grpo", GROUPS_OF_8, POOL, num_gpus=2).config

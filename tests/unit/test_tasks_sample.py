@@ -42,8 +42,8 @@ def make_tasks(easy=0, medium=0, hard=0):
     return [Task(f"{d}-{i}", "?", "math", d) for d, count in counts.items() for i in range(count)]
 
 
-def sample(tasks, *, split="train", iteration=1, **settings):
-    return sample_episodes(tasks, split=split, iteration=iteration, config=config(**settings))
+def sample(tasks, *, split="train", iteration=1, batch=0, **settings):
+    return sample_episodes(tasks, split=split, iteration=iteration, config=config(**settings), batch=batch)
 
 
 def ids(specs):
@@ -268,3 +268,39 @@ def test_keys_are_unique_counts_exact_and_samples_repeatable(
     assert len({spec.key for spec in specs}) == len(specs)
     assert all(0 <= spec.seed < 2**31 for spec in specs)
     assert specs == sample(tasks, split=split, iteration=iteration, **chosen)
+
+
+# --- the reserve ---
+def groups_of(specs):
+    return {(spec.key.task_id, spec.key.group) for spec in specs}
+
+
+@pytest.mark.parametrize("size", [3, 10, 25, -1])
+def test_every_batch_goes_on_where_the_one_before_ended(size):
+    tasks = make_tasks(easy=10)
+    batches = [sample(tasks, batch=batch, train_tasks_rollout_size=size, group_size=2) for batch in range(4)]
+    of_batch = 10 if size == -1 else size
+    together = sample(tasks, train_tasks_rollout_size=4 * of_batch, group_size=2)
+    assert [len(batch) for batch in batches] == [2 * of_batch] * 4
+    assert {spec.key: spec.seed for batch in batches for spec in batch} == {
+        spec.key: spec.seed for spec in together
+    }
+
+
+def test_every_batch_keeps_to_the_ratio_of_difficulties():
+    words = {"train_tasks_rollout_size": 20, "train_tasks_sampler": "ratio", "difficulty_ratio": RATIO}
+    tasks = make_tasks(easy=12, medium=12, hard=12)
+    batches = [sample(tasks, batch=batch, **words) for batch in range(3)]
+    for batch in batches:
+        assert Counter(spec.task.difficulty for spec in batch) == {"easy": 10, "medium": 5, "hard": 5}
+    assert len(set().union(*map(groups_of, batches))) == 60
+
+
+RATIO = {"easy": 2, "medium": 1, "hard": 1}
+
+
+def test_a_part_of_the_reserve_is_of_all_difficulties():
+    tasks = make_tasks(easy=100, medium=100, hard=100)
+    first = sample(tasks, batch=1, train_tasks_rollout_size=90)[:30]
+    assert all(count >= 4 for count in Counter(spec.task.difficulty for spec in first).values())
+    assert len({spec.task.difficulty for spec in first}) == 3

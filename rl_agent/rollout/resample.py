@@ -1,0 +1,103 @@
+"""Other groups in place of those whose rewards are all equal: DAPO's dynamic sampling (Yu et al. 2025).
+
+    files of all ranks ─► groups that are complete ─ rewards all equal ─► one more of the sample's reserve
+
+The rollout's master asks while the rollout runs, so that others are sampled before the last group has ended.
+How much of the reserve is asked for follows from the files alone: after a kill it is what it was, and no
+group is sampled twice.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import TypeAdapter
+
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.growing import GrowingIteration
+from rl_agent.rollout.sample import Sample
+from rl_agent.types import EpisodeKey, Split, Status
+
+
+class Ended(Protocol):
+    """What of an episode says how it went."""
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def reward(self) -> float | None: ...
+
+
+def is_comparable(episode: Ended) -> bool:
+    """Whether it counts among its siblings: a failure is no reward of 0."""
+    return episode.status is Status.COMPLETED and episode.reward is not None
+
+
+def is_informative(rewards: Iterable[float | None]) -> bool:
+    """Whether a group can move the policy under an estimator that compares: its rewards are not all equal."""
+    return len(set(rewards)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A subset of `Trajectory`, read in a tenth of the time."""
+
+    key: EpisodeKey
+    status: Status
+    reward: float | None
+
+
+_OUTCOME = TypeAdapter(Outcome)
+
+
+class Resampling:
+    """Of one iteration. Where its sample has no reserve, nothing is read."""
+
+    def __init__(
+        self, sample: Sample, paths: RunPaths, split: Split, iteration: int, *, run_id: str, group_size: int
+    ) -> None:
+        self.left_out = 0
+        """Groups that are complete and whose rewards are all equal."""
+        self.asked = sample.asked
+        """The first so many episodes of the sample are asked for by now."""
+        self._sample = sample
+        self._episodes = GrowingIteration(paths, split, iteration, _OUTCOME, run_id=run_id)
+        self._group_size = group_size
+        self._siblings: dict[tuple[str, int], list[Outcome]] = {}
+        self._begun = 0
+        """Where the last group that has begun ends in the sample."""
+
+    @property
+    def has_reserve(self) -> bool:
+        return self._sample.asked < len(self._sample)
+
+    @property
+    def added(self) -> int:
+        """Groups of the reserve that are asked for."""
+        return (self.asked - self._sample.asked) // self._group_size
+
+    def look(self) -> None:
+        """Read what was recorded since the last time. Raises StoreError for a damaged file."""
+        if not self.has_reserve:
+            return
+        for outcome in self._episodes.new():
+            self._add(outcome)
+        # As many as are left out; and what has begun is finished, whatever is known of its cause.
+        wanted = max(self._sample.asked + self.left_out * self._group_size, self._begun, self.asked)
+        self.asked = min(wanted, len(self._sample))
+
+    def _add(self, outcome: Outcome) -> None:
+        group = self._sample.index(outcome.key) // self._group_size
+        self._begun = max(self._begun, (group + 1) * self._group_size)
+        name = (outcome.key.task_id, outcome.key.group)
+        siblings = self._siblings.setdefault(name, [])
+        siblings.append(outcome)
+        if len(siblings) == self._group_size:
+            self.left_out += is_replaced(self._siblings.pop(name))
+
+
+def is_replaced(siblings: Iterable[Outcome]) -> bool:
+    """Whether another group is sampled in place of one. What the stop rule gave up is not begun anew."""
+    siblings = list(siblings)
+    is_given_up = any(outcome.status is Status.ABANDONED for outcome in siblings)
+    return not is_given_up and not is_informative(o.reward for o in siblings if is_comparable(o))
