@@ -10,7 +10,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -252,6 +252,13 @@ class SimulatedEngine:
         wanted = self.world.state.weights
         if wanted is not None and self.is_alive:
             self.report(WeightsReport(wanted.weight_version, wanted.digest, f"tcp://{self.name}:1"))
+
+    def fetch_wanted(self) -> None:
+        """Its worker has fetched what the pool wants, and waits until the engine may load it."""
+        wanted = self.world.state.weights
+        if wanted is not None and self.is_alive:
+            held = self.world.state.engines[self.engine_id].weights
+            self.report(replace(held, fetched_version=wanted.weight_version))
 
     def report(self, weights: WeightsReport) -> None:
         self.world.tell(events.Beat(self.engine_id, weights=weights))

@@ -29,6 +29,7 @@ from tests.simulated_engine import Behaviour, SimulatedEngine
 
 PROMPT = 4
 BY_TOKENS = "/inference/v1/generate"
+CACHES = ("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/update_weight_version")
 FAULTS = ("cut", "garbage", "half an event", "twice", "hang", "close", "500", "429")
 
 
@@ -37,7 +38,8 @@ class StreamingEngine(SimulatedEngine):
 
     `chunk` tokens are sent every `interval_s`; with `does_as_asked`, as many as a request's `stream_interval`
     says, in as much more time. Over a slow link, `piece_bytes` of an event arrive at a time, `piece_s` apart.
-    One that `is_deaf_at_work` does not say how it is while it streams.
+    One that `is_deaf_at_work` does not say how it is while it streams. One that `takes_weights` does so by
+    vLLM's routes, and prints how many requests it had at each load.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class StreamingEngine(SimulatedEngine):
         piece_bytes: int | None = None,
         piece_s: float = 0.0,
         is_deaf_at_work: bool = False,
+        takes_weights: bool = False,
     ) -> None:
         super().__init__(behaviour)
         self.does_as_asked = does_as_asked
         self.piece_bytes = piece_bytes
         self.piece_s = piece_s
         self.is_deaf_at_work = is_deaf_at_work
+        self.takes_weights = takes_weights
         self.interval_s = interval_s
         self.chunk = chunk
         self.fault_share = fault_share
@@ -73,6 +77,8 @@ class StreamingEngine(SimulatedEngine):
         self.poison_seed: int | None = None
         self.faults: Counter[str] = Counter()
         self._resumed = asyncio.Event()
+        self._going_on = asyncio.Event()
+        self._going_on.set()
         self._at_rest = asyncio.Event()
         self._at_rest.set()
 
@@ -85,11 +91,26 @@ class StreamingEngine(SimulatedEngine):
             self.is_asleep = request.path == "/sleep"
             print("slept" if self.is_asleep else "woke", flush=True)
             return web.Response()
+        if self.takes_weights and request.path in ("/pause", "/resume", "/collective_rpc", *CACHES):
+            return await self._take_weights(request)
         if request.path == "/openapi.json":
             return web.json_response({"paths": {"/v1/completions": {}, BY_TOKENS: {}}})
         if request.path == BY_TOKENS:
             return await self._complete(request)
         return await super().handle(request)
+
+    async def _take_weights(self, request: web.BaseRequest) -> web.Response:
+        if request.path in CACHES:
+            return web.json_response({"success": True})
+        if request.path == "/pause":
+            self._going_on.clear()
+        if request.path == "/resume":
+            self._going_on.set()
+        if request.path != "/collective_rpc":
+            return web.Response()
+        _, version, digest = json.loads(await request.read())["args"]
+        print(f"loaded version {version} with {self.running} requests", flush=True)
+        return web.json_response({"results": [{"digest": digest, "load_s": 0.0, "fingerprint": "f"}]})
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -134,6 +155,7 @@ class StreamingEngine(SimulatedEngine):
         while sent < len(rest):
             tokens = rest[sent : sent + size]
             await asyncio.sleep(self.interval_s * len(tokens) / self.chunk)
+            await self._going_on.wait()
             if self.is_stopped:
                 await self._resumed.wait()
             sent += len(tokens)
@@ -151,6 +173,7 @@ class StreamingEngine(SimulatedEngine):
         """All at once, in the time that the chunks would have taken."""
         self.wholes += 1
         await asyncio.sleep(self.interval_s * len(rest) / self.chunk)
+        await self._going_on.wait()
         if self.is_stopped:
             await self._resumed.wait()
         self.sampled += len(rest)
@@ -275,6 +298,7 @@ def main() -> int:
     parser.add_argument("--chunk", type=int, default=1, help="tokens of a chunk")
     parser.add_argument("--as-asked", action="store_true", help="send as many as stream_interval says")
     parser.add_argument("--deaf-at-work", action="store_true", help="no word to /health while it streams")
+    parser.add_argument("--takes-weights", action="store_true", help="as a vLLM does while it runs")
     options = parser.parse_args()
 
     async def run() -> None:
@@ -284,6 +308,7 @@ def main() -> int:
             chunk=options.chunk,
             does_as_asked=options.as_asked,
             is_deaf_at_work=options.deaf_at_work,
+            takes_weights=options.takes_weights,
         )
         await serve(engine, options.port)
 

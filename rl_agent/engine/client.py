@@ -8,6 +8,7 @@ connection, which makes vLLM abort the request.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,6 +26,8 @@ from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
 from rl_agent.tls import trusting
 from rl_agent.types import Generation
+
+log = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 10.0
 """Deadline of the small questions: which model, how many requests, alive or not."""
@@ -169,6 +172,15 @@ class EngineClient:
         read = partial(wire.read_chat_completion, decode=decode)
         response = await self._post(self._chat_completions, body, read)
         return response.prompt_token_ids, self._stamped(response, started)
+
+    async def end_episode(self, episode: str) -> None:
+        """Tell a pool that none of its turns will come any more; else it waits in vain for a time."""
+        timeout = aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S)
+        try:
+            async with self._session.delete(self._url / "episodes" / episode, timeout=timeout):
+                pass
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("the pool was not told that an episode is over: %s", error or type(error).__name__)
 
     def _stamped(self, response: Response, started: float) -> Generation:
         self.response_tokens += len(response.token_ids)

@@ -189,7 +189,14 @@ class PoolApi:
                 check_address(URL(source).host or "", peer, self._engine_networks)
         except web.HTTPException:
             source = None
-        return WeightsReport(said.weight_version, said.digest or "", source, said.is_fetching, said.problem)
+        return WeightsReport(
+            said.weight_version,
+            said.digest or "",
+            source,
+            said.is_fetching,
+            said.fetched_version,
+            said.problem,
+        )
 
     @described(body=DrainRequest, query=DrainQuery)
     async def drain(self, request: web.Request) -> web.Response:
@@ -308,6 +315,7 @@ def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> Weight
         sources=sources,
         publisher_addresses=sum(one in wanted.sources for one in sources),
         useful_from=wanted.useful_from,
+        may_load=wanted.finish_within_s is None or engine.is_switching,
     )
 
 

@@ -86,6 +86,11 @@ class Placement:
 
 
 def can_take(engine: Engine, now: float) -> bool:
+    return can_finish(engine, now) and engine.finishing_since is None
+
+
+def can_finish(engine: Engine, now: float) -> bool:
+    """Whether it can take what its weights have begun."""
     is_ready = engine.state is EngineState.READY and not engine.is_doubted
     return is_ready and engine.has_room and engine.ready_after <= now
 

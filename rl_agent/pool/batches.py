@@ -53,8 +53,8 @@ class Batches:
         self._serials: dict[str, int] = {}
         """How often a run of that name was dropped: what an earlier one still has in the pool is not ours."""
         self._journal = Journal(self._path, config.journal_compact_mib * 2**20) if self._path else None
-        self._saved: dict[str, tuple[int, int]] = {}
-        """How many tokens, and how much text, of each of the pool's requests the journal has."""
+        self._saved: dict[str, tuple[int, int, int]] = {}
+        """What the journal has of each of the pool's requests: tokens, characters; after so many restarts."""
         self._ending = asyncio.Lock()
         """Held while the journal knows of ends that the runs do not."""
         self._ended: asyncio.Queue[Request] = asyncio.Queue()
@@ -133,7 +133,7 @@ class Batches:
         item = submission.item
         pool_id = self._pool_id(name, item.id)
         if made is not None:
-            self._saved[pool_id] = (len(made.token_ids), len(made.text))
+            self._saved[pool_id] = (len(made.token_ids), len(made.text), 0)
         self.pool.submit(
             Order(
                 request_id=pool_id,
@@ -188,10 +188,13 @@ class Batches:
 
     def _new_progress(self) -> Iterator[dict[str, Any]]:
         for run, request_id, request in self._open():
-            start, text_start = self._saved.get(request.request_id, (0, 0))
+            start, text_start, restarts = self._saved.get(request.request_id, (0, 0, 0))
+            if restarts != request.restarts:
+                start = text_start = 0
             if len(request.token_ids) > start:
                 made = made_of(request, start, text_start)
-                self._saved[request.request_id] = (len(request.token_ids), text_start + len(made.text))
+                size = (len(request.token_ids), text_start + len(made.text))
+                self._saved[request.request_id] = (*size, request.restarts)
                 yield progress_record(run.name, request_id, made, start, text_start)
 
     def _all_records(self) -> Iterator[dict[str, Any]]:
@@ -215,7 +218,14 @@ class Batches:
 
 def weights_of(asked: WeightsRequest) -> Weights:
     useful_from = asked.weight_version if asked.useful_from is None else asked.useful_from
-    return Weights(asked.weight_version, asked.digest, asked.sources, asked.transfer_token, useful_from)
+    return Weights(
+        asked.weight_version,
+        asked.digest,
+        asked.sources,
+        asked.transfer_token,
+        useful_from,
+        asked.finish_within_s,
+    )
 
 
 def _wanted_event(asked: ModelRequest | WeightsRequest) -> events.Event:
@@ -236,6 +246,8 @@ def _wanted_records(state: PoolState) -> list[dict[str, Any]]:
             digest=weights.digest,
             sources=weights.sources,
             transfer_token=weights.transfer_token,
+            useful_from=weights.useful_from,
+            finish_within_s=weights.finish_within_s,
         )
         records.append({"kind": "weights", "asked": asked.model_dump()})
     return records

@@ -5,6 +5,7 @@ import heapq
 from rl_agent.pool.balance import (
     FEW_TOKENS,
     OPTIMISM,
+    can_finish,
     can_take,
     predicted_rate,
     stream_interval,
@@ -12,10 +13,11 @@ from rl_agent.pool.balance import (
 from rl_agent.pool.continuation import can_continue, tokens_left
 from rl_agent.pool.evening import Rest, Share, plan_moves
 from rl_agent.pool.events import Command, Generate
+from rl_agent.pool.finishing import begin_anew, holders, suits
 from rl_agent.pool.lengths import rest_of
 from rl_agent.pool.poison import is_suspect, must_wait
 from rl_agent.pool.records import Engine, EngineState, Request, RequestState
-from rl_agent.pool.state import PoolState, end, fail, move, set_timer
+from rl_agent.pool.state import PoolState, begun_with, end, enqueue, fail, move, set_timer
 
 MAX_REMEMBERED_GROUPS = 65_536
 PREFILL_SPEEDUP = 10.0
@@ -36,12 +38,17 @@ def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
     """Fill the engines' free places: suspects first, then the run that has the least at the engines."""
     if state.suspects:
         _dispatch_suspects(state, now, out)
+    if state.begun:
+        _dispatch_begun(state, now, out)
     while (engine := state.placement.best()) is not None:
         request = _next_request(state)
         if request is None:
             break
         needed = request.order.min_weight_version
-        if engine.weight_version < needed:
+        if begun_with(state, request) is not None:  # it waited from before that was asked for
+            enqueue(state, request)
+            _dispatch_begun(state, now, out)
+        elif engine.weight_version < needed:
             heapq.heappush(state.held.setdefault(needed, []), (request.number, request.request_id))
         else:
             _send(state, request, _near_siblings(state, request, engine, now), now, out)
@@ -64,6 +71,30 @@ def _dispatch_held(state: PoolState, now: float, out: list[Command]) -> None:
             del state.held[needed]
 
 
+def _dispatch_begun(state: PoolState, now: float, out: list[Command]) -> None:
+    """To engines with the weights that began them; anew where none has these and another engine is free."""
+    for version, queue in list(state.begun.items()):
+        engines = holders(state, version)
+        while free := [engine for engine in engines if can_finish(engine, now)]:
+            request = _oldest_of(state, queue)
+            if request is None:
+                break
+            _send(state, request, _engine_of_episode(state, request, free), now, out)
+        while not engines and state.placement.best() and (request := _oldest_of(state, queue)):
+            begin_anew(state, request)
+            enqueue(state, request)
+        if not queue:
+            del state.begun[version]
+
+
+def _engine_of_episode(state: PoolState, request: Request, free: list[Engine]) -> Engine:
+    """The one that has its earlier turns in its cache, or the least busy."""
+    _, began_at = state.episodes.get(request.episode, (0, ""))
+    return min(
+        free, key=lambda engine: (engine.engine_id != began_at, engine.work / state.placement.speed(engine))
+    )
+
+
 def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None:
     """One to each engine that has none, if possible one that has not died under this request."""
     free = [engine for engine in state.placement.in_order() if engine.suspect is None]
@@ -73,7 +104,10 @@ def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None
         request = state.requests.get(request_id)
         if request is None or request.state is not RequestState.QUEUED:
             continue
-        fit = [engine for engine in free if is_new_enough(engine, request)]
+        begun = begun_with(state, request)
+        if begun is not None and free and not holders(state, begun):
+            begin_anew(state, request)
+        fit = [engine for engine in free if suits(state, engine, request)]
         if not fit or must_wait(request, state.rules):
             state.suspects.append(request_id)
             continue
@@ -104,10 +138,6 @@ def _oldest_of(state: PoolState, queue: list[tuple[int, str]]) -> Request | None
     return None
 
 
-def is_new_enough(engine: Engine, request: Request) -> bool:
-    return engine.weight_version >= request.order.min_weight_version
-
-
 def _near_siblings(state: PoolState, request: Request, best: Engine, now: float) -> Engine:
     """The engine that read this prompt already, unless waiting there costs more than reading it again."""
     group = request.order.group
@@ -116,7 +146,7 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
     key = (request.order.run, group)
     engine = state.engines.get(state.affinity.get(key, ""), best)
     is_near = engine is best or state.placement.is_near_best(engine, best, expected_rest(state, request))
-    if not is_near or not can_take(engine, now) or not is_new_enough(engine, request):
+    if not is_near or not can_take(engine, now) or not suits(state, engine, request):
         engine = best
     if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
         del state.affinity[next(iter(state.affinity))]
@@ -269,7 +299,7 @@ def _waiting_tokens(state: PoolState) -> float:
 
 def _considered(state: PoolState, now: float) -> list[Engine]:
     """All engines that work or could; of many, those that would end last and those that would end first."""
-    ready = [engine for engine in state.engines.values() if engine.state is EngineState.READY]
+    ready = [engine for engine in state.living(EngineState.READY) if engine.finishing_since is None]
     if len(ready) <= 2 * CONSIDERED:
         return ready
 
@@ -324,7 +354,7 @@ def _rest(state: PoolState, request_id: str, unknown: float, engines: list[Engin
     request = state.requests[request_id]
     context = len(request.order.prompt_token_ids) + len(request.token_ids)
     can_move = can_continue(request.order.params) and not is_suspect(request)
-    can_move = can_move and all(is_new_enough(engine, request) for engine in engines)
+    can_move = can_move and all(suits(state, engine, request) for engine in engines)
     tokens = unknown if _told_or_learned(state, request) is None else expected_rest(state, request)
     lost = request.interval / 2  # sampled there and not sent yet
     return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

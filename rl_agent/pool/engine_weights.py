@@ -1,13 +1,15 @@
 """The weights in one engine, from its start to its end: what the pool wants, fetched and loaded as it runs.
 
-    beat's answer ─► wanted ─► fetched, beside the engine ─► paused, loaded, verified ─► said ─► resumed
-                       ▲                │ fails: the old version goes on, tried again after a pause
+    beat's answer ─► wanted ─► fetched, beside the engine (─► waits for its turn)
+                       ▲                │                  ─► paused, loaded, verified ─► said ─► resumed
+                       │                │ fails: the old version goes on, tried again after a pause
                        └────────────────┘ a newer one is wanted: the fetch of a useless one is ended
 
 A version that the trainer still takes tokens of is fetched to its end: else an engine whose link is slower
-than the trainer would begin each version and serve none. The manager is told of a version before the engine
-resumes with it, so that no token is marked with the one before. An engine that
-holds no whole version any more is given up: `run` returns why.
+than the trainer would begin each version and serve none. Where responses are to be of one version, what is
+fetched waits until the manager says that the engine has finished what it began (`finishing`). The manager is
+told of a version before the engine resumes with it, so that no token is marked with the one before. An engine
+that holds no whole version any more is given up: `run` returns why.
 """
 
 import asyncio
@@ -28,10 +30,10 @@ SAY_S = 1.0
 
 
 class EngineWeights:
-    """`say` tells the manager what `report` says now."""
+    """`say` tells the manager what `report` says now; its answer is what the pool wants, if there is one."""
 
     def __init__(
-        self, host: HostWeights, server: RunningServer, say: Callable[[], Awaitable[object]]
+        self, host: HostWeights, server: RunningServer, say: Callable[[], Awaitable[WeightsOffer | None]]
     ) -> None:
         self._host = host
         self._server = server
@@ -42,6 +44,11 @@ class EngineWeights:
         self._held = ExitStack()
         self._fetched: WeightsOffer | None = None
         """What is being fetched."""
+        self._waiting: WeightsOffer | None = None
+        """What is fetched, and waits for the engine to finish what it began."""
+        self._may_load = False
+        self._heard = asyncio.Event()
+        """Something was offered since this was cleared."""
         self._problem = ""
         self._failures = 0
         self._is_pausing = False
@@ -52,7 +59,13 @@ class EngineWeights:
         """What is loaded stays so meanwhile, however much is offered; a load that is under way ends first."""
         self._host.stop()
         async with self._bringing:
+            self._may_load = False
             yield
+
+    @property
+    def is_waiting(self) -> bool:
+        """The manager's next answer may let the engine go on."""
+        return self._waiting is not None
 
     @property
     def holds_loaded(self) -> bool:
@@ -65,8 +78,9 @@ class EngineWeights:
 
     def report(self) -> dict[str, Any]:
         """The `weights` of a beat."""
-        loaded = self._loaded
-        return {
+        loaded, waiting = self._loaded, self._waiting
+        fetched = {"fetched_version": waiting.weight_version} if waiting is not None else {}
+        return fetched | {
             "weight_version": loaded.weight_version if loaded else None,
             "digest": loaded.manifest.digest if loaded else None,
             "source": self._host.source,
@@ -76,6 +90,8 @@ class EngineWeights:
 
     def offer(self, offer: WeightsOffer | None) -> None:
         """What the pool wants now, from the answer to a beat."""
+        self._may_load = offer is not None and offer.may_load
+        self._heard.set()
         is_other = _content(offer) != _content(self._wanted)
         if self._fetched is not None and not is_other:
             return
@@ -100,8 +116,7 @@ class EngineWeights:
                 if offer is None or not self._needs(offer):
                     continue
                 try:
-                    async with self._bringing:
-                        await self._bring(offer)
+                    await self._bring(offer)
                 except TornEngine as error:
                     return str(error)
                 except WeightsError as error:
@@ -113,23 +128,46 @@ class EngineWeights:
 
     async def _bring(self, offer: WeightsOffer) -> None:
         """The first time only listen: hosts that learn of a version together are to know of each other."""
-        if self._host.source is None:
-            await self._host.prepare(offer)
-            await self._say()
-            return  # the next beat is answered with the others that have said where they are
-        self._fetched = offer
+        async with self._bringing:
+            if self._host.source is None:
+                await self._host.prepare(offer)
+                await self._say()
+                return  # the next beat is answered with the others that have said where they are
+            self._fetched = offer
+            try:
+                await self._host.fetch(offer)
+            finally:
+                self._fetched = None
+            if offer.may_load:
+                await self._serve(offer.weight_version)
+                return
+        await self._serve_when_finished(offer)
+
+    async def _serve_when_finished(self, fetched: WeightsOffer) -> None:
+        """Once the engine has finished what it began, unless the version is of no use any more by then."""
+        self._waiting = fetched
         try:
-            await self._host.fetch(offer)
+            if (answer := await self._say()) is not None:
+                self.offer(answer)
+            while _content(self._wanted) == _content(fetched) or _is_useful(fetched, self._wanted):
+                await self._heard.wait()
+                self._heard.clear()
+                async with self._bringing:
+                    if self._may_load:
+                        await self._serve(fetched.weight_version)
+                        return
         finally:
-            self._fetched = None
+            self._waiting = None
+
+    async def _serve(self, weight_version: int) -> None:
         with ExitStack() as stack:
-            snapshot = stack.enter_context(self._host.hold(offer.weight_version))
+            snapshot = stack.enter_context(self._host.hold(weight_version))
             previous = self._loaded
             if previous is not None and not previous.folder.exists():
                 previous = None  # of a history that this pool has left
 
             async def say_loaded() -> None:
-                self._loaded, self._problem = snapshot, ""
+                self._loaded, self._waiting, self._problem = snapshot, None, ""
                 await self._say()
 
             done = await self._load(snapshot, previous, say_loaded)

@@ -103,6 +103,14 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeEnded:
+    """None of its turns will come any more."""
+
+    run: str
+    episode: str
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Tokens of one attempt; the last event of an attempt is Finished or Broken."""
 
@@ -158,6 +166,7 @@ Event = (
     | WeightsWanted
     | Submitted
     | Cancelled
+    | EpisodeEnded
     | Progress
     | Finished
     | Broken

@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from rl_agent.pool import dispatch, drains, engines, events, requests, versions
+from rl_agent.pool import dispatch, drains, engines, events, finishing, requests, versions
 from rl_agent.pool.events import Command, Event
 from rl_agent.pool.records import EngineState, RequestState
 from rl_agent.pool.state import PoolState
@@ -51,6 +51,7 @@ _HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = 
     events.WeightsWanted: versions.weights_wanted,
     events.Submitted: requests.submitted,
     events.Cancelled: requests.cancelled,
+    events.EpisodeEnded: finishing.episode_ended,
     events.Progress: requests.progress,
     events.Finished: requests.finished,
     events.Broken: requests.broken,

@@ -24,6 +24,7 @@ from pydantic_core import to_json
 from rl_agent.config import PoolConfig
 from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.continuation import can_continue, stop_strings
+from rl_agent.pool.events import EpisodeEnded
 from rl_agent.pool.guard import problem
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.openai_chat import (
@@ -50,6 +51,7 @@ _OF_THE_CALL = (
     "min_weight_version",
     "expected_tokens",
     "group",
+    "episode",
     "detokenize",
 )
 MAX_EXCHANGES = 4096
@@ -71,6 +73,7 @@ class OpenAiApi:
             web.post("/v1/chat/completions", self.chat),
             web.get("/sessions/{session}", self.session),
             web.delete("/sessions/{session}", self.forget_session),
+            web.delete("/episodes/{episode}", self.end_episode),
         ]
 
     @described()
@@ -139,6 +142,12 @@ class OpenAiApi:
         self._sessions.pop(request.match_info["session"], None)
         return web.json_response({})
 
+    @described()
+    async def end_episode(self, request: web.Request) -> web.Response:
+        """None of its turns will come any more; whose it is, `X-Run` says, as with its turns."""
+        self._pool.tell(EpisodeEnded(_run_of(request), request.match_info["episode"]))
+        return web.json_response({})
+
     # Requests -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -149,7 +158,7 @@ class OpenAiApi:
         if self._pool.open_requests() + asked.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
         call = f"api-{unique()}"
-        run = request.headers.get("X-Run", "api")[:200]
+        run = _run_of(request)
         deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
         group = asked.group or _session_of(request) or call
         followed = []
@@ -168,6 +177,7 @@ class OpenAiApi:
                     group=group,
                     min_weight_version=asked.min_weight_version,
                     expected_tokens=asked.expected_tokens,
+                    episode=asked.episode,
                     is_read_along=asked.stream,
                     needs_text=asked.needs_text,
                 )
@@ -322,6 +332,10 @@ class OpenAiApi:
                     "time": time.time(),
                 }
             )
+
+
+def _run_of(request: web.Request) -> str:
+    return request.headers.get("X-Run", "api")[:200]
 
 
 def _session_of(request: web.Request) -> str | None:

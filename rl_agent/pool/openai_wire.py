@@ -40,6 +40,7 @@ _HANDLED = frozenset(
         "min_weight_version",
         "expected_tokens",
         "group",
+        "episode",
         "detokenize",
         "echo",
         "best_of",
@@ -76,6 +77,8 @@ class Asked:
     expected_tokens: int | None
     group: str | None
     """Of requests that begin alike: kept on one engine while that helps, and like each other in length."""
+    episode: str
+    """Whose turn this is: all turns of one are to be of one weight version."""
     params: dict[str, Any]
     needs_text: bool
     """Chats do not: what the tokens say is read off them by an engine (`openai_chat`)."""
@@ -97,9 +100,6 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
     timeout_s = body.get("timeout_s")
     if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
         raise problem(400, "timeout_s: expected seconds")
-    group = body.get("group")
-    if group is not None and not (isinstance(group, str) and 0 < len(group) <= 200):
-        raise problem(400, "group: expected a name of 1 to 200 characters")
     return Asked(
         prompt_token_ids=prompt,
         prompt_text="" if is_chat or prompt else _text(body.get("prompt")),
@@ -113,7 +113,8 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         timeout_s=timeout_s,
         min_weight_version=_integer(body, "min_weight_version", 0, at_least=0, at_most=2**48),
         expected_tokens=_integer(body, "expected_tokens", 0, at_least=0, at_most=2**24) or None,
-        group=group,
+        group=_name(body, "group"),
+        episode=_name(body, "episode") or "",
         params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
         needs_text=not is_chat and body.get("detokenize") is not False,
     )
@@ -126,6 +127,13 @@ def _integer(body: dict[str, Any], key: str, default: int, *, at_least: int, at_
     if type(value) is not int or not at_least <= value <= at_most:
         raise problem(400, f"{key}: expected a whole number from {at_least} to {at_most}")
     return value
+
+
+def _name(body: dict[str, Any], key: str) -> str | None:
+    name = body.get(key)
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= 200):
+        raise problem(400, f"{key}: expected a name of 1 to 200 characters")
+    return name
 
 
 def _token_ids(prompt: Any) -> tuple[int, ...]:

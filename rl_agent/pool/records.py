@@ -88,6 +88,8 @@ class Weights:
     transfer_token: str
     useful_from: int
     """Who fetches this version or a later one goes on with it although a newer one is wanted."""
+    finish_within_s: float | None = None
+    """Responses are of one version: so long engines may finish what they began. None: it is taken at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class WeightsReport:
     source: str | None = None
     """Where this host gives on what it has: tcp://HOST:PORT."""
     is_fetching: bool = False
+    fetched_version: int | None = None
+    """Here, and loaded once the engine may take it (see `finishing`)."""
     problem: str = ""
     """Why it has not got the wanted version; empty while nothing went wrong."""
 
@@ -122,6 +126,14 @@ class Engine:
     weights: WeightsReport = NO_WEIGHTS
     behind_since: float | None = None
     """Since when it serves an older version than is wanted, without having come any further."""
+    finishing_since: float | None = None
+    """Since when it only finishes what it began with these weights (see `finishing`)."""
+    is_switching: bool = False
+    """It has finished, and takes the next weights now."""
+    finishing_s: float = 0.0
+    """That it took to finish, added up."""
+    episodes: dict[tuple[str, str], None] = field(default_factory=dict)
+    """That began here and may go on, as run and name: it finishes them, too."""
     max_model_len: int = 0
     is_doubted: bool = False
     """A request broke here, or it was said not to be well; until it answers nothing new is sent."""
@@ -152,7 +164,7 @@ class Engine:
     """That rate was seen with so few requests that more of them would not have slowed it down."""
     useful_tokens: int = 0
     recomputed_tokens: int = 0
-    """Tokens thrown away because their request could not be continued."""
+    """Tokens thrown away because their response began anew."""
     prefilled_tokens: int = 0
     """Prompt tokens read again because a request moved here."""
     idle_s: float = 0.0
@@ -195,6 +207,8 @@ class Order:
     """Engines with an older version do not get it."""
     expected_tokens: int | None = None
     """How long its submitter takes the response to be."""
+    episode: str = ""
+    """Whose turn it is, where all turns of one are to be of one version."""
     is_read_along: bool = False
     """Somebody waits for every token."""
     needs_text: bool = True
@@ -236,6 +250,8 @@ class Request:
     """Tokens it was expected to need when it was sent."""
     last_progress: float = 0.0
     moves: int = 0
+    restarts: int = 0
+    """How often its tokens were thrown away, to begin anew."""
     deaths: set[str] = field(default_factory=set)
     """Names of engines that died under it before it had got anywhere."""
     questions: dict[str, str] = field(default_factory=dict)
@@ -254,6 +270,10 @@ class Request:
     @property
     def request_id(self) -> str:
         return self.order.request_id
+
+    @property
+    def episode(self) -> tuple[str, str]:
+        return self.order.run, self.order.episode
 
     @property
     def is_open(self) -> bool:
@@ -277,6 +297,7 @@ class EngineTotals:
     useful_tokens: int = 0
     recomputed_tokens: int = 0
     prefilled_again_tokens: int = 0
+    finishing_s: float = 0.0
 
     def add(self, engine: Engine, now: float) -> None:
         up_s = now - engine.registered_at
@@ -286,6 +307,9 @@ class EngineTotals:
         self.useful_tokens += engine.useful_tokens
         self.recomputed_tokens += engine.recomputed_tokens
         self.prefilled_again_tokens += engine.prefilled_tokens
+        self.finishing_s += engine.finishing_s
+        if engine.finishing_since is not None and not engine.is_switching:
+            self.finishing_s += now - engine.finishing_since
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
 
-from rl_agent.pool import drains, events, poison
+from rl_agent.pool import drains, events, finishing, poison
 from rl_agent.pool.continuation import find_stop, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Probe
 from rl_agent.pool.records import Engine, EngineState, Made, Request, RequestState, Span
@@ -47,6 +47,7 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     engine = state.engines[request.engine_id or ""]
     if not request.spans or _is_new_origin(request.spans[-1], engine):
         request.spans.append(Span(len(request.token_ids), engine.engine_id, engine.weight_version))
+        finishing.hold_episode(state, request, engine)
     room = request.order.max_tokens - len(request.token_ids)
     request.token_ids.extend(event.token_ids[:room])
     request.logprobs.extend(event.logprobs[:room])

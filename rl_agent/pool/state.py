@@ -6,14 +6,22 @@
 import heapq
 from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 
 from rl_agent.pool import poison
 from rl_agent.pool.balance import Placement
 from rl_agent.pool.continuation import can_continue, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Ended, EngineChanged
 from rl_agent.pool.lengths import Lengths
-from rl_agent.pool.records import Account, Engine, EngineState, PoolRules, Request, RequestState, Weights
+from rl_agent.pool.records import (
+    Account,
+    Engine,
+    EngineState,
+    PoolRules,
+    Request,
+    RequestState,
+    Weights,
+)
 
 FLAP_WINDOW_S = 300.0
 """Deaths of engines of one name within this count together."""
@@ -44,6 +52,10 @@ class PoolState:
         self.deaths_of_name: dict[str, list[float]] = {}
         self.held: dict[int, list[tuple[int, str]]] = {}
         """Waiting requests by the weight version they need, for which no engine had that and room."""
+        self.begun: dict[int, list[tuple[int, str]]] = {}
+        """Waiting requests that only the weight version which began them may go on with (see `finishing`)."""
+        self.episodes: dict[tuple[str, str], tuple[int, str]] = {}
+        """Version and engine that began an episode, by its run and name; what began first comes first."""
         self.suspects: deque[str] = deque()
         """Waiting requests under which an engine died: each is tried alone (see `poison`)."""
         self.timers: list[tuple[float, int, str, str, int]] = []
@@ -133,9 +145,7 @@ def move(
     state.account.moves += 1
     request.moves += 1
     if not can_continue(request.order.params):
-        engine.useful_tokens -= len(request.token_ids)
-        engine.recomputed_tokens += len(request.token_ids)
-        del request.token_ids[:], request.logprobs[:], request.texts[:], request.spans[:]
+        throw_away(state, request)
     elif ended := finish_of_tokens(request):
         # The last token arrived, the word that it was the last did not: going on would run past the end.
         end(state, request, RequestState.COMPLETED, now, out, finish=ended)
@@ -143,12 +153,35 @@ def move(
     enqueue(state, request)
 
 
+def throw_away(state: PoolState, request: Request) -> None:
+    """Its tokens: it begins anew."""
+    bounds = [*(span.start for span in request.spans), len(request.token_ids)]
+    for span, (start, end) in zip(request.spans, pairwise(bounds), strict=True):
+        owner = state.engines.get(span.engine_id, state.account.gone)
+        owner.useful_tokens -= end - start
+        owner.recomputed_tokens += end - start
+    del request.token_ids[:], request.logprobs[:], request.texts[:], request.spans[:]
+    request.restarts += 1
+
+
+def begun_with(state: PoolState, request: Request) -> int | None:
+    """The weight version that alone may go on with it; None: any."""
+    if state.weights is None or state.weights.finish_within_s is None or request.order.is_read_along:
+        return None
+    if request.spans:
+        return request.spans[-1].weight_version
+    return state.episodes[request.episode][0] if request.episode in state.episodes else None
+
+
 def enqueue(state: PoolState, request: Request) -> None:
     request.state, request.engine_id = RequestState.QUEUED, None
     if poison.is_suspect(request):
         state.suspects.append(request.request_id)
         return
-    queue = state.queues.setdefault(request.order.run, [])
+    begun = begun_with(state, request)
+    queue = (
+        state.queues.setdefault(request.order.run, []) if begun is None else state.begun.setdefault(begun, [])
+    )
     heapq.heappush(queue, (request.number, request.request_id))
 
 

@@ -12,7 +12,7 @@ say of it, never what it was told to load:
 import heapq
 from zlib import crc32
 
-from rl_agent.pool import events
+from rl_agent.pool import events, finishing
 from rl_agent.pool.events import Command
 from rl_agent.pool.records import Engine, EngineState, Weights, WeightsReport
 from rl_agent.pool.state import PoolState, change_engine, end_engine, move_all, set_timer
@@ -60,6 +60,7 @@ def _judge_all(state: PoolState, now: float, out: list[Command]) -> None:
 def reported(state: PoolState, engine: Engine, report: WeightsReport, now: float, out: list[Command]) -> None:
     """The worker's word on the weights."""
     was, engine.weights = engine.weights, report
+    finishing.follow(state, engine, now)
     is_news = (was.weight_version, was.digest) != (report.weight_version, report.digest)
     if engine.state is EngineState.DRAINING:
         _judge_draining(state, engine, now, out)
@@ -130,6 +131,8 @@ def behind_due(state: PoolState, engine: Engine, now: float, out: list[Command])
     limit_s = state.rules.weights_timeout_s
     if engine.behind_since is None or engine.state is EngineState.DRAINING:
         return
+    if engine.finishing_since is not None and not engine.is_switching:
+        engine.behind_since = now
     if engine.behind_since + limit_s > now:
         set_timer(state, engine.behind_since + limit_s, "behind", engine.engine_id)
         return

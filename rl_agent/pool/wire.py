@@ -44,6 +44,8 @@ class WeightsState(Message):
     source: SourceAddress | None = None
     """Where this host gives on the versions it has."""
     is_fetching: bool = False
+    fetched_version: WeightVersion | None = None
+    """Here, and loaded when `may_load` says so."""
     problem: Annotated[str, Field(max_length=500)] = ""
 
 
@@ -86,6 +88,8 @@ class WeightsOffer(Message):
     """How many of `sources` are the publisher's."""
     useful_from: int | None = None
     """The oldest version of which a fetch that is under way goes on. None: only of this one."""
+    may_load: bool = True
+    """False: what was fetched waits, for the engine has to finish what it began."""
 
 
 class BeatAnswer(Message):
@@ -129,6 +133,9 @@ class WeightsRequest(Message):
     transfer_token: Annotated[str, Field(min_length=1, max_length=500)]
     useful_from: WeightVersion | None = None
     """The oldest version that the trainer still takes tokens of. None: this one."""
+    finish_within_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
+    """Responses are to be of one version: an engine finishes what it began, for so long at most, and takes
+    this version then. None: it takes it at once, and responses go on with it."""
 
 
 class WeightsAnswer(Message):

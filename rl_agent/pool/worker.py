@@ -29,7 +29,7 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransport
 from rl_agent.pool.notices import NoticeSource, wait_for_notice
-from rl_agent.pool.wire import BeatAnswer, RegisterAnswer
+from rl_agent.pool.wire import BeatAnswer, RegisterAnswer, WeightsOffer
 from rl_agent.pool.worker_calls import ManagerCalls, words_of
 from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.pool.worker_tunnel import WorkerTunnel
@@ -147,9 +147,10 @@ class Worker:
             self._follow_weights.cancel()
             self._weights = None
 
-    async def _say_weights(self) -> None:
+    async def _say_weights(self) -> WeightsOffer | None:
         body = {"weights": self._weights.report()} if self._weights is not None else {}
-        await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
+        status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
+        return BeatAnswer.model_validate(payload).weights if status == 200 else None
 
     def _server(self, engine: EngineProcess) -> RunningServer:
         if self._settings.command.kind != "sglang":
@@ -255,7 +256,9 @@ class Worker:
             watched.append(self._follow_weights)
         try:
             while not leaving.is_set() and (await self._beat(engine, link))[0] != 404:
-                await asyncio.wait(watched, timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+                is_waiting = self._weights is not None and self._weights.is_waiting
+                pause_s = min(POLL_S, heartbeat_s) if is_waiting else heartbeat_s
+                await asyncio.wait(watched, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
                 self._check_alive(engine)
         finally:
             watch_death.cancel()

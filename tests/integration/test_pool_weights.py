@@ -176,6 +176,47 @@ async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
     assert not any(report["problem"] for report, _ in said)
 
 
+async def test_what_is_fetched_is_said_and_waits_until_the_engine_may_load_it(tmp_path, trainer):
+    trainer.publish(1)
+    waiting = trainer.offer(1).model_copy(update={"may_load": False})
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        await offered(weights, waiting)
+        await until(lambda: weights.is_waiting)
+        assert weights.report()["fetched_version"] == said[-1][0]["fetched_version"] == 1
+        for _ in range(3):
+            weights.offer(waiting)
+            await asyncio.sleep(0.05)
+        assert engine.calls == []
+        weights.offer(trainer.offer(1))
+        async with weights.kept():  # what was said before it slept does not hold when it is awake
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        assert engine.calls == []
+        weights.offer(trainer.offer(1))
+        await until(lambda: engine.served == [1])
+        await until(lambda: not weights.is_waiting)
+    assert all("fetched_version" not in report for report, _ in said if report["weight_version"] == 1)
+
+
+@pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 2]), (2, [2])])
+async def test_what_waits_is_served_before_a_newer_version_only_while_the_trainer_takes_it(
+    tmp_path, trainer, useful_from, served
+):
+    for version in (1, 2):
+        trainer.publish(version)
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, _, _):
+        await offered(weights, trainer.offer(1).model_copy(update={"may_load": False}))
+        await until(lambda: weights.is_waiting)
+        newer = trainer.offer(2).model_copy(update={"useful_from": useful_from, "may_load": False})
+        weights.offer(newer)
+        await until(lambda: weights.report().get("fetched_version") == served[0])
+        while engine.served != served:
+            weights.offer(newer.model_copy(update={"may_load": weights.is_waiting}))
+            await asyncio.sleep(0.05)
+
+
 async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trainer):
     trainer.publish(1)
     engine = Engine()

@@ -22,6 +22,7 @@ ROUTES = [
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
     ("GET", "/sessions/{}"),
+    ("DELETE", "/episodes/{}"),
     ("GET", "/engines/{}/tunnel"),
 ]
 KEYS = [
@@ -29,7 +30,8 @@ KEYS = [
     *("deadline_s", "reason", "is_crash", "model", "weight_version", "requests", "id", "prompt_token_ids"),
     *("max_tokens", "sampling", "group", "prompt", "messages", "role", "content", "n", "stream", "stop"),
     *("digest", "sources", "transfer_token", "weights", "source", "is_fetching", "min_weight_version"),
-    *("timeout_s", "logprobs", "seed", "stream_options", "temperature"),
+    *("timeout_s", "logprobs", "seed", "stream_options", "temperature", "episode"),
+    *("fetched_version", "finish_within_s", "useful_from"),
 ]
 SCALARS = st.one_of(
     st.none(),

@@ -1,8 +1,10 @@
 """Publishing weights over the manager's real HTTP: what workers are told, and what clients may ask for."""
 
 import asyncio
+import json
 from pathlib import Path
 
+from rl_agent.engine.client import ClientSettings, EngineClient
 from tests.pool_setup import item, manager
 from tests.simulated_engine import Behaviour
 from tests.streaming_engine import StreamingEngine, serving
@@ -26,7 +28,7 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
         status, answer = await pool.call("POST", "/weights", published(1))
         assert (status, answer) == (200, {"weight_version": 1, "is_accepted": True})
         status, answer = await pool.call("POST", f"/engines/{name}/beat", {})
-        assert answer["weights"] == published(1, useful_from=1, publisher_addresses=1)
+        assert answer["weights"] == published(1, useful_from=1, publisher_addresses=1, may_load=True)
         fetching = {"weights": {"is_fetching": True, "source": "tcp://127.0.0.1:9"}}
         status, answer = await pool.call("POST", f"/engines/{name}/beat", fetching)
         assert answer["weights"]["sources"] == []
@@ -94,15 +96,89 @@ async def test_min_weight_version_holds_batches_and_openai_calls_until_an_engine
         assert [span["weight_version"] for span in answer["choices"][0]["weight_versions"]] == [1]
 
 
+async def test_an_engine_may_load_what_it_has_fetched_once_it_has_finished():
+    slow = StreamingEngine(Behaviour(), interval_s=0.01)
+    fetched = {"weights": {"fetched_version": 1}}
+    async with manager() as pool, serving(slow) as a:
+        name = await pool.join(a.url)
+        await pool.ready(1)
+        await pool.submit("run", [100])
+        await pool.call("POST", "/weights", published(1, finish_within_s=60))
+        for body in ({}, fetched):
+            _, answer = await pool.call("POST", f"/engines/{name}/beat", body)
+            assert answer["weights"]["may_load"] is False
+        assert (await pool.call("GET", "/status"))[1]["engines"][0]["is_finishing"] is True
+        await pool.samples("run")
+        _, answer = await pool.call("POST", f"/engines/{name}/beat", fetched)
+        assert answer["weights"]["may_load"] is True
+        held = {"weights": {"weight_version": 1, "digest": DIGEST}}
+        _, answer = await pool.call("POST", f"/engines/{name}/beat", held)
+        _, status = await pool.call("GET", "/status")
+    assert status["engines"][0]["is_finishing"] is False
+    assert status["engines"][0]["finishing_s"] == status["totals"]["finishing_s"] > 0.5
+
+
+async def test_turns_of_an_episode_hold_their_engine_until_its_end_is_told():
+    fetched = {"weights": {"fetched_version": 1}}
+    ask = {"prompt": [10, 3, 5, 6], "max_tokens": 10, "episode": "e1"}
+    async with manager() as pool, serving(engine()) as a:
+        name = await pool.join(a.url)
+        await pool.ready(1)
+        await pool.call("POST", "/weights", published(1, finish_within_s=60))
+        status, _ = await pool.call("POST", "/v1/completions", ask, headers={"X-Run": "run"})
+        assert status == 200
+        may_load = []
+        for run in ("another", "run"):
+            _, answer = await pool.call("POST", f"/engines/{name}/beat", fetched)
+            may_load.append(answer["weights"]["may_load"])
+            settings = ClientSettings(request_timeout_s=20, retries=0, run=run)
+            async with EngineClient(pool.url, settings, identify=lambda served: 0) as client:
+                await client.end_episode("e1")
+        _, answer = await pool.call("POST", f"/engines/{name}/beat", fetched)
+        assert [*may_load, answer["weights"]["may_load"]] == [False, False, True]
+        status, answer = await pool.call("POST", "/v1/completions", ask | {"episode": 7})
+        assert status == 400 and "episode" in answer["error"]["message"]
+
+
+async def test_what_a_response_had_before_it_began_anew_is_not_in_the_journal_of_what_it_has_now(tmp_path):
+    journal: Path = tmp_path / "pool.jsonl"
+    words = (f"journal={journal}", "journal_interval_s=0.05", "rebalance_gain_s=0")
+    slow = [StreamingEngine(Behaviour(), interval_s=0.005) for _ in range(2)]
+    held = {"weights": {"weight_version": 1, "digest": DIGEST}}
+    async with manager(*words) as pool, serving(slow[0]) as a, serving(slow[1]) as b:
+        await pool.join(a.url)
+        await pool.ready(1)
+        await pool.submit("run", [300])
+        await pool.until(lambda: pool.state.account.tokens > 60)
+        other = await pool.join(b.url)
+        await pool.ready(2)
+        await pool.call("POST", "/weights", published(1, finish_within_s=60))
+        await pool.call("POST", f"/engines/{other}/beat", held)
+        await a.kill()
+        [sample] = await pool.samples("run")
+        lines = await asyncio.to_thread(journal.read_text)
+    assert [span["weight_version"] for span in sample["spans"]] == [1]
+    records = [json.loads(line) for line in lines.splitlines()]
+    progress = [record for record in records if record["kind"] == "progress"]
+    anew = [record for record in progress if record["spans"][0][2] == 1]
+    assert len(anew) < len(progress)
+    assert anew[0]["start"] == anew[0]["text_start"] == 0
+
+
 async def test_what_the_pool_wants_outlives_the_manager(tmp_path):
     journal: Path = tmp_path / "pool.jsonl"
     async with manager("model=model-a", f"journal={journal}") as pool:
         await pool.call("POST", "/model", {"model": "model-b", "weight_version": 2})
-        await pool.call("POST", "/weights", published(3))
+        await pool.call("POST", "/weights", published(3, useful_from=1, finish_within_s=9.0))
     for _ in range(2):
         async with manager("model=model-a", f"journal={journal}") as pool:
             _, answer = await pool.call("GET", "/status")
             assert (answer["model"], answer["weight_version"]) == ("model-b", 3)
-            assert pool.state.weights.transfer_token == "secret"
+            weights = pool.state.weights
+            assert (weights.transfer_token, weights.useful_from, weights.finish_within_s) == (
+                "secret",
+                1,
+                9.0,
+            )
     mode = await asyncio.to_thread(journal.stat)
     assert mode.st_mode & 0o077 == 0, "it holds prompts and a token"
