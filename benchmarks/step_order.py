@@ -56,7 +56,7 @@ LOSS = LossSettings(
 )  # fmt: skip
 BATCH = BatchSettings(
     token_budget=16384, logits_chunk_tokens=2048, attention_crossover=16384, max_staleness=0,
-    allow_mixed_versions=True, order="arrival",
+    allow_mixed_versions=True, finish_timeout_s=600, order="arrival",
 )  # fmt: skip
 PARALLEL = ParallelSettings(
     shard_size=None, reshard_after_forward=False, precision="fp32", activation_checkpointing=0.0,

@@ -182,6 +182,7 @@ def batch_settings(options: argparse.Namespace) -> BatchSettings:
         attention_crossover=50_000,
         max_staleness=0,
         allow_mixed_versions=False,
+        finish_timeout_s=600,
         order="arrival",
     )
 

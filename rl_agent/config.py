@@ -259,6 +259,11 @@ class Config(Section):
         return isinstance(self.trainer, GrpoConfig) and self.trainer.placement != "disaggregated"
 
     @property
+    def keeps_version(self) -> bool:
+        """Whether all tokens of an episode are to be of one weight version."""
+        return isinstance(self.trainer, GrpoConfig) and not self.trainer.batch.allow_mixed_versions
+
+    @property
     def loads_weights(self) -> bool:
         """Whether engines can be given new weights while they run."""
         return self.weights.is_inplace or self.is_pooled

@@ -75,9 +75,16 @@ class BatchSettings(Section):
     max_staleness: Annotated[int, Field(ge=0)]
     """In weight versions."""
     allow_mixed_versions: bool
-    """Whether an episode may span several versions."""
+    """Whether an episode may span several versions; else engines finish one before they take the next."""
+    finish_timeout_s: Annotated[float, Field(gt=0, le=86_400)]
+    """An engine that has not finished by then takes it all the same."""
     order: Literal["arrival", "shuffled"]
     """Whether a step takes whole groups as they arrive, or samples that were drawn for it beforehand."""
+
+    @property
+    def finish_within_s(self) -> float | None:
+        """What engines are told: None where they take a version at once."""
+        return None if self.allow_mixed_versions else self.finish_timeout_s
 
 
 class ParallelSettings(Section):

@@ -34,6 +34,8 @@ class Sampling:
     """How long it is likely to be, if that is known; told to a pool alone."""
     group: str = ""
     """Responses to what began alike, as siblings' do; told to a pool alone."""
+    episode: str = ""
+    """Whose turn it is, where all turns of one are to be of one weight version; told to a pool alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         **({"min_weight_version": sampling.min_weight_version} if sampling.min_weight_version else {}),
         **({"expected_tokens": sampling.expected_tokens} if sampling.expected_tokens else {}),
         **({"group": sampling.group} if sampling.group else {}),
+        **({"episode": sampling.episode} if sampling.episode else {}),
     }
 
 

@@ -175,11 +175,17 @@ STREAMED_STEP = Chapter(
         ("engines", "", "ready in the pool at the end of the step"),
         ("engines_up_s", "s", "engine-seconds since the step before, of all engines"),
         ("engines_idle_s", "s", "of those: ready, and without a request"),
+        (
+            "engines_finishing_s",
+            "s",
+            "of those: without new requests, to finish what older weights began"
+            " (`trainer.batch.allow_mixed_versions: false`)",
+        ),
         ("engines_idle_share", "share", "the engines' bubble: the ratio of the two"),
         (
             "recomputed_tokens",
             "tokens",
-            "thrown away since the step before: their request could not be continued",
+            "thrown away since the step before: their response began anew",
         ),
         ("prefilled_again_tokens", "tokens", "read once more because a request moved to another engine"),
         ("cost", "$", "since the step before: `trainer.price_per_hour` and the engines' `--price`"),
@@ -224,7 +230,12 @@ GRPO_UPDATE = Chapter(
         ("flops", "FLOP", "that the model demands"),
         ("mfu", "share", "of the peak, over the seconds that were not waited"),
         ("engines_idle_s", "s", "engine-seconds: ready, and without a request"),
-        ("recomputed_tokens", "tokens", "thrown away: their request could not be continued"),
+        (
+            "engines_finishing_s",
+            "s",
+            "engine-seconds without new requests, to finish what older weights began",
+        ),
+        ("recomputed_tokens", "tokens", "thrown away: their response began anew"),
         ("prefilled_again_tokens", "tokens", "read once more because a request moved"),
         ("cost", "$", "of trainer and engines"),
         ("cost_per_million_tokens", "$", "over the tokens trained on"),

@@ -5,6 +5,7 @@ server: from the first image on the whole conversation is sent as messages each 
 tokens it made of them, and the turns are marked `context_reset`.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ class Engine(Protocol):
         decode: Callable[[Sequence[int]], str],
     ) -> tuple[tuple[int, ...], Generation]: ...
 
+    async def end_episode(self, episode: str) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -59,6 +62,8 @@ class Policy:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     lengths: ResponseLengths | None = None
     """Learned and told to the engine, if it is a pool."""
+    keeps_version: bool = False
+    """All turns of an episode are to be of one weight version, as far as the pool can do that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,14 @@ class Turn:
 class Conversation:
     """The context of one episode. A turn that raises leaves it as it was before."""
 
-    def __init__(self, policy: Policy, *, seed: int, name: str, task_id: str) -> None:
+    def __init__(
+        self, policy: Policy, *, seed: int, name: str, task_id: str, is_single_turn: bool = False
+    ) -> None:
         self._policy = policy
         self._seed = seed
         self._name = name
         self._task_id = task_id
+        self._episode = secrets.token_hex(8) if policy.keeps_version and not is_single_turn else ""
         self._token_ids: list[int] = []
         self._turns: list[tuple[Observation, Turn]] = []
 
@@ -90,6 +98,11 @@ class Conversation:
             self._policy.lengths.add(self._task_id, len(self._turns), len(turn.generation.token_ids))
         self._turns.append((observation, turn))
         return turn
+
+    async def end(self) -> None:
+        """No turn will follow."""
+        if self._episode:
+            await self._policy.engine.end_episode(self._episode)
 
     async def _respond(self, observation: Observation) -> Turn:
         policy = self._policy
@@ -137,7 +150,13 @@ class Conversation:
         if lengths is None:  # only a pool is told more
             return replace(self._policy.sampling, seed=seed)
         expected = lengths.expected(self._task_id, len(self._turns))
-        return replace(self._policy.sampling, seed=seed, expected_tokens=expected, group=self._task_id[:200])
+        return replace(
+            self._policy.sampling,
+            seed=seed,
+            expected_tokens=expected,
+            group=self._task_id[:200],
+            episode=self._episode,
+        )
 
     def _request_id(self) -> str:
         return f"{self._name}:{len(self._turns)}"

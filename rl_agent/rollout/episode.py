@@ -72,6 +72,7 @@ class Episode:
         self._setup = setup
         self._started = setup.clock()
         self._environment: Environment | None = None
+        self._conversation: Conversation | None = None
         self._limit: asyncio.Timeout | None = None
         self._is_abandoned = False
         self._is_truncated = False
@@ -105,6 +106,8 @@ class Episode:
             status, failure = Status.FAILED, Failure(type(error).__name__, _recordable(str(error)))
         finally:
             self._limit = None
+            if self._conversation is not None:
+                await self._conversation.end()
             await self._close()
         return self._trajectory(status, failure)
 
@@ -112,7 +115,13 @@ class Episode:
         spec, key = self.spec, str(self.spec.key)
         environment = self._environment = self._create()
         observation = _shown(await self._ask(environment.reset(spec.task, spec.seed), "reset"), "reset")
-        conversation = Conversation(self._setup.policy, seed=spec.seed, name=key, task_id=spec.key.task_id)
+        conversation = self._conversation = Conversation(
+            self._setup.policy,
+            seed=spec.seed,
+            name=key,
+            task_id=spec.key.task_id,
+            is_single_turn=spec.max_steps == 1,
+        )
         while True:
             observation = await self._keep_images(observation)
             try:

@@ -84,6 +84,7 @@ class RankRollout:
             system_prompt=config.policy_config.system_prompt,
             chat_template_kwargs=config.model.chat_template_kwargs,
             lengths=self._lengths,
+            keeps_version=config.keeps_version,
         )
         setup = EpisodeSetup(
             split=assignment.split,

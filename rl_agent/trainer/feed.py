@@ -22,6 +22,7 @@ from rl_agent.cluster.address import LOOPBACK
 from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
+from rl_agent.grpo_config import BatchSettings
 from rl_agent.pool.ask import Manager
 from rl_agent.trainer.background import Background
 from rl_agent.trainer.lora import served_weights
@@ -50,19 +51,17 @@ class Content:
 class WeightFeed:
     """A context manager; every rank has one and calls it alike, rank 0 does the work."""
 
-    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, max_staleness: int) -> None:
+    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, batch: BatchSettings) -> None:
         self._settings = settings
         self._ranks = ranks
         self._dtype = _SERVING[dtype]
-        self._max_staleness = max_staleness
+        self._batch = batch
         self._stack = ExitStack()
         self._outlet: _Outlet | None = None
 
     def __enter__(self) -> Self:
         if self._ranks.rank == 0 and self._settings.manager is not None:
-            self._outlet = self._stack.enter_context(
-                _Outlet(self._settings, self._dtype, self._max_staleness)
-            )
+            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._dtype, self._batch))
         return self
 
     def __exit__(
@@ -103,7 +102,7 @@ class WeightFeed:
 class _Outlet:
     """Rank 0's side: the store, the server, the announcements."""
 
-    def __init__(self, settings: StreamSettings, dtype: str, max_staleness: int) -> None:
+    def __init__(self, settings: StreamSettings, dtype: str, batch: BatchSettings) -> None:
         manager = settings.pool_manager
         assert manager is not None
         weights = settings.weights
@@ -121,7 +120,8 @@ class _Outlet:
             transfer_token=token,
             sources=self._server.sources,
             every_s=weights.announce_every_s,
-            max_staleness=max_staleness,
+            max_staleness=batch.max_staleness,
+            finish_within_s=batch.finish_within_s,
         )
         self._stack = ExitStack()
 
@@ -190,9 +190,11 @@ class Announcer(Background):
         sources: Sequence[str],
         every_s: float,
         max_staleness: int,
+        finish_within_s: float | None,
     ) -> None:
         super().__init__("announce-weights")
         self._max_staleness = max_staleness
+        self._finishing = {} if finish_within_s is None else {"finish_within_s": finish_within_s}
         self._manager = manager
         self._transfer_token = transfer_token
         self._sources = sources
@@ -209,6 +211,7 @@ class Announcer(Background):
                 "sources": self._sources,
                 "transfer_token": self._transfer_token,
                 "useful_from": max(0, snapshot.weight_version - self._max_staleness),
+                **self._finishing,
             }
             self._changed.notify_all()
 

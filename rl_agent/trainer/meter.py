@@ -39,6 +39,8 @@ class PoolTotals:
     recomputed_tokens: int = 0
     prefilled_again_tokens: int = 0
     cost: float = 0.0
+    finishing_s: float = 0.0
+    """Without new requests, to finish what older weights began."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "PoolTotals":
@@ -51,6 +53,7 @@ class PoolTotals:
             totals["recomputed_tokens"],
             totals["prefilled_again_tokens"],
             totals["cost"],
+            totals["finishing_s"],
         )
 
     def since(self, before: "PoolTotals") -> "PoolTotals":
@@ -64,6 +67,7 @@ class PoolTotals:
             self.recomputed_tokens - before.recomputed_tokens,
             self.prefilled_again_tokens - before.prefilled_again_tokens,
             self.cost - before.cost,
+            self.finishing_s - before.finishing_s,
         )
 
 
@@ -99,6 +103,7 @@ class Meter:
                 "engines": done.engines,
                 "engines_up_s": done.up_s,
                 "engines_idle_s": done.idle_s,
+                "engines_finishing_s": done.finishing_s,
                 "recomputed_tokens": done.recomputed_tokens,
                 "prefilled_again_tokens": done.prefilled_again_tokens,
             }

@@ -67,9 +67,7 @@ class Stream:
         if self._devices is not None:
             self._devices.known = dict(trainer.windows)
         settings = self._settings
-        feed = WeightFeed(
-            run, self._ranks, dtype=settings.export_dtype, max_staleness=settings.batch.max_staleness
-        )
+        feed = WeightFeed(run, self._ranks, dtype=settings.export_dtype, batch=settings.batch)
         with feed:
             self._publish(feed)
             while not trainer.is_stopping and trainer.iteration != run.last_iteration:

@@ -76,6 +76,7 @@ async def test_a_trainer_announces_to_a_manager_whose_certificate_it_trusts(cert
             sources=["tcp://127.0.0.1:7000"],
             every_s=60.0,
             max_staleness=0,
+            finish_within_s=None,
         )
         with announcer:
             announcer.announce(snapshot)

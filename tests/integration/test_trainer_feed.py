@@ -13,6 +13,7 @@ from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.parallel import join_ranks
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.source_tcp import TcpSource
+from tests.integration.trainer_settings import batch_settings
 from tests.integration.trainer_stream import stream_settings
 from tests.pool_setup import manager
 
@@ -34,12 +35,12 @@ def ranks(monkeypatch):
         yield found
 
 
-async def give(settings, ranks, *weights):
+async def give(settings, ranks, *weights, **batch):
     """One life of a trainer that publishes each of `weights` as its next version, from 1 on; the numbers."""
 
     def life():
         numbers = []
-        with WeightFeed(settings, ranks, dtype="float32", max_staleness=0) as feed:
+        with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings(**batch)) as feed:
             for value in weights:
                 number = numbers[-1] + 1 if numbers else 1
                 numbers.append(feed.publish(number, Policy(value)))
@@ -64,6 +65,15 @@ async def test_the_same_weights_go_on_being_served_under_their_number(tmp_path, 
         assert [path.name for path in settings.store.glob("*-*")] == ["version-000001"]
 
 
+@pytest.mark.parametrize(("allows", "finish_within_s"), [(True, None), (False, 60.0)])
+async def test_the_pool_is_told_what_the_trainer_takes(tmp_path, ranks, allows, finish_within_s):
+    async with manager() as pool:
+        settings = stream_settings(tmp_path, tmp_path, pool.url).stream
+        await give(settings, ranks, 0.5, 1.0, max_staleness=1, allow_mixed_versions=allows)
+        told = pool.state.weights
+    assert (told.weight_version, told.useful_from, told.finish_within_s) == (2, 1, finish_within_s)
+
+
 async def test_every_address_of_the_trainer_is_announced_and_gives_the_version(tmp_path, ranks):
     async with manager() as pool:
         stream = stream_settings(tmp_path, tmp_path, pool.url).stream
@@ -71,7 +81,7 @@ async def test_every_address_of_the_trainer_is_announced_and_gives_the_version(t
         settings = stream.model_copy(update={"weights": weights})
 
         def life():
-            with WeightFeed(settings, ranks, dtype="float32", max_staleness=0) as feed:
+            with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
                 feed.publish(1, Policy(0.5))
                 feed.wait_until_known(10, lambda: False)
                 known = pool.state.weights
@@ -113,7 +123,7 @@ async def test_a_version_that_the_manager_does_not_take_is_not_taken_for_known(t
         remove(settings.store)
 
         def life():
-            with WeightFeed(settings, ranks, dtype="float32", max_staleness=0) as feed:
+            with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
                 feed._outlet.announcer.ask_pool = lambda: None  # it did not answer then
                 feed.publish(1, Policy(0.5))
                 feed.wait_until_known(1, lambda: False)

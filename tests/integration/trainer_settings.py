@@ -30,6 +30,7 @@ BATCH: dict[str, Any] = {
     "attention_crossover": 50_000,
     "max_staleness": 0,
     "allow_mixed_versions": False,
+    "finish_timeout_s": 60.0,
     "order": "arrival",
 }
 PARALLEL: dict[str, Any] = {

@@ -111,7 +111,8 @@ class Manager:
         sums = {"up_s": up_s, "idle_s": up_s / 2, "recomputed_tokens": 7, "prefilled_again_tokens": 9}
         told = self.heard[-1] if self.heard else {"weight_version": 0, "digest": None}
         serves = {"weight_version": told["weight_version"], "weights_digest": told["digest"]}
-        return serves | {"engines": 2 * [{"state": "ready"}], "totals": sums | {"cost": up_s * 1e-3}}
+        sums |= {"finishing_s": up_s / 4, "cost": up_s * 1e-3}
+        return serves | {"engines": 2 * [{"state": "ready"}], "totals": sums}
 
     def newest(self) -> dict[str, Any]:
         return self.heard[-1]

@@ -23,6 +23,7 @@ class FakeEngine:
         self.contexts = []
         self.samplings = []
         self.messages = []
+        self.ended_episodes = []
 
     async def generate(self, prompt_token_ids, sampling, *, request_id, decode):
         self.contexts.append(list(prompt_token_ids))
@@ -33,6 +34,9 @@ class FakeEngine:
     async def generate_chat(self, messages, sampling, *, request_id, chat_template_kwargs, decode):
         self.messages.append(list(messages))
         return (7, 8, 9), self.generation()
+
+    async def end_episode(self, episode):
+        self.ended_episodes.append(episode)
 
     async def before_answer(self):
         pass

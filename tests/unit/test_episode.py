@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_agent.engine.wire import completion_request
 from rl_agent.errors import EngineError, EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RetryLater
 from rl_agent.rollout import episode as episode_module
 from rl_agent.rollout.episode import Episode
+from rl_agent.rollout.lengths import ResponseLengths
 from rl_agent.types import Failure, Observation, Status, StepResult
 from tests.unit.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec, run_episode
 
@@ -65,6 +67,35 @@ def test_contexts_grow_by_tokens_whatever_the_model_says(said):
         context += step.prompt_token_ids
         assert sent == context
         context += step.generation.token_ids
+
+
+def keeping_version(engine):
+    policy = make_setup(FakeEnvironment(), engine).policy
+    return {"policy": replace(policy, keeps_version=True, lengths=ResponseLengths())}
+
+
+@pytest.mark.parametrize("error", [None, EngineError("refused")], ids=["completed", "failed"])
+async def test_turns_that_are_to_be_of_one_version_name_their_episode_and_its_end_is_told(error):
+    engine = Failing(error, at=3 if error else 0)
+    await run_episode(FakeEnvironment(length=3), engine, **keeping_version(engine))
+    other = FakeEngine()
+    await run_episode(FakeEnvironment(length=1), other, **keeping_version(other))
+
+    [name] = {sampling.episode for sampling in engine.samplings}
+    assert len(engine.samplings) == 3
+    assert engine.ended_episodes == [name]
+    assert other.ended_episodes == [other.samplings[0].episode] != [name]
+
+
+@pytest.mark.parametrize(
+    "more", [{"keeps_version": False}, {"max_steps": 1}], ids=["any version", "one turn"]
+)
+async def test_no_episode_is_named_where_nothing_has_to_be_held_together(more):
+    engine = FakeEngine()
+    policy = replace(keeping_version(engine)["policy"], keeps_version=more.get("keeps_version", True))
+    await run_episode(FakeEnvironment(), engine, policy=policy, max_steps=more.get("max_steps", 10))
+    assert engine.samplings[0].episode == "" and engine.ended_episodes == []
+    assert b"episode" not in completion_request("model", [1], engine.samplings[0], "r")
 
 
 async def test_no_two_turns_or_episodes_share_a_sampling_seed():

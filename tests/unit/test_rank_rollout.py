@@ -83,9 +83,9 @@ class OneChunk:
         pass
 
 
-async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, count=2):
+async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, count=2, words=(), engine=None):
     where = f"+env_config.kinds.fake=tests.unit.test_rank_rollout:{kind}"
-    plan = make_plan(tmp_path, where, engine_url="http://127.0.0.1:1")
+    plan = make_plan(tmp_path, where, *words, engine_url="http://127.0.0.1:1")
     specs = [make_spec(index) for index in range(count)]
     for spec in specs:
         spec.task.extra["folder"] = str(tmp_path)
@@ -97,7 +97,7 @@ async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, cou
             Assignment(plan, "train", 1, resume=False),
             member,
             ledger,
-            engine=Engine(),
+            engine=engine or Engine(),
             chat=tiny_chat(),
             registry=EnvironmentRegistry(plan.config.env_config),
             shard=shard,
@@ -128,6 +128,17 @@ async def test_the_only_node_keeps_images_where_they_always_were(tmp_path):
     plan, _ = await collect(tmp_path, Member(0, "abc"), OneChunk(0), is_sole=True)
     (found,) = read_iteration(plan.paths, "train", 1, TRAJECTORY)
     assert Path(found.steps[0].observation.images[0]).is_relative_to(plan.paths.images / "train-iteration1")
+
+
+@pytest.mark.parametrize("allows", [True, False])
+async def test_only_where_episodes_may_not_span_versions_are_they_named_to_the_pool(tmp_path, allows):
+    engine = Engine()
+    words = ("trainer=grpo", "pool=elastic", f"trainer.batch.allow_mixed_versions={str(allows).lower()}")
+    member = Member(0, "a", is_master=True)
+    await collect(tmp_path, member, OneChunk(0, 1), "FakeEnvironment", words=words, engine=engine)
+    named = {sampling.episode for sampling in engine.samplings}
+    assert named == {""} if allows else len(named - {""}) == 2
+    assert set(engine.ended_episodes) == named - {""}
 
 
 async def test_a_node_that_is_no_member_any_more_stops_in_mid_episode_and_records_nothing(tmp_path):

@@ -19,7 +19,7 @@ def meter(now: Now, file=None, *, price: float = 36.0) -> Meter:
 def totals(seconds: float, *, engines: int = 2, price: float = 3.6) -> PoolTotals:
     """Of engines that have been up that long, and idle for a tenth of it."""
     up_s = engines * seconds
-    return PoolTotals(engines, up_s, up_s / 10, int(seconds), 3 * int(seconds), up_s / 3600 * price)
+    return PoolTotals(engines, up_s, up_s / 10, int(seconds), 3 * int(seconds), up_s / 3600 * price, up_s / 5)
 
 
 def test_a_step_costs_what_trainer_and_engines_cost_since_the_one_before():
@@ -32,6 +32,7 @@ def test_a_step_costs_what_trainer_and_engines_cost_since_the_one_before():
             "engines_up_s": 200,
             "engines_idle_s": 20,
             "engines_idle_share": 0.1,
+            "engines_finishing_s": 40,
             "recomputed_tokens": 100,
             "prefilled_again_tokens": 300,
             "cost": 1.0 + 0.2,
