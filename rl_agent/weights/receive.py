@@ -112,16 +112,20 @@ class Receiver:
         return self._store.publish(draft, manifest)
 
     def _route(self, announced: Announcement, transfer: Transfer) -> Route:
-        """Manifests from the target back to a version that is here, as far as the sources have them."""
+        """By manifests from the target back to a version that is here, as far as the sources have them."""
+
+        def ask(weight_version: int, digest: str, *, retries: int) -> Manifest:
+            return transfer.ask(lambda c, d: c.manifest(weight_version, digest, d), retries=retries)
+
         here = self._here()
-        manifests = [transfer.ask(lambda c, d: c.manifest(announced.weight_version, announced.digest, d))]
+        retries = self._settings.fetch.retries
+        manifests = [ask(announced.weight_version, announced.digest, retries=retries)]
         while here and len(manifests) < self._settings.max_deltas:
             delta = manifests[-1].delta
             if delta is None or delta.base_digest in here:
                 break
-            base_version, base_digest = delta.base_version, delta.base_digest
             try:
-                manifests.append(transfer.ask(lambda c, d: c.manifest(base_version, base_digest, d)))  # noqa: B023
+                manifests.append(ask(delta.base_version, delta.base_digest, retries=0))
             except WeightsError:
                 break  # the sources have dropped that version
         return choose_route(manifests, here, max_deltas=self._settings.max_deltas)

@@ -69,10 +69,10 @@ class Transfer:
     stop: threading.Event
     report: ReceiveReport
 
-    def ask(self, question: Callable[[Connection, Deadline], _T]) -> _T:
+    def ask(self, question: Callable[[Connection, Deadline], _T], *, retries: int) -> _T:
         """The first answer that any source gives. Raises WeightsError with all their reasons if none does."""
         reasons: dict[str, str] = {}
-        for attempt in range(self.settings.retries + 1):
+        for attempt in range(retries + 1):
             if attempt and self.stop.wait(self.settings.retry_pause_s * attempt):
                 break
             for source in chain.from_iterable(self._ways()):

@@ -8,8 +8,9 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.receive import Announcement
+from rl_agent.weights.source_tcp import TcpConnection
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import DELTA, FULL
+from rl_agent.weights.store import DELTA, FULL, SnapshotStore
 from tests.integration.weights.conftest import ROWS
 from tests.unit.weight_versions import random_state, settings
 from tests.weight_transfers import (
@@ -17,6 +18,7 @@ from tests.weight_transfers import (
     announced,
     capped_copy,
     hold,
+    host,
     new_host,
     receive,
     source_at,
@@ -54,6 +56,25 @@ def test_a_receiver_too_far_behind_takes_the_full_version(tmp_path, sender):
     with new_host(tmp_path / "receiver", max_deltas=1) as receiver:
         receive(receiver, announced(hold(sender, 1)), [sender.source])
         assert receive(receiver, announced(hold(sender, 3)), [sender.source])[1].deltas == 0
+
+
+def test_a_version_that_the_sender_has_dropped_is_asked_for_once(tmp_path, sender, receiver, monkeypatch):
+    asked, ask = [], TcpConnection.manifest
+
+    def manifest(connection, weight_version, *more):
+        asked.append(weight_version)
+        return ask(connection, weight_version, *more)
+
+    monkeypatch.setattr(TcpConnection, "manifest", manifest)
+    newest = hold(sender, 3)
+    with host(SnapshotStore(tmp_path / "relay", keep_versions=1)) as relay:
+        receive(relay, announced(hold(sender, 2)), [sender.source])
+        receive(relay, announced(newest), [sender.source])
+        receive(receiver, announced(hold(sender, 1)), [sender.source])
+        asked.clear()
+        _, report = receive(receiver, announced(newest), [relay.source])
+    assert report.deltas == 0
+    assert asked == [3, 2]
 
 
 def test_a_delta_that_gives_other_weights_is_followed_by_a_full_transfer(sender, receiver):
