@@ -72,8 +72,8 @@ SHAPES = {
 BATCH = {"small": (8, 128), "1.7b": (8, 512), "8b": (2, 512)}
 """Sequences and tokens of one step."""
 
-BLOCK_BYTES = 4 * 2**20
-"""On a GPU they are larger, see `encode_delta_on_device`."""
+BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 16 * 2**20}
+"""A GPU is sent none that are smaller, see `encode_delta_on_device`."""
 SAMPLE_BYTES = 256 * 2**20
 """zstd of the raw bytes is slow; this much of them is enough to know it."""
 
@@ -159,7 +159,7 @@ def measure(
     old, now = base.view(torch.uint8), new.view(torch.uint8)
     layout = [SimpleNamespace(dtype="BF16", start=0, size_bytes=now.numel())]
     settings: Any = {
-        "block_bytes": BLOCK_BYTES,
+        "block_bytes": BLOCK_BYTES[device],
         "threads": threads,
         "limit_bytes": 2 * now.numel(),
     }
@@ -253,7 +253,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="where the model is trained; with cuda, blocks are sent there to find their changes, too",
+    )
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
     parser.add_argument("--lr", type=float, nargs="+", default=[1e-6, 1e-5, 1e-4])
     parser.add_argument("--measure", type=int, nargs="+", default=[2, 5, 10], help="steps to measure")
@@ -261,8 +266,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     print(
-        f"shape {args.shape} on {args.device}, {args.threads} threads,"
-        f" blocks of {BLOCK_BYTES // 2**20} MiB, best of {args.repeats}"
+        f"shape {args.shape} trained on {args.device}, changes found there in blocks of"
+        f" {BLOCK_BYTES[args.device] // 2**20} MiB, {args.threads} threads, best of {args.repeats}"
     )
     header = "     lr  step  changed  by one  entropy   delta  encode GB/s  decode GB/s   loss"
     rows: list[Row] = []

@@ -95,9 +95,6 @@ class Layout:
     tensors: tuple[TensorEntry, ...]
     size_bytes: int
 
-    def entry(self, name: str) -> TensorEntry:
-        return next(tensor for tensor in self.tensors if tensor.name == name)
-
 
 def lay_out(specs: Iterable[TensorSpec]) -> Layout:
     """Raises WeightsError for a dtype that cannot be sent and for a name that comes twice."""

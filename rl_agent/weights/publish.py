@@ -12,7 +12,7 @@ from rl_agent.weights.checksums import piece_digests
 from rl_agent.weights.delta import encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.filling import fill
-from rl_agent.weights.manifest import Blob, Delta, Layout, lay_out, make_manifest
+from rl_agent.weights.manifest import Blob, Delta, Layout, content_digest, lay_out, make_manifest
 from rl_agent.weights.sources import Source, served_as
 from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 
@@ -66,11 +66,9 @@ class Publisher:
         full = self._blob(view)
         digested = self._clock()
         newest = self._store.newest
-        if newest is not None and unless is not None:
-            same = make_manifest(weight_version, layout, source.aliases, full, None).digest == unless
-            if same:
-                remove(draft.folder)
-                return newest
+        if newest is not None and unless == content_digest(layout.tensors, source.aliases, full):
+            remove(draft.folder)
+            return newest
         delta = self._delta(draft, view, layout, device)
         _log.info(
             "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
@@ -86,8 +84,7 @@ class Publisher:
     ) -> Delta | None:
         base = self._store.newest
         settings = self._settings.delta
-        is_possible = base is not None and base.manifest.tensors == layout.tensors
-        if base is None or not is_possible or not self._switch.is_on(settings):
+        if base is None or base.manifest.tensors != layout.tensors or not self._switch.is_on(settings):
             self._switch = self._switch.after(settings, None)
             return None
         began = self._clock()

@@ -89,7 +89,7 @@ class WeightServer:
         token: bytes,
         settings: ServerSettings,
         *,
-        memory: "Memory | None" = None,
+        memory: Memory | None = None,
         pairs: PairMaker | None = None,
     ) -> None:
         """`memory`: lets a transfer engine read what is complete here. `pairs`: sends over them if asked."""

@@ -17,7 +17,7 @@ from rl_agent.weights.manifest import TensorEntry, TensorSpec
 if TYPE_CHECKING:
     import torch
 
-FLOATS = ("F64", "F32", "F16", "BF16")
+_FLOATS = ("F64", "F32", "F16", "BF16")
 """What `serving_dtype` turns into one another; 8-bit floats and integers are sent as they are."""
 
 
@@ -38,24 +38,23 @@ class StateDict:
     """A model in memory, on any device. Tensors that share their memory are tied and come once.
 
     Sharded tensors (DTensor) are gathered one at a time; that is a collective, so every rank of the trainer
-    goes through `tensors()`, also those that write nothing. Ties between sharded tensors are not seen: name
-    them.
+    goes through `tensors()`, also those that write nothing. Ties between sharded tensors are not seen.
     """
 
     state: Mapping[str, Any]
     tied: Mapping[str, str]
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], tied: Mapping[str, str] | None = None) -> "StateDict":
+    def of(cls, state: Mapping[str, Any]) -> "StateDict":
         first_with: dict[tuple[Any, ...], str] = {}
-        found = dict(tied or {})
+        tied: dict[str, str] = {}
         for name, tensor in state.items():
-            if name in found or hasattr(tensor, "full_tensor") or tensor.numel() == 0:
+            if hasattr(tensor, "full_tensor") or tensor.numel() == 0:
                 continue
             memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
             if first_with.setdefault(memory, name) != name:
-                found[name] = first_with[memory]
-        return cls(state, found)
+                tied[name] = first_with[memory]
+        return cls(state, tied)
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -170,8 +169,9 @@ def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
 
 def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
     """The spec of a tensor after the cast to the serving dtype."""
-    is_cast = serving_dtype is not None and spec.dtype in FLOATS
-    return replace(spec, dtype=serving_dtype) if is_cast and serving_dtype else spec
+    if serving_dtype is None or spec.dtype not in _FLOATS:
+        return spec
+    return replace(spec, dtype=serving_dtype)
 
 
 def _files_in(folder: Path) -> list[Path]:

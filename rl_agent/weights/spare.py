@@ -31,7 +31,7 @@ class Spare:
 
         `file`: None if an earlier process has written it.
         """
-        self.close()
+        self.stop_preparing()
         blob.rename(self._path)
         self._file = file
 
@@ -40,7 +40,7 @@ class Spare:
 
         Nobody can open it by its old name; another store that has taken the version by a link has that link.
         """
-        self.close()
+        self.stop_preparing()
         file, self._file = self._file, None
         if not self._path.exists():
             return None
@@ -64,8 +64,8 @@ class Spare:
         )
         self._preparing.start()
 
-    def close(self) -> None:
-        """Prepare no more; what is there stays."""
+    def stop_preparing(self) -> None:
+        """What is there stays."""
         if self._preparing is not None:
             self._stop.set()
             self._preparing.join()

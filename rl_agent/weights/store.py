@@ -131,7 +131,8 @@ class SnapshotStore:
 
     def close(self) -> None:
         """Give the folder free for another writer; the versions stay."""
-        self._spare.close()
+        with self._lock:
+            self._spare.stop_preparing()
         os.close(self._owner)
 
     def __enter__(self) -> "SnapshotStore":

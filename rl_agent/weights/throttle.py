@@ -4,16 +4,15 @@ import threading
 import time
 from collections.abc import Callable
 
+_BURST_S = 0.05
+
 
 class Throttle:
     """A bucket that fills at the allowed rate; whoever sends takes from it first. Thread-safe."""
 
-    def __init__(
-        self, bytes_per_s: float | None, *, clock: Callable[[], float] = time.monotonic, burst_s: float = 0.05
-    ) -> None:
+    def __init__(self, bytes_per_s: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = bytes_per_s
         self._clock = clock
-        self._burst_s = burst_s
         self._lock = threading.Lock()
         self._free_at = clock()
         """When all that was taken so far has left."""
@@ -28,6 +27,6 @@ class Throttle:
             return 0.0
         with self._lock:
             now = self._clock()
-            start = max(self._free_at, now - self._burst_s)
+            start = max(self._free_at, now - _BURST_S)
             self._free_at = start + size_bytes / self._rate
             return max(0.0, start - now)

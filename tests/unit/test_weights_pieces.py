@@ -77,7 +77,7 @@ def test_a_verified_piece_is_nobodys_job():
 
 def test_a_cap_spaces_bytes_by_their_number_whoever_sends_them():
     now = [100.0]
-    throttle = Throttle(1000.0, clock=lambda: now[0], burst_s=0.0)
+    throttle = Throttle(1000.0, clock=lambda: now[0])
     assert [throttle.take(500), throttle.take(500), throttle.take(500)] == [0.0, 0.5, 1.0]
     now[0] += 10
     assert throttle.take(500) == 0.0
