@@ -46,7 +46,8 @@ def main(argv: list[str]) -> int:
     look = look_twice(SharedFolder(log_path))
     seen, advice = diagnose(look)
     print("\n".join(seen))
-    print("\n".join(["", "what to do", *(f"  - {line}" for line in advice or ["nothing: the run goes on"])]))
+    well = "nothing: the run is done" if look.view.ended else "nothing: the run goes on"
+    print("\n".join(["", "what to do", *(f"  - {line}" for line in advice or [well])]))
     if options.stacks:
         for line in local_stacks(look, RunPaths(log_path)):
             print(line)
