@@ -25,6 +25,7 @@ SEED=0
 OUT=''
 EXPERIMENT=quickstart
 OVERRIDES=()
+SETTINGS='' # all of these in one line
 SPOT_PID='' # lends the pool its second engine
 DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
 readonly SPOT_LOST_S=105 # after so many seconds the second engine is killed
@@ -163,11 +164,26 @@ run_once() {
 # Refuse to mix two experiments in one folder.
 # Usage: check_settings
 check_settings() {
-  local settings="trainer=$TRAINER iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}" before
-  [[ -f $OUT/.settings ]] || { printf '%s\n' "$settings" >"$OUT/.settings" && return; }
+  local before
+  [[ -f $OUT/.settings ]] || return 0
   before=$(<"$OUT/.settings")
-  [[ $before == "$settings" ]] ||
-    usage_error "$OUT was begun with '$before', this call says '$settings'; name another --out"
+  [[ $before == "$SETTINGS" ]] ||
+    usage_error "$OUT was begun with '$before', this call says '$SETTINGS'; name another --out"
+}
+
+# Refuse what run.sh would refuse, before minutes are spent on the model, which is all that may be missing.
+# Usage: check_overrides
+check_overrides() {
+  local answer status=0
+  [[ ! -f $OUT/.settings ]] || return 0
+  answer=$("$PYTHON_BIN" -m rl_agent.cli plan --data-path "$OUT" --log-path "$OUT/run" --rl-phase both \
+    --eval-interval 1 --dry-run "+experiment=$EXPERIMENT" "model_config.base_model=$OUT/base-model" \
+    "seed=$SEED" "${DEVICE_SETTINGS[@]}" "${OVERRIDES[@]}" 2>&1 >/dev/null) || status=$?
+  if ((status != 0)) && [[ $answer != *"base_model=$OUT/base-model: there is no such folder" ]]; then
+    say "$answer"
+    exit "$status"
+  fi
+  printf '%s\n' "$SETTINGS" >"$OUT/.settings"
 }
 
 # Usage: show_result
@@ -189,11 +205,13 @@ main() {
   [[ $extra == cpu ]] || choose_gpu_settings
   mkdir -p "$OUT/run"
   OUT=$(cd "$OUT" && pwd)
+  SETTINGS="trainer=$TRAINER iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}"
   check_settings
   if [[ ! -f $(environment_stamp "$extra") ]]; then
     timed system_packages ensure_system_packages
     timed install ensure_environment "$extra"
   fi
+  check_overrides
   if [[ ! -f $OUT/.rollout-done ]]; then
     timed tasks run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/make_tasks.py" quickstart \
       --out "$OUT/tasks" --seed "$SEED"

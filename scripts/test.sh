@@ -39,6 +39,11 @@ main() {
   case ${1:-} in
     unit | shell | integration | chaos | lint | extended | all) what=$1 && shift ;;
     -h | --help) sed -n '2,8s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+    '' | -*) ;;
+    *)
+      say "test.sh: '$1' is none of unit, shell, integration, chaos, lint, extended, all; --help tells more"
+      exit 2
+      ;;
   esac
   extra=$(detect_extra)
   check_machine "$extra"

@@ -175,5 +175,5 @@ def last_lines(log: Path, count: int = 15) -> str:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - 64 * 1024))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    errors = [line for line in lines[:-count] if _ERROR.search(line)]
+    errors = [line for line in lines[:-count] if _ERROR.search(line) and "root cause" not in line]
     return "\n".join([*errors[-1:], *lines[-count:]])

@@ -219,7 +219,7 @@ dismiss_guard() {
 # it: the error before them comes first.
 # Usage: show_end <log>
 show_end() {
-  { head -n -15 -- "$1" | grep -E '(Error|Exception): [^ ]' | tail -n 1; } >&2 || true
+  { head -n -15 -- "$1" | grep -E '(Error|Exception): [^ ]' | grep -v 'root cause' | tail -n 1; } >&2 || true
   tail -n 15 -- "$1" >&2
 }
 

@@ -116,3 +116,15 @@ def test_a_second_quickstart_skips_what_is_done(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "0.500" in done.stdout
     assert not (out / "base-model").exists()
+
+
+def test_a_misspelt_setting_is_refused_before_anything_is_made_for_it(tmp_path):
+    checkout = copy_project(tmp_path)
+
+    words = ["bash", "scripts/quickstart.sh", "trainer.learning_rat=1"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 78
+    assert "did you mean trainer.learning_rate?" in done.stderr
+    assert [path.name for path in (checkout / "quickstart").iterdir()] == ["run"]

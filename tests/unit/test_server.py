@@ -266,7 +266,8 @@ def test_a_server_that_is_behind_its_engine_answers_others_meanwhile():
 def test_the_end_of_a_log_begins_with_the_error_that_its_last_words_are_about(tmp_path):
     log = tmp_path / "vllm.log"
     frames = "".join(f"  frame {number}\n" for number in range(20))
-    log.write_text(f"SafetensorError: incomplete\n{frames}RuntimeError: See root cause above.\n")
+    middle = "Exception: WorkerProc failed. See stack trace for root cause."
+    log.write_text(f"SafetensorError: incomplete\n{middle}\n{frames}RuntimeError: See root cause above.\n")
 
     lines = last_lines(log).splitlines()
 
