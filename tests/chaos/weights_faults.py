@@ -17,7 +17,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,21 +33,8 @@ from rl_agent.weights.receive import Announcement
 from rl_agent.weights.store import FULL, SnapshotStore, open_snapshot, version_name
 from tests.chaos.weights_witnesses import Engine, Witness
 from tests.unit.weight_versions import publish_steps
-from tests.weight_transfers import (
-    FETCH,
-    SERVER,
-    TOKEN,
-    Fault,
-    Host,
-    Link,
-    announced,
-    cut_at,
-    flip_at,
-    flip_often,
-    host,
-    receive,
-    source_at,
-)
+from tests.weight_links import Fault, Link, cut_at, flip_at, flip_often, in_parts, once_after
+from tests.weight_transfers import FETCH, SERVER, TOKEN, Host, announced, host, receive, source_at
 
 POINTS = (0.0, 0.01, 0.5, 0.99, 1.0)
 FAULTS = (
@@ -280,30 +266,6 @@ def link_fault(fault: str, at: int, seed: int, kill: Callable[[], None]) -> Faul
         "too slow": in_parts(at, part_bytes=256, pause_s=0.1),
         "sender killed": once_after(at, kill),
     }[fault]
-
-
-def in_parts(at: int, *, part_bytes: int, pause_s: float) -> Fault:
-    def fault(target: socket.socket, content: bytes, before: int) -> bytes:
-        quick = max(0, min(len(content), at - before))
-        target.sendall(content[:quick])
-        for start in range(quick, len(content), part_bytes):
-            target.sendall(content[start : start + part_bytes])
-            time.sleep(pause_s)
-        return b""
-
-    return fault
-
-
-def once_after(at: int, strike: Callable[[], None]) -> Fault:
-    struck = threading.Event()
-
-    def fault(_: socket.socket, content: bytes, before: int) -> bytes:
-        if before + len(content) > at and not struck.is_set():
-            struck.set()
-            strike()
-        return content
-
-    return fault
 
 
 class Attempt(threading.Thread):

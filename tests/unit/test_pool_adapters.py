@@ -1,11 +1,8 @@
 """What every engine adapter must do, against the documented wire format of its engine."""
 
 import asyncio
-import inspect
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -16,113 +13,20 @@ from rl_agent.pool.adapters import ADAPTERS, Asked, Refused, StreamError, detect
 from rl_agent.pool.link import EngineLink, HttpTransport, read_load
 from rl_agent.pool.records import Load
 from rl_agent.pool.sse import EventReader
+from tests.unit.adapter_wires import (
+    PIECES,
+    ROUTES,
+    WIRES,
+    collect,
+    engine,
+    response,
+    sglang_incremental,
+    vllm,
+    vllm_tokens,
+)
 
-PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
-"""Tokens and text of the events of one response."""
 FAULTS = ["missing event", "garbage", "cut in an event", "no finish", "abort", "error"]
 STATUSES = [(400, True), (422, True), (429, False), (500, False), (503, False)]
-ROUTES = {
-    "vllm": ["/v1/completions", "/inference/v1/generate"],
-    "vllm-tokens": ["/inference/v1/generate"],
-    "sglang": ["/generate", "/get_model_info", "/v1/completions"],
-}
-
-
-def vllm(tokens, text, finish, total):
-    logprobs = {"token_logprobs": [-token / 8 for token in tokens], "text_offset": list(range(len(tokens)))}
-    choice = {"index": 0, "text": text, "token_ids": list(tokens), "logprobs": logprobs}
-    choice |= {"finish_reason": finish, "stop_reason": None}
-    return {"id": "cmpl-1", "choices": [choice], "usage": {"completion_tokens": total, "prompt_tokens": 3}}
-
-
-def vllm_tokens(tokens, text, finish, total):
-    content = [{"token": f"token_id:{token}", "logprob": -token / 8} for token in tokens]
-    choice = {
-        "index": 0,
-        "token_ids": list(tokens),
-        "logprobs": {"content": content},
-        "finish_reason": finish,
-    }
-    return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
-
-
-def sglang_incremental(tokens, text, finish, total):
-    entries = [[-token / 8, token, None] for token in tokens]
-    meta = {"id": "r", "completion_tokens": total, "output_token_logprobs": entries}
-    meta["finish_reason"] = {"type": finish, "matched": 14} if finish else None
-    return {"text": text, "meta_info": meta}
-
-
-def sglang_cumulative():
-    said, so_far = "", []
-
-    def event(tokens, text, finish, total):
-        nonlocal said, so_far
-        if total > len(so_far):
-            said, so_far = said + text, [*so_far, *tokens]
-        return sglang_incremental(so_far, said, finish, total)
-
-    return event
-
-
-WIRES: dict[str, tuple[str, Callable[[], Callable[..., dict]]]] = {
-    "vllm": ("vllm", lambda: vllm),
-    "vllm-tokens": ("vllm-tokens", lambda: vllm_tokens),
-    "sglang": ("sglang", lambda: sglang_incremental),
-    "sglang cumulative": ("sglang", sglang_cumulative),
-}
-
-
-def response(make, finish="stop") -> list[bytes]:
-    lines, total = [], 0
-    for number, (tokens, text) in enumerate(PIECES):
-        total += len(tokens)
-        reason = finish if number == len(PIECES) - 1 else None
-        lines.append(b"data: " + json.dumps(make(tokens, text, reason, total)).encode() + b"\n\n")
-    return [*lines, b"data: [DONE]\n\n"]
-
-
-@asynccontextmanager
-async def engine(
-    kind: str, answer: Callable[[web.Request], object], about_model: dict[str, str] | None = None
-) -> AsyncIterator[EngineLink]:
-    """A link to a server that shows the routes of `kind` and answers its generation route with `answer`."""
-
-    async def generate(request: web.Request) -> web.StreamResponse:
-        found = answer(request)
-        if inspect.isawaitable(found):
-            return await found
-        if isinstance(found, web.Response):
-            return found
-        stream = web.StreamResponse()
-        await stream.prepare(request)
-        for part in found:
-            await stream.write(part)
-        return stream
-
-    async def about(request: web.Request) -> web.Response:
-        card = {"id": "served", "root": "/models/one", "max_model_len": 512}
-        routes = {route: {} for route in ROUTES[kind]}
-        pages = {
-            "/openapi.json": {"paths": routes},
-            "/v1/models": {"data": [card]},
-            "/model_info": about_model or {},
-        }
-        return web.json_response(pages.get(request.path, {}))
-
-    app = web.Application()
-    for route in ROUTES[kind]:
-        app.router.add_post(route, generate)
-    app.router.add_get("/{path:.*}", about)
-    async with TestServer(app) as server, aiohttp.ClientSession() as session:
-        link = EngineLink(HttpTransport(session, str(server.make_url("/"))))
-        await link.probe()
-        yield link
-
-
-async def collect(link: EngineLink, params=None, **more):
-    params = {"temperature": 0.5, "seed": 4} | (params or {})
-    return [chunk async for chunk in link.generate([1, 2, 3], 64, params, "r", **more)]
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -264,94 +168,6 @@ async def test_an_engine_without_text_refuses_stop_strings():
     async with engine("vllm-tokens", lambda _: response(vllm_tokens)) as link:
         with pytest.raises(Refused, match="stop strings need text"):
             await collect(link, token_by_token=True)
-
-
-STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "skip_special_tokens": False}
-TEXT, TOKENS = ROUTES["vllm"]
-
-
-def either_way(request, forbids=200):
-    """An engine with both routes, whose answers tell by which one it was asked."""
-    if request.path == TOKENS and forbids != 200:
-        return web.json_response({"error": {"message": "not so"}}, status=forbids)
-    return response(vllm if request.path == TEXT else vllm_tokens)
-
-
-async def ways_of(link, asked, params, **more):
-    """The routes that one request takes; it must succeed."""
-    before = len(asked)
-    chunks = await collect(link, params, **more)
-    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
-    assert chunks[-1].finish_reason == "stop"
-    return asked[before:]
-
-
-@pytest.mark.parametrize(
-    ("params", "more", "way"),
-    [
-        (STATED, {"needs_text": False}, TOKENS),
-        (STATED | {"repetition_penalty": 1.2, "min_tokens": 3}, {"needs_text": False}, TOKENS),
-        (STATED, {}, TEXT),
-        (STATED, {"needs_text": False, "token_by_token": True}, TEXT),
-        ({"top_p": 1.0, "top_k": -1}, {"needs_text": False}, TEXT),  # min_p: the model's own files may say
-        (STATED | {"stop_token_ids": [14]}, {"needs_text": False}, TEXT),
-        (STATED | {"logit_bias": {"11": 200.0}}, {"needs_text": False}, TEXT),
-        (STATED | {"no_such_thing": 1}, {"needs_text": False}, TEXT),
-    ],
-)
-async def test_an_engine_is_asked_by_tokens_where_nobody_needs_text_and_they_come_out_alike(
-    params, more, way
-):
-    asked = []
-    async with engine("vllm", lambda request: asked.append(request.path) or either_way(request)) as link:
-        assert await ways_of(link, asked, params, **more) == [way]
-
-
-def forbidding(asked, status, *, text_status=200):
-    """An engine that answers otherwise by tokens."""
-
-    def answer(request):
-        asked.append(request.path)
-        if request.path == TEXT and text_status != 200:
-            return web.json_response({"error": {"message": "nor so"}}, status=text_status)
-        return either_way(request, forbids=status)
-
-    return answer
-
-
-@pytest.mark.parametrize("status", [400, 403, 404, 422])
-async def test_an_engine_that_refuses_by_tokens_what_it_takes_otherwise_is_not_asked_so_again(status):
-    asked = []
-    async with engine("vllm", forbidding(asked, status)) as link:
-        assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
-        assert await ways_of(link, asked, STATED, needs_text=False) == [TEXT]
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_an_engine_that_fails_by_tokens_is_asked_otherwise_and_so_again(status):
-    asked = []
-    async with engine("vllm", forbidding(asked, status)) as link:
-        for _ in range(2):
-            assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
-
-
-async def test_a_request_that_is_refused_either_way_says_nothing_against_asking_by_tokens():
-    asked = []
-    async with engine("vllm", forbidding(asked, 400, text_status=400)) as link:
-        for _ in range(2):
-            with pytest.raises(Refused, match="nor so"):
-                await collect(link, STATED, needs_text=False)
-    assert asked == [TOKENS, TEXT] * 2
-
-
-@pytest.mark.parametrize("interval", [8, None])
-async def test_a_request_by_tokens_asks_for_no_text_and_for_no_output_that_is_not_sent(interval):
-    asked = Asked("served", [1, 2, 3], 64, STATED, "r", interval)
-    sampling = json.loads(ADAPTERS["vllm-tokens"].body(asked))["sampling_params"]
-    assert sampling["detokenize"] is False
-    assert (sampling.get("output_kind"), sampling.get("stream_interval")) == (
-        (2, None) if interval is None else (None, 8)
-    )
 
 
 async def test_sglang_refuses_a_penalty_that_would_forget_the_tokens_so_far_at_a_move():

@@ -14,7 +14,8 @@ from rl_agent.weights.store import FULL
 from rl_agent.weights.throttle import Throttle
 from tests.integration.weights.conftest import ROWS
 from tests.unit.weight_versions import open_store, publish_steps
-from tests.weight_transfers import SERVER, Link, announced, host, receive, source_at
+from tests.weight_links import Link
+from tests.weight_transfers import SERVER, announced, host, receive, source_at
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 TWO = replace(SERVER, hosts=HOSTS)

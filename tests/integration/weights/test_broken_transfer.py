@@ -8,18 +8,8 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.weights.receive import Announcement
 from rl_agent.weights.store import FULL
-from tests.weight_transfers import (
-    Link,
-    announced,
-    capped_copy,
-    cut_at,
-    flip_at,
-    flip_often,
-    hold,
-    new_host,
-    receive,
-    source_at,
-)
+from tests.weight_links import Link, cut_at, flip_at, flip_often
+from tests.weight_transfers import announced, capped_copy, hold, new_host, receive, source_at
 
 
 def test_one_flipped_byte_costs_one_piece_and_is_never_published(sender, receiver):

@@ -18,16 +18,8 @@ from rl_agent.weights.receive import Announcement
 from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.store import FULL
 from tests.unit.weight_versions import publish_steps
-from tests.weight_transfers import (
-    SERVER,
-    TOKEN,
-    Link,
-    announced,
-    hold,
-    host,
-    receive,
-    source_at,
-)
+from tests.weight_links import Link
+from tests.weight_transfers import SERVER, TOKEN, announced, hold, host, receive, source_at
 
 
 def test_a_receiver_without_the_token_gets_nothing_and_one_with_it_notices_an_impostor(sender, receiver):

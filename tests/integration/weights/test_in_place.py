@@ -10,7 +10,8 @@ from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import FULL
 from tests.unit.weight_versions import open_store, random_state, settings
-from tests.weight_transfers import Link, announced, host, receive, source_at, with_fetch
+from tests.weight_links import Link
+from tests.weight_transfers import announced, host, receive, source_at, with_fetch
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -13,7 +13,8 @@ from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.receive import Receiver, ReceiveSettings
 from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.store import FULL
-from tests.weight_transfers import FETCH, Link, announced, hold, new_host, receive, source_at
+from tests.weight_links import Link
+from tests.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
 
 FIVE_MINUTES_S = 300.0
 

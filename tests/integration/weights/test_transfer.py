@@ -13,8 +13,8 @@ from rl_agent.weights.sources import StateDict
 from rl_agent.weights.store import DELTA, FULL, SnapshotStore
 from tests.integration.weights.conftest import ROWS
 from tests.unit.weight_versions import random_state, settings
+from tests.weight_links import Link
 from tests.weight_transfers import (
-    Link,
     announced,
     capped_copy,
     hold,
