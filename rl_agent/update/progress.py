@@ -31,26 +31,25 @@ class TrainingProgress:
         first_step, first_s = self._first = self._first or (step, elapsed_s)
         left_s = (total - step) * (elapsed_s - first_s) / (step - first_step) if step > first_step else None
         return (
-            f"update iteration {self._iteration}: optimizer step {step} of {total}, loss {loss},"
+            f"update iteration {self._iteration}: optimizer step {step} of {total}, loss {loss:.3f},"
             f" {duration(elapsed_s)} gone, {duration(left_s)} left"
         )
 
-    def _step_and_total(self) -> tuple[int, int, str]:
-        """Those of the last whole line, and the loss; zeros where there is none."""
+    def _step_and_total(self) -> tuple[int, int, float]:
+        """Those of the last whole line that has a loss, and the loss; zeros where there is none."""
         try:
             with self._log.open("rb") as file:
                 file.seek(0, 2)
                 file.seek(max(0, file.tell() - _TAIL_BYTES))
                 lines = file.read().splitlines(keepends=True)
         except FileNotFoundError:
-            return 0, 0, ""
+            return 0, 0, 0.0
         for text in reversed(lines):
             if text.endswith(b"\n"):
                 try:
                     entry = json.loads(text)
                 except ValueError:  # where the tail begins, within a line
                     break
-                if "current_steps" in entry and "total_steps" in entry:
-                    loss = f"{entry['loss']:.3f}" if "loss" in entry else "-"
-                    return entry["current_steps"], entry["total_steps"], loss
-        return 0, 0, ""
+                if "loss" in entry:  # the others are about evaluations, or the end
+                    return entry["current_steps"], entry["total_steps"], entry["loss"]
+        return 0, 0, 0.0

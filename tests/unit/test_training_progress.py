@@ -43,9 +43,9 @@ def test_the_last_of_many_lines_is_read_without_the_others(tmp_path):
     assert "optimizer step 100 of 140" in progress.line(5.0)
 
 
-def test_lines_without_steps_are_passed_over(tmp_path):
+def test_lines_without_a_loss_are_passed_over(tmp_path):
     progress = TrainingProgress(tmp_path, 2)
     log_step(tmp_path, 50)
     with (tmp_path / LOG).open("a") as file:
-        file.write('{"eval_loss": 1}\n')
+        file.write('{"current_steps": 60, "total_steps": 140, "eval_loss": 1}\n')
     assert "optimizer step 50" in progress.line(5.0)
