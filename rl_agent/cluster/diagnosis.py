@@ -102,6 +102,9 @@ def _advice(look: Look) -> Iterator[str]:
         if view.ended.status != 0:
             yield "start the nodes again, rank 0 with --resume"
         return
+    if not look.master_beats and view.master in look.stopped:
+        yield f"rank 0 ({view.host}) is stopped: kill -CONT {look.records[view.master].pid}"
+        return
     if not look.master_beats:
         yield (
             f"rank 0 ({view.host}) shows no life: the others give up after {view.lease_s:.0f} s. Look at"

@@ -89,6 +89,8 @@ def test_a_silent_master_comes_first_and_alone():
 def test_a_stopped_process_is_told_with_the_command_that_wakes_it():
     seen, advice = both(look(silent=["m1"], stopped=["m1"]))
     assert "STOPPED" in seen and advice == "rank 1 (host-1) is stopped: kill -CONT 7"
+    seen, advice = both(look(silent=["m0"], stopped=["m0"]))
+    assert "STOPPED" in seen and advice == "rank 0 (host-0) is stopped: kill -CONT 7"
 
 
 def test_a_dead_node_is_told_with_the_reason_and_may_be_replaced():
