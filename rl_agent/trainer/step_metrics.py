@@ -4,8 +4,9 @@ Token metrics are sums over all response tokens, divided at the end; nothing is 
 not depend on how the mini-batch was cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -164,6 +165,11 @@ _SUMS = {
 """Of an iteration -> of its steps; one that no step has is left out."""
 
 
+STEP = "update_step"
+OF_EVERY_TRAINER = ("loss", "grad_norm", "learning_rate")
+"""Metrics that steps of every kind of trainer have: `update_step/loss`, …"""
+
+
 class IterationMetrics:
     """What the steps of an iteration add up to."""
 
@@ -173,6 +179,21 @@ class IterationMetrics:
     def add(self, numbers: dict[str, float]) -> None:
         """The metrics of one step."""
         self._steps.append(numbers)
+
+    def recall(self, records: Iterable[Mapping[str, Any]], *, iteration: int, last: int) -> None:
+        """Add the steps up to `last` that an earlier start has recorded; what was repeated counts once.
+
+        A step with a number that was not finite lacks it in its record, and is passed over.
+        """
+        made = {
+            record[STEP]: record
+            for record in records
+            if record.get("iteration") == iteration
+            and record.get(STEP, last + 1) <= last
+            and all(f"{STEP}/{name}" in record for name in OF_EVERY_TRAINER)
+        }
+        for step in sorted(made):
+            self.add({key.partition("/")[2]: value for key, value in made[step].items() if "/" in key})
 
     def numbers(self) -> dict[str, float]:
         """None of the means where no step was made."""

@@ -136,7 +136,7 @@ class Stream:
             note_published(self._settings.output, self._run.run_id, weight_version, self._trainer.iteration)
 
     def _record(self, numbers: dict[str, float]) -> None:
-        """The iteration's line of the metrics; none where this process has made no step of it."""
+        """The iteration's line of the metrics; none where no step of it was made."""
         trainer = self._trainer
         if self._ranks.rank == 0 and numbers["steps"]:
             head = {"time": time.time(), "iteration": trainer.iteration, "phase": "update"}

@@ -34,13 +34,12 @@ from rl_agent.trainer.parallel import Ranks, release_memory
 from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.step_metrics import IterationMetrics, Speedometer, log_line
+from rl_agent.trainer.step_metrics import OF_EVERY_TRAINER, STEP, IterationMetrics, Speedometer, log_line
 from rl_agent.trainer.update_step import UpdateStep
 from rl_agent.trainer.window import Learnt
 
 _log = logging.getLogger(__name__)
-_PREFIX_OF = dict.fromkeys(("loss", "grad_norm", "learning_rate"), "update_step")
-"""Metrics that steps of every kind of trainer have."""
+_PREFIX_OF = dict.fromkeys(OF_EVERY_TRAINER, STEP)
 
 
 class GroupSource(Protocol):
@@ -138,6 +137,9 @@ class Trainer:
         if progress is not None:
             if progress.run_id == self._run_id:  # another one samples its iterations anew
                 self._intake.restore(progress.consumed, progress.buffered, progress.steps_of_iteration)
+                if progress.steps_of_iteration and self._ranks.rank == 0:
+                    recorded = metrics.read(self._settings.metrics)
+                    self._of_iteration.recall(recorded, iteration=progress.iteration + 1, last=progress.steps)
             self.version, self.iteration = progress.version, progress.iteration
             self.windows = progress.windows
             self._saved = (progress.steps, progress.iteration, progress.version)
@@ -188,7 +190,7 @@ class Trainer:
         self._lineage.note(version, self.iteration)
 
     def iteration_numbers(self) -> dict[str, float]:
-        """Of the steps of the last iteration since this process began it."""
+        """Of the steps of the last iteration, also those of a start before this one."""
         numbers, self._of_iteration = self._of_iteration.numbers(), IterationMetrics()
         return numbers | {"total_steps": float(self.steps)}
 
@@ -292,7 +294,7 @@ class Trainer:
         self._of_iteration.add(numbers)
         if self._ranks.rank != 0:
             return
-        head: dict[str, float | str] = {"time": time.time(), "phase": "update", "update_step": self.steps}
+        head: dict[str, float | str] = {"time": time.time(), "phase": "update", STEP: self.steps}
         if iteration is not None:
             head["iteration"] = iteration
         line = {f"{_PREFIX_OF.get(name, 'trainer')}/{name}": value for name, value in numbers.items()}

@@ -107,3 +107,25 @@ def test_an_iteration_adds_up_what_its_steps_know():
     assert (numbers["cost"], numbers["flops"], numbers["tokens"]) == (3.0, 12.0, 2000)
     assert numbers["cost_per_million_tokens"] == pytest.approx(1500)
     assert "recomputed_tokens" not in numbers
+
+
+def test_an_iteration_that_went_on_after_a_stop_adds_up_all_its_steps():
+    def record(step, iteration=2, **more):
+        line = {f"trainer/{name}": value for name, value in STEP.items()}
+        every = {"update_step/loss": 1.0, "update_step/grad_norm": 1.0, "update_step/learning_rate": 0.1}
+        return {"time": 1.0, "iteration": iteration, "update_step": step} | line | every | more
+
+    records = [
+        record(4, iteration=1),
+        record(5),
+        record(6),  # made again, for the checkpoint was older
+        record(6, **{"update_step/loss": 3.0}),
+        record(7),  # not in the checkpoint: it will be made again
+        {"time": 1.0, "iteration": 2, "test/success_rate": 0.5},
+    ]
+    iteration = IterationMetrics()
+
+    iteration.recall(records, iteration=2, last=6)
+
+    numbers = iteration.numbers()
+    assert (numbers["steps"], numbers["loss"], numbers["tokens"]) == (2.0, 2.0, 2 * STEP["total_tokens"])
