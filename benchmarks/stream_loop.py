@@ -230,6 +230,8 @@ class Bench:
             settings |= {"engine.extra_args.stream-interval": STREAM_INTERVAL}
         else:
             settings |= {"engine.extra_args.kv-cache-memory-bytes": 67108864}
+        overridden = {word.partition("=")[0] for word in self.overrides}
+        settings = {key: value for key, value in settings.items() if key not in overridden}
         words = ["bash", "scripts/run.sh", "--data-path", self.out, "--log-path", paths.log_path]
         words += ["--rl-phase", "both", "--eval-interval", 100]
         words += ["--max-iterations", KILL_IN[-1] if layout == "spot" else self.iterations]
