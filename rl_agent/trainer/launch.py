@@ -195,6 +195,7 @@ def _sharing(plan: Plan) -> SharingSettings | None:
         turn=of_run.turn_file(plan),
         engine=of_run.worker_name(plan),
         timeout_s=plan.config.engine.start_timeout_s,
+        resamples=plan.config.num_gen_batches > 1,
     )
 
 

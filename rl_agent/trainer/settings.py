@@ -38,6 +38,8 @@ class SharingSettings(Section):
     """Its name in the pool."""
     timeout_s: Seconds
     """It must give the devices back within this."""
+    resamples: bool
+    """Other groups are sampled in place of those that are left out."""
 
 
 class StreamSettings(Section):

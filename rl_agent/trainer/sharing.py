@@ -14,11 +14,14 @@ from typing import Any, Protocol
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.grpo_config import Placement
+from rl_agent.rollout.resample import is_informative
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.window import Learnt, Seen, Waits, about, is_to_be_open, learn
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.5
+_ASKED_WITHIN_S = 3.0
+"""After a group that is left out: the pool has requests of the one in its place by then, and not at once."""
 
 
 class Turns(Protocol):
@@ -67,8 +70,10 @@ class SharedDevices:
         turns: Turns,
         ask_status: Callable[[], PoolLook],
         *,
+        resamples: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`resamples`: another group is sampled in place of one that is left out."""
         self.placement = placement
         self.is_open = False
         self.opened_s = 0.0
@@ -77,7 +82,9 @@ class SharedDevices:
         self._turns = turns
         self._ask_status = ask_status
         self._clock = clock
+        self._resamples = resamples
         self._opened_at = 0.0
+        self._expects_until = 0.0
         self._waited_s = 0.0
         self._idle_at_first: dict[str, float] = {}
         self._look: PoolLook | None = None
@@ -96,13 +103,19 @@ class SharedDevices:
         look = self._look_at_pool(now)
         open_s = now - self._opened_at if self.is_open else 0.0
         others = None if look is None else look.ready
-        seen = Seen(open_s, groups, others, has_work=look is None or look.has_work)
+        has_work = look is None or look.has_work or now < self._expects_until
+        seen = Seen(open_s, groups, others, has_work)
         length_s = about(self.known, others or 0).length_s
         is_open = self.is_open or is_beginning
         if not is_to_be_open(self.placement, seen, is_open=is_open, length_s=length_s):
             self.close()
         elif not self.is_open:
             self._open()
+
+    def arrived(self, groups: list[Group]) -> None:
+        """Of these some may ask for others, of which the pool does not know yet."""
+        if self._resamples and any(not is_informative(s.reward for s in group.samples) for group in groups):
+            self._expects_until = self._clock() + _ASKED_WITHIN_S
 
     def waited(self, seconds: float) -> None:
         """The trainer had nothing to do for so long."""
@@ -191,6 +204,7 @@ class WindowedSource:
             devices.close()
             return
         self._kept += arrived
+        devices.arrived(arrived)
         devices.decide(len(self._kept), is_beginning=self._is_beginning)
         self._is_beginning = False
 

@@ -58,6 +58,7 @@ class Stream:
             sharing.placement,
             TrainerTurns(TurnFiles(sharing.turn), timeout_s=sharing.timeout_s),
             lambda: read_status(manager.ask("/status"), sharing.engine, max_staleness=max_staleness),
+            resamples=sharing.resamples,
         )
 
     def run(self) -> None:

@@ -44,7 +44,7 @@ class Seen:
     others_ready: int | None
     """Engines besides the shared one that serve what is wanted."""
     has_work: bool
-    """Requests run at the shared engine, or wait for any."""
+    """Requests run at the shared engine, or wait for any, or are about to come."""
 
 
 @dataclass(frozen=True, slots=True)

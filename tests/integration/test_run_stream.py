@@ -1,5 +1,6 @@
 """`trainer=grpo` with a real engine, a killed trainer and a stopped run: every episode is trained on once."""
 
+import json
 import os
 import signal
 
@@ -8,6 +9,7 @@ import pytest
 from rl_agent.cluster.processes import read_groups
 from rl_agent.monitor import metrics
 from rl_agent.rollout.manifest import read_iteration
+from rl_agent.rollout.resample import is_informative
 from rl_agent.rollout.shard import TRAJECTORY
 from tests.integration.real_run import Run
 
@@ -61,3 +63,39 @@ def test_a_killed_trainer_and_a_stopped_run_lose_nothing(run):
         assert len(episodes) == TASKS * SIBLINGS
         assert {e.weight_version_min for e in episodes} == {iteration - 1}
         assert {e.weight_version_max for e in episodes} == {iteration - 1}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_every_step_is_full_where_other_groups_are_sampled_in_place_of_those_of_equal_rewards(run, streamed):
+    """Trainer and run are stopped on the way; half of the tasks reward all attempts alike."""
+    groups, siblings, steps_each = 8, 4, 2
+    tasks = (
+        {"task_id": str(n), "prompt": f"{n} + 1 =", "env": "often_equal", "difficulty": "easy"}
+        for n in range(60)
+    )
+    (run.home / "data" / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    run.change({"env_config.train_tasks_rollout_size": groups})
+    words = (
+        *STREAM[:8], f"rollout.group_size={siblings}", f"trainer.mini_batches={steps_each}",
+        "trainer.loss.drop_uninformative=true", "trainer.max_num_gen_batches=5", f"trainer.streamed={streamed}",
+        "+env_config.kinds.often_equal=tests.integration.environments:OftenEqual",
+    )  # fmt: skip
+
+    process = run.start(*words)
+    run.wait_until(
+        lambda: len(run.finished()) > groups * siblings, process, LIMIT_S
+    )  # some in place of others
+    os.kill(trainer_pid(run), signal.SIGKILL)
+    run.wait_until(lambda: len(steps(run)) > steps_each, process, LIMIT_S)  # in the second iteration
+    process.terminate()
+    process.wait(GONE_S)
+    process = run.start(*words, "--resume")
+    assert process.wait(LIMIT_S) == 0, (run.home / "output").read_text()[-4000:]
+
+    assert [step["trainer/episodes"] for step in steps(run).values()] == [groups * siblings // steps_each] * 4
+    for iteration in (1, 2):
+        rewards: dict[tuple[str, int], list[float]] = {}
+        for one in read_iteration(run.paths, "train", iteration, TRAJECTORY):
+            rewards.setdefault((one.key.task_id, one.key.group), []).append(one.reward)
+        assert {len(found) for found in rewards.values()} == {siblings}
+        assert sum(map(is_informative, rewards.values())) == groups < len(rewards)
