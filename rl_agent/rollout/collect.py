@@ -16,7 +16,6 @@ still to do, and a resume, or another rank, does it.
 
 import asyncio
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -85,7 +84,6 @@ class Collector:
         judge: Judge | None = None,
         on_recorded: Callable[[Trajectory], None] = lambda trajectory: None,
         whole: Callable[[], int | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ended: Counter[Status] = Counter()
         """Recorded episodes, those of before a resume included."""
@@ -103,7 +101,6 @@ class Collector:
         self._on_recorded = on_recorded
         self._whole = whole
         """Episodes of the iteration while this rank is the only one, else None."""
-        self._clock = clock
         self._places = asyncio.Semaphore(settings.server_size)
         self._unrecorded = asyncio.Semaphore(settings.server_size + MAX_FINISHING)
         self._waiting: deque[tuple[EpisodeSpec, Chunk]] = deque()
@@ -112,9 +109,9 @@ class Collector:
         """Episodes of each claimed chunk that are not recorded yet."""
         self._claimed = 0
         self._is_exhausted = False
-        self._deadline: float | None = None
         self._is_stopping = False
         self._alarm: asyncio.TimerHandle | None = None
+        """From when the grace period has begun."""
 
     async def collect(self, source: ChunkSource) -> None:
         """Run what `source` gives, except what is recorded already, until there will be no more.
@@ -134,7 +131,7 @@ class Collector:
         except BaseExceptionGroup as group:
             raise deliberate(group) from None
         finally:
-            self._cancel_alarm()
+            self._give_nothing_up()
 
     @property
     def done(self) -> int:
@@ -229,24 +226,20 @@ class Collector:
         rule = self._settings.stop_rule
         due = [(done, total) for done, total in counts if rule.is_due(done=done, total=total)]
         if not due:
-            self._go_on()
-        elif self._deadline is None and (left := [counted for counted in due if counted[0] < counted[1]]):
-            self._deadline = self._clock() + rule.grace_period_s
+            self._give_nothing_up()
+        elif self._alarm is None and (left := [counted for counted in due if counted[0] < counted[1]]):
             log.info("%d of %d episodes ended; the rest has %.0f s", *left[0], rule.grace_period_s)
             self._alarm = asyncio.get_running_loop().call_later(rule.grace_period_s, self._abandon_rest)
 
-    def _go_on(self) -> None:
-        self._cancel_alarm()
-        self._deadline = None
-        self._is_stopping = False
-
-    def _cancel_alarm(self) -> None:
+    def _give_nothing_up(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        self._alarm = None
+        self._is_stopping = False
 
     def _abandon_rest(self) -> None:
         self._check_stop_rule()  # more may have been asked for since an episode was recorded
-        if self._deadline is None:
+        if self._alarm is None:
             return
         # Episodes that have ended and wait for their verdict are not touched: they have a deadline already.
         self._is_stopping = True

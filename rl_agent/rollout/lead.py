@@ -100,9 +100,10 @@ class Lead:
             async with asyncio.TaskGroup() as jobs:
                 collecting = jobs.create_task(rollout.collect(work), name="collect")
                 publishing = jobs.create_task(self._publish_more(), name="publish more")
-                others = await self._all_recorded()
-                collecting.cancel()  # all that is left of it is the wait for more chunks
+                parts = await self._all_complete()
                 publishing.cancel()
+                others = await self._all_recorded(parts)
+                collecting.cancel()  # all that is left of it is the wait for more chunks
         except BaseExceptionGroup as group:
             raise deliberate(group) from None
         await self._shard.close()
@@ -172,12 +173,11 @@ class Lead:
             if self._ledger.asked == asked:
                 return parts
 
-    async def _all_recorded(self) -> list[ManifestEntry]:
-        """Wait until every episode is on the disk; returns the other ranks' files.
+    async def _all_recorded(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
+        """The other ranks' files, once it is sure that every episode is on the disk.
 
         Raises StoreError if one is not, though the rank that ran it said so.
         """
-        parts = await self._all_complete()
         entries = await asyncio.to_thread(self._count_others, parts)
         missing = self._ledger.missing()
         if missing:
@@ -202,19 +202,21 @@ class Lead:
 
     def _resampled(self) -> dict[str, float | int | str]:
         """What became of the reserve, for the metrics and the log; nothing where there is none."""
-        found, split = self._resampling, self._header.split
-        if not found.has_reserve:
+        sample, asked, left_out = self._sample, self._ledger.asked, self._resampling.left_out
+        if not self._resampling.has_reserve:
             return {}
-        groups, limit = len(self._sample.groups(range(self._ledger.asked))), len(self._sample)
-        is_short = found.added < found.left_out and self._ledger.asked == limit
+        added = len(sample.groups(range(sample.asked, asked)))
         log.info(
             "%d of %d groups have rewards that are all equal, %d were sampled in place of others%s",
-            found.left_out,
-            groups,
-            found.added,
-            "; trainer.max_num_gen_batches allows no more" if is_short else "",
+            left_out,
+            len(sample.groups(range(asked))),
+            added,
+            "; trainer.max_num_gen_batches allows no more"
+            if added < left_out and asked == len(sample)
+            else "",
         )
-        return {f"{split}/uninformative_groups": found.left_out, f"{split}/resampled_groups": found.added}
+        split = self._header.split
+        return {f"{split}/uninformative_groups": left_out, f"{split}/resampled_groups": added}
 
     def _own(self) -> list[ManifestEntry]:
         shard = self._shard.shard

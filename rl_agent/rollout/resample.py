@@ -71,11 +71,6 @@ class Resampling:
     def has_reserve(self) -> bool:
         return self._sample.asked < len(self._sample)
 
-    @property
-    def added(self) -> int:
-        """Groups of the reserve that are asked for."""
-        return (self.asked - self._sample.asked) // self._group_size
-
     def look(self) -> None:
         """Read what was recorded since the last time. Raises StoreError for a damaged file."""
         if not self.has_reserve:

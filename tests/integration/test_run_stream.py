@@ -77,14 +77,14 @@ def test_every_step_is_full_where_other_groups_are_sampled_in_place_of_those_of_
     run.change({"env_config.train_tasks_rollout_size": groups})
     words = (
         *STREAM[:8], f"rollout.group_size={siblings}", f"trainer.mini_batches={steps_each}",
-        "trainer.loss.drop_uninformative=true", "trainer.max_num_gen_batches=5", f"trainer.streamed={streamed}",
+        "trainer.loss.drop_uninformative=true", "trainer.max_num_gen_batches=5",
+        f"trainer.streamed={streamed}",
         "+env_config.kinds.often_equal=tests.integration.environments:OftenEqual",
     )  # fmt: skip
 
     process = run.start(*words)
-    run.wait_until(
-        lambda: len(run.finished()) > groups * siblings, process, LIMIT_S
-    )  # some in place of others
+    # The rollout is in the middle of what it samples in place of others.
+    run.wait_until(lambda: len(run.finished()) > groups * siblings, process, LIMIT_S)
     os.kill(trainer_pid(run), signal.SIGKILL)
     run.wait_until(lambda: len(steps(run)) > steps_each, process, LIMIT_S)  # in the second iteration
     process.terminate()
