@@ -151,7 +151,8 @@ stop_group() {
   local leader=${PGID_OF[$name]:-}
   [[ -n $leader ]] || return 0
 
-  end_marked "${TOKEN_OF[$name]}" "$leader" "$grace_s" || status=$?
+  # What bash would say of a child that had to be killed is no news.
+  end_marked "${TOKEN_OF[$name]}" "$leader" "$grace_s" 2>/dev/null || status=$?
   if ((status == 0)); then
     wait "$leader" 2>/dev/null || true
     rm -f -- "${PLAN[groups]}/$name"

@@ -105,6 +105,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(harness):
 
     assert seconds_until_gone(harness, process) < 3
     assert process.returncode == 130
+    assert "Killed" not in harness.stderr
 
 
 def test_children_in_sessions_of_their_own_are_found_and_ended(harness):
