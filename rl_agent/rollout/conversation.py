@@ -7,6 +7,7 @@ tokens it made of them, and the turns are marked `context_reset`.
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -111,7 +112,7 @@ class Conversation:
         else:
             prompt = policy.chat.start(policy.system_prompt, observation)
         context = self._token_ids + prompt
-        async with policy.gate as queue_s:
+        async with self._place() as queue_s:
             generation = await policy.engine.generate(
                 context,
                 self._sampling(),
@@ -125,7 +126,7 @@ class Conversation:
     async def _respond_visually(self, observation: Observation) -> Turn:
         policy = self._policy
         messages = self._messages(observation)
-        async with policy.gate as queue_s:
+        async with self._place() as queue_s:
             prompt, generation = await policy.engine.generate_chat(
                 messages,
                 self._sampling(),
@@ -142,6 +143,11 @@ class Conversation:
             messages.append({"role": "user", "content": _content(seen)})
             messages.append({"role": "assistant", "content": turn.generation.text})
         return [*messages, {"role": "user", "content": _content(observation)}]
+
+    def _place(self) -> AbstractAsyncContextManager[float]:
+        """At the engine: at once where that waits for this turn, for others may wait for the engine."""
+        is_waited_for = bool(self._episode and self._turns)
+        return self._policy.gate.at_once() if is_waited_for else self._policy.gate
 
     def _sampling(self) -> Sampling:
         # Turns and episodes must not share random numbers: neighbouring seeds are spread apart.

@@ -11,6 +11,7 @@ from rl_agent.errors import EngineError, EnvironmentFailure, EnvironmentUnavaila
 from rl_agent.rollout import episode as episode_module
 from rl_agent.rollout.episode import Episode
 from rl_agent.rollout.lengths import ResponseLengths
+from rl_agent.rollout.limit import EngineGate
 from rl_agent.types import Failure, Observation, Status, StepResult
 from tests.unit.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec, run_episode
 
@@ -85,6 +86,22 @@ async def test_turns_that_are_to_be_of_one_version_name_their_episode_and_its_en
     assert len(engine.samplings) == 3
     assert engine.ended_episodes == [name]
     assert other.ended_episodes == [other.samplings[0].episode] != [name]
+
+
+async def test_a_turn_for_which_an_engine_waits_does_not_wait_behind_those_that_wait_for_the_engine():
+    """Else new requests, which wait for new weights, could hold every place until the engine gives up."""
+    engine, gate = FakeEngine(), EngineGate(1)
+    policy = replace(keeping_version(engine)["policy"], gate=gate)
+
+    class Meanwhile(FakeEnvironment):
+        async def step(self, action):
+            if not self.actions:
+                await gate.__aenter__()  # another episode's first turn
+            return await super().step(action)
+
+    trajectory = await run_episode(Meanwhile(length=3), engine, policy=policy)
+    assert trajectory.status is Status.COMPLETED
+    assert gate.in_use == 1
 
 
 @pytest.mark.parametrize(
