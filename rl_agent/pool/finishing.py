@@ -36,9 +36,12 @@ def follow(state: PoolState, engine: Engine, now: float) -> None:
 
 
 def _has_finished(state: PoolState, engine: Engine) -> bool:
-    """Also what its weights began elsewhere, where it may have come back for that."""
-    is_known = engine.state is not EngineState.REGISTERED
-    return is_known and not (engine.running or engine.episodes or state.begun.get(engine.weight_version))
+    """Also what its weights began elsewhere, where no other may: it may have come back for that."""
+    version = engine.weight_version
+    if engine.state is EngineState.REGISTERED or engine.running or state.begun.get(version):
+        return False
+    here = [began_at for began_with, began_at in state.episodes.values() if began_with == version]
+    return not any(began_at == engine.engine_id or began_at not in state.engines for began_at in here)
 
 
 def _switch(engine: Engine, now: float) -> None:
@@ -46,7 +49,6 @@ def _switch(engine: Engine, now: float) -> None:
         return
     engine.is_switching = True
     engine.finishing_s += now - engine.finishing_since
-    engine.episodes.clear()
     if engine.behind_since is not None:  # from here on it is the load that may take too long
         engine.behind_since = now
 
@@ -76,26 +78,17 @@ def suits(state: PoolState, engine: Engine, request: Request) -> bool:
 def begin_anew(state: PoolState, request: Request) -> None:
     """No engine has the weights any more that began it."""
     throw_away(state, request)
-    release_episode(state, request.episode)
+    state.episodes.pop(request.episode, None)
 
 
 def hold_episode(state: PoolState, request: Request, engine: Engine) -> None:
     """Its episode has begun here, or goes on here."""
-    episode = request.episode
-    if not request.order.episode or episode in engine.episodes:
+    if not request.order.episode:
         return
-    release_episode(state, episode)
-    while len(state.episodes) >= MAX_EPISODES:
-        release_episode(state, next(iter(state.episodes)))
-    state.episodes[episode] = (engine.weight_version, engine.engine_id)
-    engine.episodes[episode] = None
+    if request.episode not in state.episodes and len(state.episodes) >= MAX_EPISODES:
+        del state.episodes[next(iter(state.episodes))]
+    state.episodes[request.episode] = (engine.weight_version, engine.engine_id)
 
 
 def episode_ended(state: PoolState, event: events.EpisodeEnded, now: float, out: list[Command]) -> None:
-    release_episode(state, (event.run, event.episode))
-
-
-def release_episode(state: PoolState, episode: tuple[str, str]) -> None:
-    _, engine_id = state.episodes.pop(episode, (0, ""))
-    if engine_id in state.engines:
-        state.engines[engine_id].episodes.pop(episode, None)
+    state.episodes.pop((event.run, event.episode), None)

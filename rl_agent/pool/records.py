@@ -132,8 +132,6 @@ class Engine:
     """It has finished, and takes the next weights now."""
     finishing_s: float = 0.0
     """That it took to finish, added up."""
-    episodes: dict[tuple[str, str], None] = field(default_factory=dict)
-    """That began here and may go on, as run and name: it finishes them, too."""
     max_model_len: int = 0
     is_doubted: bool = False
     """A request broke here, or it was said not to be well; until it answers nothing new is sent."""

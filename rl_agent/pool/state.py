@@ -55,7 +55,7 @@ class PoolState:
         self.begun: dict[int, list[tuple[int, str]]] = {}
         """Waiting requests that only the weight version which began them may go on with (see `finishing`)."""
         self.episodes: dict[tuple[str, str], tuple[int, str]] = {}
-        """Version and engine that began an episode, by its run and name; what began first comes first."""
+        """Version and engine of an episode's newest turn, by run and name; what began first comes first."""
         self.suspects: deque[str] = deque()
         """Waiting requests under which an engine died: each is tried alone (see `poison`)."""
         self.timers: list[tuple[float, int, str, str, int]] = []

@@ -2,8 +2,9 @@
 
 A step that starts from version v may train on tokens of versions that are at most max_staleness iterations
 behind v. A rollout begins only once engines serve what allows that; whatever was begun, a group that is too
-old (its engine missed an update, say) is turned away with a reason. With max_staleness = 0 all groups of step
-v are begun and trained on at version v: synchronous training.
+old (its engine missed an update, say) is turned away with a reason. Where episodes may not span versions,
+engines finish what they began (`pool.finishing`), so that few are turned away for it. With max_staleness = 0
+all groups of step v are begun and trained on at version v: synchronous training.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ class Verdict(StrEnum):
     ADMITTED = "admitted"
     TOO_STALE = "too_stale"
     MIXED_VERSIONS = "mixed_versions"
-    """An episode spans several versions, and that is not allowed."""
+    """An episode spans several versions, and may not: its engine did not finish it in time, or died."""
     NOT_PUBLISHED = "not_published"
     """A version newer than the trainer's: the group is of a run that went further and was set back."""
 

@@ -11,12 +11,14 @@ import psutil
 import pytest
 
 from rl_agent.pool.engine_process import EngineCommand
+from rl_agent.pool.link import EngineLink, HttpTransport
 from rl_agent.pool.records import EngineState
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker import Worker
 from rl_agent.pool.worker_settings import WorkerSettings
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.sources import Checkpoint, StateDict
+from rl_agent.weights.vllm_load import VllmServer
 from tests.integration.test_weights_vllm import complete_all, fingerprints, server, train_step
 from tests.integration.tiny_model import make_tiny_model
 from tests.pool_setup import manager
@@ -69,13 +71,14 @@ async def two_workers(pool_url, folder, transport):
             leaving.set()
 
 
-async def publish(pool, sender, version, source):
+async def publish(pool, sender, version, source, **more):
     snapshot = await asyncio.to_thread(Publisher(sender.store, settings()).publish, version, source)
     body = {
         "weight_version": version,
         "digest": snapshot.manifest.digest,
         "sources": ["tcp://{}:{}".format(*sender.server.address)],
         "transfer_token": TOKEN.decode(),
+        **more,
     }
     status, answer = await pool.call("POST", "/weights", body)
     assert (status, answer["is_accepted"]) == (200, True)
@@ -162,6 +165,65 @@ async def test_after_a_death_in_mid_transfer_both_engines_serve_exactly_the_publ
     versions = {span["weight_version"] for sample in samples for span in sample["spans"]}
     assert versions == {0, 1, 2}
     assert any(len(sample["spans"]) > 1 for sample in samples), "no response went through a change of weights"
+
+
+async def play(pool, number, spans):
+    """An episode of three turns, with a pause between them, as its environment would make."""
+    context = [5 + number, 6, 7]
+    for _ in range(3):
+        ask = {"prompt": context, "max_tokens": 40, "ignore_eos": True, "temperature": 0.0}
+        ask |= {"return_token_ids": True, "episode": f"e{number}"}
+        status, answer = await pool.call("POST", "/v1/completions", ask)
+        assert status == 200, answer
+        [choice] = answer["choices"]
+        context = [*context, *choice["token_ids"]]
+        spans.setdefault(number, set()).update(one["weight_version"] for one in choice["weight_versions"])
+        await asyncio.sleep(0.3)
+    assert (await pool.call("DELETE", f"/episodes/e{number}"))[0] == 200
+
+
+async def test_engines_that_finish_what_they_began_mix_no_versions_and_lose_nothing(tmp_path, monkeypatch):
+    """In single responses and in episodes of several turns, while two versions are published."""
+    first = make_tiny_model(tmp_path / "first", hidden_size=128)
+    second, third = tmp_path / "second", tmp_path / "third"
+    train_step(first, second)
+    train_step(second, third)
+    at_loads, episodes = [], {}
+    load = VllmServer.load
+
+    async def watched(server, *arguments, **named):
+        at_loads.append(await EngineLink(HttpTransport(server._routes._session, server._url)).load())
+        return await load(server, *arguments, **named)
+
+    monkeypatch.setattr(VllmServer, "load", watched)
+    with host(open_store(tmp_path / "trainer")) as sender:
+        async with (
+            manager(f"model={first}", "lease_s=20", "stall_timeout_s=120") as pool,
+            two_workers(pool.url, tmp_path, "tcp"),
+        ):
+            await pool.until(are_at(pool, 0), LIMIT_S)
+            async with asyncio.TaskGroup() as jobs:
+                busy = jobs.create_task(keep_busy(pool))
+                playing = []
+                for version, source in ((1, second), (2, third)):
+                    tokens = pool.state.account.tokens
+                    await pool.until(lambda tokens=tokens: pool.state.account.tokens > tokens + 400, LIMIT_S)
+                    playing += [jobs.create_task(play(pool, 4 * version + one, episodes)) for one in range(4)]
+                    await pool.until(lambda: pool.state.episodes, LIMIT_S)
+                    await publish(
+                        pool, sender, version, Checkpoint.of(source), useful_from=0, finish_within_s=300
+                    )
+                    await pool.until(are_at(pool, version), LIMIT_S)
+                await asyncio.wait(playing)
+                busy.cancel()
+            samples = await pool.samples("run", at_least=10_000, wait_s=LIMIT_S)
+            _, status = await pool.call("GET", "/status")
+    assert [(load.running, load.waiting) for load in at_loads] == [(0, 0)] * 4
+    assert all(sample["is_completed"] and len(sample["token_ids"]) == LENGTH for sample in samples)
+    versions = [{span["weight_version"] for span in sample["spans"]} for sample in samples]
+    assert all(len(found) == 1 for found in versions) and set().union(*versions) == {0, 1, 2}
+    assert len(episodes) == 8 and all(len(found) == 1 for found in episodes.values())
+    assert status["totals"]["finishing_s"] > 0 and status["totals"]["recomputed_tokens"] == 0
 
 
 def leader_at(port):

@@ -309,6 +309,26 @@ def test_an_engine_waits_for_the_next_turns_of_an_episode_until_it_is_over_or_to
     assert (versions(world)["turn 3"], versions(world)["other"]) == ([1], [1])
 
 
+def test_an_episode_is_waited_for_by_an_engine_that_comes_back_with_its_weights():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.load_wanted()
+    world.submit("turn 1", 40, episode="e")
+    world.run(3.0)
+    world.tell(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
+    publish(world, 2)
+    again = world.join("a")
+    again.report(WeightsReport(1, "digest 1"))
+    follow(world, again)
+    world.run(10.0)
+    world.submit("turn 2", 40, episode="e")
+    world.run(15.0)
+    assert versions(world) == {"turn 1": [1], "turn 2": [1]}
+    world.tell(events.EpisodeEnded("run", "e"))
+    world.run(16.0)
+    assert record(world, again).weight_version == 2
+
+
 def test_a_turn_goes_to_the_engine_that_has_the_turns_before_it():
     world, engines = ready_world("a", "b", "c")
     publish(world, 0)
