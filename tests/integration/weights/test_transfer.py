@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -124,19 +125,15 @@ def test_a_receiver_gives_on_verified_pieces_before_it_has_all(tmp_path, sender)
 
 def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, sender):
     newest = sender.store.newest
-    with (
-        new_host(tmp_path / "a") as a,
-        new_host(tmp_path / "b") as b,
-        new_host(tmp_path / "c") as c,
-        new_host(tmp_path / "d") as d,
-    ):
-        hosts = [a, b, c, d]
+    patient = with_fetch(retries=1000)  # with peers that begin later
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(new_host(tmp_path / name, fetch=patient)) for name in "abcd"]
 
         def fetch(receiving):
             peers = [other.source for other in hosts if other is not receiving]
             receive(receiving, announced(newest), [slow.source, *peers])
 
-        with capped_copy(tmp_path / "slow", sender, bytes_per_s=1e6) as slow:
+        with capped_copy(tmp_path / "slow", sender, bytes_per_s=2e5) as slow:
             threads = [threading.Thread(target=fetch, args=(receiving,)) for receiving in hosts]
             for thread in threads:
                 thread.start()
