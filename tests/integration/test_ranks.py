@@ -229,7 +229,7 @@ def test_after_the_master_died_fewer_nodes_resume_what_all_have_recorded(ranks):
 
 
 def test_a_rank_whose_engine_was_lost_goes_on_with_what_it_had_claimed(ranks):
-    ranks.start(ranks.plan(rank=0, num_nodes=2, rank_weights=(1, 1)))
+    ranks.start(ranks.plan("rollout.request_retries=0", rank=0, num_nodes=2, rank_weights=(1, 1)))
     plan = ranks.plan("rollout.request_retries=0", rank=1, num_nodes=2, rank_weights=(1, 1))
     lost = ranks.engine
     ranks.start(plan, "--calls", "100")
@@ -247,9 +247,11 @@ def test_a_rank_whose_engine_was_lost_goes_on_with_what_it_had_claimed(ranks):
 
 def test_a_rank_that_samples_other_episodes_is_told_so_and_the_others_do_its_work(ranks):
     ranks.start(ranks.plan(rank=0, num_nodes=2, rank_weights=(1, 1)))
-    other = ranks.plan(
-        "env_config.train_difficulty_max_steps.easy=3", rank=1, num_nodes=2, rank_weights=(1, 1)
-    )
+    other = ranks.plan(rank=1, num_nodes=2, rank_weights=(1, 1))
+    stale = ranks.home / "stale"  # a copy of the tasks of its own, in which some are missing
+    stale.mkdir()
+    other = other.model_copy(update={"config": other.config.model_copy(update={"data_path": stale})})
+    write_tasks(other, 150, env="instant", difficulty="easy")
     ranks.start(other)
 
     status, _, said = ranks.wait(1)
