@@ -170,7 +170,8 @@ def begun_with(state: PoolState, request: Request) -> int | None:
         return None
     if request.spans:
         return request.spans[-1].weight_version
-    return state.episodes[request.episode][0] if request.episode in state.episodes else None
+    version, _ = state.episodes.get(request.episode, (-1, ""))
+    return version if version >= request.order.min_weight_version else None
 
 
 def enqueue(state: PoolState, request: Request) -> None:

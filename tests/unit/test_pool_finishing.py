@@ -309,6 +309,20 @@ def test_an_engine_waits_for_the_next_turns_of_an_episode_until_it_is_over_or_to
     assert (versions(world)["turn 3"], versions(world)["other"]) == ([1], [1])
 
 
+def test_a_turn_that_asks_for_newer_weights_than_its_episode_has_gets_them():
+    world, [one, two] = ready_world("a", "b")
+    publish(world, 0)
+    world.submit("turn 1", 40, episode="e")
+    [began] = [engine for engine in (one, two) if engine.attempts]
+    other = two if began is one else one
+    world.run(3.0)
+    publish(world, 1)
+    other.load_wanted()
+    world.submit("turn 2", 40, episode="e", min_weight_version=1)
+    world.run_until_all_ended(100)
+    assert versions(world) == {"turn 1": [0], "turn 2": [1]}
+
+
 def test_an_episode_is_waited_for_by_an_engine_that_comes_back_with_its_weights():
     world, [engine] = ready_world("a")
     publish(world, 1)
@@ -371,7 +385,9 @@ def cause(world, fault, random_):
     number, name = len(world.state.requests), f"e{random_.randrange(4)}"
     if fault in ("submit", "turn"):
         episode = name if fault == "turn" else ""
-        world.submit(f"r{number}", random_.randint(2, 300), seed=number, episode=episode)
+        newest = random_.choice([0, 0, world.state.weight_version])
+        length = random_.randint(2, 300)
+        world.submit(f"r{number}", length, seed=number, episode=episode, min_weight_version=newest)
     elif fault == "end":
         world.tell(events.EpisodeEnded("run", name))
     elif fault == "join":
