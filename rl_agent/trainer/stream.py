@@ -71,9 +71,12 @@ class Stream:
         feed = WeightFeed(run, self._ranks, dtype=settings.export_dtype, batch=settings.batch)
         with feed:
             self._publish(feed)
-            while not trainer.is_stopping and trainer.iteration != run.last_iteration:
+            while trainer.iteration != run.last_iteration and not trainer.agree_to_stop():
                 if self._train_iteration():
                     self._publish(feed)
+                    trainer.save_at_times()  # only now: engines generate with the new weights meanwhile
+            if trainer.is_stopping:
+                trainer.save()
             feed.discard()  # after a crash the next process goes on serving what was published
 
     def _train_iteration(self) -> bool:
@@ -127,7 +130,7 @@ class Stream:
                 numbers |= self._devices.numbers()
             numbers |= {"publish_s": published_s, "model_s": time.monotonic() - began - published_s}
             self._record(numbers)
-            feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_stopping)
+            feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_told_to_stop)
         if self._ranks.rank == 0:
             progress = StreamProgress(os.getpid(), trainer.iteration, trainer.version)
             write_whole(run.progress, json.dumps(asdict(progress)))

@@ -63,7 +63,10 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`meter` counts the money; only rank 0's is read, and None counts none."""
+        self.is_told_to_stop = False
+        """This rank; it ends with the others (`is_stopping`)."""
         self.is_stopping = False
+        """All ranks, from the same group on."""
         self.version = settings.first_version
         """Of the weights that the next step starts from."""
         self.iteration = 0
@@ -113,7 +116,12 @@ class Trainer:
 
     def stop(self) -> None:
         """End at the next group, with a checkpoint; safe to call from a signal handler."""
-        self.is_stopping = True
+        self.is_told_to_stop = True
+
+    def agree_to_stop(self) -> bool:
+        """Whether any rank was told to; called by all ranks alike."""
+        self.is_stopping = self._ranks.any_of_world(self.is_told_to_stop)
+        return self.is_stopping
 
     def close(self) -> None:
         self._checkpoints.close()
@@ -152,7 +160,7 @@ class Trainer:
         limit = self._settings.steps
         while (limit is None or self.steps < limit) and self._step(source, may_be_short=False):
             self.version += 1
-            self._save_at_times()
+            self.save_at_times()
         self.save()
         return self.steps
 
@@ -166,13 +174,13 @@ class Trainer:
     ) -> bool:
         """Train on all groups of an iteration, which makes the next version; False if told to stop before.
 
-        A new version is at least `next_version`. After its last step a checkpoint waits for the end.
-        Without an `order` a step takes groups as they arrive.
+        A new version is at least `next_version`. Without an `order` a step takes groups as they arrive. The
+        checkpoint after the last step is the caller's, once the version is published (`save_at_times`).
         """
         self._intake.begin(order or self._arrival)
         while self._step(source, may_be_short=True, iteration=iteration):
             if self._intake.steps < self._settings.mini_batches:
-                self._save_at_times()
+                self.save_at_times()
         if self.is_stopping:
             self.save()
             return False
@@ -181,7 +189,6 @@ class Trainer:
         self.iteration = iteration
         self.set_version(max(self.version + 1, next_version) if known is None else known)
         self._intake.forget()
-        self._save_at_times()
         return True
 
     def set_version(self, version: int) -> None:
@@ -220,7 +227,8 @@ class Trainer:
         self._checkpoints.wait()
         return self._checkpoints.folder(self.steps)
 
-    def _save_at_times(self) -> None:
+    def save_at_times(self) -> None:
+        """`save`, if it is time for a checkpoint."""
         if self.steps % self._settings.checkpoint.every_steps == 0:
             self.save()
 
@@ -265,8 +273,7 @@ class Trainer:
     def _next_group(self, source: GroupSource) -> Group | None:
         """The next group of this step; None when the source has ended or the trainer is to stop."""
         while True:
-            if self._ranks.any_of_world(self.is_stopping):
-                self.is_stopping = True
+            if self.agree_to_stop():
                 return None
             group = self._intake.next_group(self.version)
             if group is not None:

@@ -152,6 +152,7 @@ def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_pat
     trainer.resume()
     trainer.windows = learnt
     assert trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
+    trainer.save_at_times()
     trainer.close()
     again = Trainer(settings, alone, load_policy(settings, alone), None)
     again.resume()
@@ -170,6 +171,7 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_withou
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
     trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
+    trainer.save_at_times()
 
     def remove_and_die(path: Path) -> None:
         if path.is_dir() and (path / "state.json").exists():
@@ -179,8 +181,9 @@ def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_withou
 
     monkeypatch.setattr(files, "remove", remove_and_die)
     monkeypatch.setattr(checkpoint, "remove", remove_and_die)
+    trainer.train_iteration(2, Arriving([]), next_version=2)
     with pytest.raises(InterruptedError):
-        trainer.train_iteration(2, Arriving([]), next_version=2)
+        trainer.save_at_times()
     (left,) = saved_steps(tmp_path / "checkpoints").values()
     assert checkpoint.read_progress(left).iteration == 2
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rl_agent.files import remove
 from rl_agent.monitor import catalog, metrics
 from rl_agent.paths import RunPaths
-from rl_agent.trainer.states import newest_served, next_number, read_published
+from rl_agent.trainer.states import newest_served, next_number, read_published, trained_iteration
 from rl_agent.update import versions
 from rl_agent.weights.receive import Announcement, Upstream
 from rl_agent.weights.sources import tensor_at
@@ -223,6 +223,20 @@ def test_a_manager_that_refuses_is_told_again_until_it_takes_the_version(base, t
         told.heard.clear()
         told.wait_for(1)  # and again, for one that was restarted
         assert trainer.end() == [143]
+
+
+def test_told_to_stop_between_two_iterations_all_ranks_save_and_end_alike(base, tmp_path):
+    """The first rank waits for the manager then, the second for the first one's next group."""
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    with manager() as told:
+        told.status = 503
+        settings = stream_settings(tmp_path, base, told.url)
+        seldom = settings.checkpoint.model_copy(update={"every": 99, "every_steps": 99})
+        trainer = Trainer(settings.model_copy(update={"checkpoint": seldom}), ranks=2)
+        rollout.whole(1, version=0)
+        wait_for_log(trainer, "cannot be told of version 1")
+        assert trainer.end() == [143, 143], trainer.log.read_text()[-3000:]
+    assert trained_iteration(paths.streaming) == 1
 
 
 @pytest.mark.extended
