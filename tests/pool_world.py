@@ -17,7 +17,7 @@ from typing import Any
 from rl_agent.pool import events
 from rl_agent.pool.continuation import prompt_of, tokens_left
 from rl_agent.pool.machine import check, step
-from rl_agent.pool.records import EngineOffer, EngineState, Order, PoolRules, Request, WeightsReport
+from rl_agent.pool.records import Engine, EngineOffer, EngineState, Order, PoolRules, Request, WeightsReport
 from rl_agent.pool.state import PoolState
 
 EOS = 2
@@ -288,3 +288,18 @@ class SimulatedEngine:
     def is_ready(self) -> bool:
         engine = self.world.state.engines.get(self.engine_id)
         return engine is not None and engine.state is EngineState.READY
+
+
+def ready_world(
+    *names: str, rules: PoolRules = RULES, **behaviour: Any
+) -> tuple[World, list[SimulatedEngine]]:
+    """A world in which these engines have joined."""
+    world = World(rules=rules)
+    engines = [world.join(name, **behaviour) for name in names]
+    world.run(1.0)
+    return world, engines
+
+
+def record(world: World, engine: SimulatedEngine) -> Engine:
+    """What the pool knows of it."""
+    return world.state.engines[engine.engine_id]

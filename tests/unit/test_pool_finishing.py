@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rl_agent.pool import events
 from rl_agent.pool.records import EngineState, RequestState, Weights, WeightsReport
 from rl_agent.pool.report import totals_of
-from tests.pool_world import RULES, World
+from tests.pool_world import RULES, World, ready_world, record
 
 LIMIT_S = 50.0
 
@@ -20,17 +20,6 @@ def publish(world, version, finish_within_s=LIMIT_S):
         version, f"digest {version}", ("tcp://10.0.0.1:7000",), "token", version, finish_within_s
     )
     world.tell(events.WeightsWanted(weights))
-
-
-def ready_world(*names, rules=RULES, **behaviour):
-    world = World(rules=rules)
-    engines = [world.join(name, **behaviour) for name in names]
-    world.run(1.0)
-    return world, engines
-
-
-def record(world, engine):
-    return world.state.engines[engine.engine_id]
 
 
 def follow(world, engine):

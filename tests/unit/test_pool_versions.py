@@ -7,7 +7,7 @@ import pytest
 from rl_agent.pool import events
 from rl_agent.pool.records import EngineState, RequestState, Weights, WeightsReport
 from rl_agent.pool.versions import MAX_PEERS, sources_for
-from tests.pool_world import RULES, World
+from tests.pool_world import RULES, ready_world, record
 
 TRAINER = "tcp://10.0.0.1:7000"
 
@@ -16,17 +16,6 @@ def publish(world, version, digest=None, source=TRAINER):
     world.tell(
         events.WeightsWanted(Weights(version, digest or f"digest {version}", (source,), "token", version))
     )
-
-
-def ready_world(*names, rules=RULES, **behaviour):
-    world = World(rules=rules)
-    engines = [world.join(name, **behaviour) for name in names]
-    world.run(1.0)
-    return world, engines
-
-
-def record(world, engine):
-    return world.state.engines[engine.engine_id]
 
 
 def request(world, request_id="r0"):
