@@ -7,9 +7,10 @@ from pathlib import Path
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.member import Member
+from rl_agent.cluster.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
-from rl_agent.engine.ready import is_running, wait_ready
+from rl_agent.engine.ready import wait_ready
 from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, probe
 from rl_agent.errors import ConfigError
 
@@ -77,9 +78,10 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
             member.check()
         return _probe(plan)
 
+    leader = ProcessId.of(pid)
     found = wait_ready(
         ask,
-        lambda: is_running(pid),
+        lambda: leader.is_running,
         log,
         timeout_s=plan.config.engine.start_timeout_s,
     )

@@ -66,7 +66,8 @@ def _status(manager: str, token: str | None, tls_ca: Path | None, options: argpa
 
 
 def _of_run(options: argparse.Namespace) -> int:
-    from rl_agent.engine.ready import is_running, wait_ready
+    from rl_agent.cluster.processes import ProcessId
+    from rl_agent.engine.ready import wait_ready
     from rl_agent.pool import of_run
 
     plan = read_plan(options.plan)
@@ -76,9 +77,10 @@ def _of_run(options: argparse.Namespace) -> int:
         token = of_run.token(plan, os.environ)
         return _status(of_run.manager_url(plan), token, of_run.tls_ca(plan), options)
     else:
+        leader = ProcessId.of(options.pid)
         found = wait_ready(
             lambda: of_run.probe_manager(plan, os.environ),
-            lambda: is_running(options.pid),
+            lambda: leader.is_running,
             options.log,
             timeout_s=plan.config.engine.start_timeout_s,
         )

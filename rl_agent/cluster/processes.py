@@ -64,6 +64,24 @@ def is_same_process(pid: int, start_ticks: int) -> bool:
     return stat is not None and stat.start_ticks == start_ticks and stat.state not in "ZX"
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """Names one process of this host for good: its number alone may be another's by now."""
+
+    pid: int
+    start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId":
+        """One that is not there is named too, and does not run."""
+        stat = stat_of(pid)
+        return cls(pid, stat.start_ticks if stat else 0)
+
+    @property
+    def is_running(self) -> bool:
+        return is_same_process(self.pid, self.start_ticks)
+
+
 def command_line(pid: int) -> str:
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")

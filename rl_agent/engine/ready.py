@@ -16,15 +16,6 @@ from rl_agent.errors import ConfigError, DeadlineError, EngineDied
 _POLL_S = 0.25
 
 
-def is_running(pid: int) -> bool:
-    """Whether `pid` exists and is no zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
 def wait_ready(
     ask: Callable[[], Probe],
     is_alive: Callable[[], bool],

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from rl_agent.engine.ready import is_running
+from rl_agent.cluster.processes import ProcessId
 from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.turns import POLL_S, EngineSays, TurnFiles
@@ -27,6 +27,7 @@ class EngineTurns:
     def __init__(self, files: TurnFiles) -> None:
         self._files = files
         self._has_served = False
+        self._worker = ProcessId.of(os.getpid())
 
     async def begin(self, leaving: asyncio.Event, check: Callable[[], None] = lambda: None) -> None:
         """Until it is the engine's turn, or `leaving` is set, or `check` raises."""
@@ -68,11 +69,11 @@ class EngineTurns:
 
     def _is_ours(self) -> bool:
         turn = self._files.read_turn()
-        return turn is not None and (turn.is_engines or not is_running(turn.trainer))
+        return turn is not None and (turn.is_engines or not turn.trainer.is_running)
 
     def _say(self, *, is_awake: bool) -> None:
         turn = self._files.read_turn()
-        said = EngineSays(turn.number if turn else 0, is_awake, self._has_served, os.getpid())
+        said = EngineSays(turn.number if turn else 0, is_awake, self._has_served, self._worker)
         if said != self._files.read_engine():
             self._files.write_engine(said)
 

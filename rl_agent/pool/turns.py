@@ -6,7 +6,8 @@
 What holds: the trainer goes on only once the worker has said, to this very number, that its engine rests,
 or there is no worker. A worker says that its engine wakes before it reads once more whose turn it is; so
 either it sees that its turn is over, or the trainer sees the engine awake. A trainer that is dead uses no
-GPU: then it is the engine's turn, whatever the file says.
+GPU: then it is the engine's turn, whatever the file says. Both are named by process number and start time,
+so a stranger that got the number of a dead one is not taken for it.
 """
 
 import json
@@ -17,7 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rl_agent.engine.ready import is_running
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.cluster.processes import ProcessId
 from rl_agent.errors import DeadlineError
 from rl_agent.files import write_whole
 
@@ -28,8 +31,7 @@ POLL_S = 0.1
 class Turn:
     number: int
     is_engines: bool
-    trainer: int
-    """Its process."""
+    trainer: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,17 @@ class EngineSays:
     is_awake: bool
     has_served: bool
     """It has been ready once: from then on it only rests between its turns."""
-    worker: int
-    """Its process."""
+    worker: ProcessId
 
 
 T = TypeVar("T", Turn, EngineSays)
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
+    """None also for what another release wrote: its processes have ended."""
     try:
-        return kind(**json.loads(path.read_bytes()))
-    except FileNotFoundError:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
         return None
 
 
@@ -70,7 +72,7 @@ class TurnFiles:
     def read_engine(self) -> EngineSays | None:
         """None where no worker lives that would answer."""
         said = _read(self._engine, EngineSays)
-        return said if said is not None and is_running(said.worker) else None
+        return said if said is not None and said.worker.is_running else None
 
     def write_engine(self, said: EngineSays) -> None:
         write_whole(self._engine, json.dumps(asdict(said)), is_durable=False)
@@ -102,8 +104,9 @@ class TrainerTurns:
         deadline = self._clock() + self._timeout_s
         while (said := self._files.read_engine()) is not None and (said.is_awake or said.number < number):
             if self._clock() >= deadline:
+                worker = said.worker.pid
                 raise DeadlineError(
-                    f"the engine of worker process {said.worker} did not give the devices back within"
+                    f"the engine of worker process {worker} did not give the devices back within"
                     f" {self._timeout_s:g} s (engine.start_timeout_s)"
                 )
             self._sleep(POLL_S)
@@ -111,5 +114,5 @@ class TrainerTurns:
     def _next(self, *, is_engines: bool) -> int:
         before = self._files.read_turn()
         number = 1 if before is None else before.number + 1
-        self._files.write_turn(Turn(number, is_engines, os.getpid()))
+        self._files.write_turn(Turn(number, is_engines, ProcessId.of(os.getpid())))
         return number

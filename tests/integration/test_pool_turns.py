@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from rl_agent.cluster.processes import ProcessId
 from rl_agent.errors import DeadlineError
 from rl_agent.pool.ask import ask
 from rl_agent.pool.engine_turns import EngineTurns
@@ -20,7 +21,7 @@ SLOW = ("--interval", "0.01")
 LONG = 2000
 """Tokens: 20 s there, so that another engine starts meanwhile on a machine however busy."""
 OWN = "own"
-NO_PROCESS = 2**22 + 1
+NO_PROCESS = ProcessId(2**22 + 1, 1)
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ async def test_the_engine_goes_on_while_the_trainer_is_dead(tmp_path, files):
         await pool.ready(1)
         shared = await asyncio.to_thread(devices, pool, files)  # the next trainer takes the devices back
         assert not shared.is_open and not pool.state.engines
-        assert files.read_turn() == Turn(8, is_engines=False, trainer=os.getpid())
+        assert files.read_turn() == Turn(8, is_engines=False, trainer=ProcessId.of(os.getpid()))
 
 
 async def test_a_killed_engine_of_the_turn_gives_the_devices_back(tmp_path, files):
@@ -138,8 +139,8 @@ async def test_a_killed_engine_of_the_turn_gives_the_devices_back(tmp_path, file
 
 
 def test_an_engine_that_does_not_rest_is_named(files):
-    files.write_turn(Turn(1, is_engines=True, trainer=os.getpid()))
-    files.write_engine(EngineSays(1, is_awake=True, has_served=True, worker=os.getpid()))
+    files.write_turn(Turn(1, is_engines=True, trainer=ProcessId.of(os.getpid())))
+    files.write_engine(EngineSays(1, is_awake=True, has_served=True, worker=ProcessId.of(os.getpid())))
     with pytest.raises(DeadlineError, match=f"worker process {os.getpid()} did not give the devices back"):
         TrainerTurns(files, timeout_s=0.3).take()
     assert json.loads(files.turn.read_text())["is_engines"] is False

@@ -19,9 +19,9 @@ from rl_agent.cli import join_pool as cli_join_pool
 from rl_agent.cli import node
 from rl_agent.cli.__main__ import call as real_call
 from rl_agent.cluster.member import Member
+from rl_agent.cluster.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
-from rl_agent.engine.ready import is_running
 from rl_agent.errors import RetryLater
 from rl_agent.files import write_whole
 from rl_agent.plan.runs import groups_dir
@@ -217,11 +217,11 @@ def stream_train(plan: Plan, argv: list[str]) -> int:
 def follow(plan: Plan) -> int:
     """A rank on another node: it ends when that of the master does."""
     earlier = StreamProgress.read(progress_file(plan))
-    if earlier is not None and is_running(earlier.pid):
+    if earlier is not None and ProcessId.of(earlier.pid).is_running:
         earlier = None
     while True:
         first = StreamProgress.read(progress_file(plan))
-        is_gone = first is not None and first != earlier and not is_running(first.pid)
+        is_gone = first is not None and first != earlier and not ProcessId.of(first.pid).is_running
         now = StreamProgress.read(progress_file(plan))  # what it wrote before its end counts
         if now is not None and now.iteration == plan.last_iteration:
             return 0
