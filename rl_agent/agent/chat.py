@@ -10,7 +10,7 @@ differently (Qwen3 drops their thoughts) therefore cannot change a token that wa
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 _MARKER = "response-goes-here"
+_LONGEST_CHARACTER = 4
+"""Tokens that may hold one character between them: its bytes."""
 _PROMPT_TAIL = 16
 """Tokens of a prompt that say how the first of its response reads: those of one character and more."""
 
 
 class ChatTokenizer:
-    """A model's tokenizer and chat template. Immutable; calls are fast enough for an event loop."""
+    """A model's tokenizer and chat template. Immutable; calls take time linear in the text or tokens."""
 
     def __init__(
         self,
@@ -115,16 +117,26 @@ class ChatTokenizer:
         text = DecodeStream(ids=tail, skip_special_tokens=False).step(self._tokenizer, list(response))
         if text and "\ufffd" not in text:
             return text
-        stream, texts = DecodeStream(ids=tail, skip_special_tokens=False), []
-        for token in response:
+        return "".join(self._decode_piecewise(tail, response))
+
+    def _decode_piecewise(self, prompt: list[int], response: Sequence[int]) -> Iterator[str]:
+        """The text token by token, or in longer pieces while none comes: a try reads all since the last."""
+        stream, silent, piece = DecodeStream(ids=prompt, skip_special_tokens=False), 0, list[int]()
+        for left, token in zip(range(len(response) - 1, -1, -1), response, strict=True):
+            piece.append(token)
+            if len(piece) < silent // 8 and left >= _LONGEST_CHARACTER:
+                continue
             try:
-                texts.append(stream.step(self._tokenizer, token))
+                text = stream.step(self._tokenizer, piece)
             except Exception as error:  # the library's own class of error has no name
                 if not str(error).startswith("Invalid prefix encountered"):
                     raise
                 stream = DecodeStream(skip_special_tokens=False)  # as vLLM goes on
-                texts.append(stream.step(self._tokenizer, token))
-        return "".join(text for text in texts if text)
+                text = stream.step(self._tokenizer, piece)
+            silent = 0 if text else silent + len(piece)
+            piece = []
+            if text:
+                yield text
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -24,6 +24,7 @@ from yarl import URL
 from rl_agent.engine import wire
 from rl_agent.engine.wire import EnginePressure, Response, Sampling, ServedModel
 from rl_agent.errors import EngineError, PromptTooLong, RetryLater
+from rl_agent.off_loop import off_loop
 from rl_agent.tls import trusting
 from rl_agent.types import Generation
 
@@ -146,8 +147,14 @@ class EngineClient:
         if sampling.max_tokens > room:
             sampling = replace(sampling, max_tokens=room)
         needs_text = decode is None or self.served.weight_version is None  # an engine gives it all the same
-        body = wire.completion_request(
-            self.served.id, prompt_token_ids, sampling, request_id, needs_text=needs_text
+        body = await off_loop(
+            len(prompt_token_ids),
+            wire.completion_request,
+            self.served.id,
+            prompt_token_ids,
+            sampling,
+            request_id,
+            needs_text=needs_text,
         )
         read = partial(wire.read_completion, decode=decode and partial(decode, prompt_token_ids))
         started = self._clock()
@@ -202,7 +209,7 @@ class EngineClient:
                 async with self._session.post(url, data=body) as answer:
                     payload = await answer.read()
                 if answer.status == _OK:
-                    response = read(payload)
+                    response = await off_loop(len(payload), read, payload)
                     if response.finish_reason != "abort":
                         return response
                     problem = "the engine aborted the request"

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from rl_agent.env.answer import final_answer
 from rl_agent.errors import EnvironmentFailure
+from rl_agent.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
 _HIGHLIGHT = re.compile(r"\x1b\[4\d(?:;1)?m(.)\x1b\[0m")
@@ -125,7 +126,7 @@ class GymnasiumEnvironment:
     async def step(self, action: str) -> StepResult:
         if self._env is None:
             raise EnvironmentFailure("step before reset, or after the end")
-        number = _number_of(action, self._game.actions)
+        number = await off_loop(len(action), _number_of, action, self._game.actions)
         if number is None:
             return StepResult(Observation(f"That is not one action. {self._legal()}"), changed=False)
         before = self._state

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from rl_agent.env.verifier import VerifierTimeout, close_pool, shared_pool
 from rl_agent.errors import EnvironmentFailure
+from rl_agent.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
 
@@ -31,7 +32,7 @@ class SingleTurnEnvironment(ABC):
     @staticmethod
     @abstractmethod
     def request(task: Task, response: str) -> dict[str, Any]:
-        """What the worker of this kind needs to score `response`."""
+        """What the worker of this kind needs to score `response`; called in a thread where that is long."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         try:
@@ -44,7 +45,8 @@ class SingleTurnEnvironment(ABC):
     async def step(self, action: str) -> StepResult:
         if self._task is None:
             raise EnvironmentFailure("step before reset, or after the end")
-        request, self._task = self.request(self._task, action), None
+        task, self._task = self._task, None
+        request = await off_loop(len(action), self.request, task, action)
         try:
             reward = await shared_pool(self.kind, self._workers).score(request, self._verify_timeout_s)
         except VerifierTimeout as error:

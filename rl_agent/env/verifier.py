@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
+from rl_agent.off_loop import off_loop
 
 _START_TIMEOUT_S = 120.0
 _MAX_REPLY_BYTES = 1 << 16
@@ -35,9 +36,9 @@ class _Worker:
     process: subprocess.Popen[bytes]
     connection: socket.socket
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self.connection, json.dumps(request).encode() + b"\n")
+    async def ask(self, question: bytes) -> dict[str, Any]:
+        """The reply to one line."""
+        await asyncio.get_running_loop().sock_sendall(self.connection, question)
         return await self.receive()
 
     async def receive(self) -> dict[str, Any]:
@@ -74,11 +75,13 @@ class VerifierPool:
         Raises VerifierTimeout, EnvironmentFailure where the task or the worker is broken, and
         EnvironmentUnavailable if the first worker cannot be started at all.
         """
+        size = sum(len(part) for part in request.values() if isinstance(part, str))
+        question = await off_loop(size, _line, request)
         async with self._free_places:
             worker = await self._take()
             try:
                 async with asyncio.timeout(timeout_s):
-                    reply = await worker.ask(request)
+                    reply = await worker.ask(question)
             except TimeoutError:
                 raise VerifierTimeout(f"no verdict within {timeout_s:g} s") from None
             except (EOFError, OSError) as error:
@@ -133,6 +136,10 @@ class VerifierPool:
     def _end(self, worker: _Worker) -> None:
         self._busy.discard(worker)
         worker.kill()
+
+
+def _line(request: dict[str, Any]) -> bytes:
+    return json.dumps(request).encode() + b"\n"
 
 
 def _start(kind: str) -> _Worker:

@@ -12,6 +12,7 @@ The tokens so far become part of the prompt. Every sampling parameter must mean 
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from rl_agent.pool.records import Request
@@ -105,12 +106,23 @@ def find_stop(request: Request, new_text: str) -> str | None:
     stops = stop_strings(request.order.params)
     if not stops or len(request.token_ids) < (request.order.params.get("min_tokens") or 0):
         return None
-    text = "".join(request.texts)
-    searched_from = max(0, len(text) - len(new_text) - max(map(len, stops)) + 1)
-    found = [(at, stop) for stop in stops if (at := text.find(stop, searched_from)) >= 0]
+    tail = _last_of(request.texts, len(new_text) + max(map(len, stops)) - 1)
+    found = [(at, stop) for stop in stops if (at := tail.find(stop)) >= 0]
     if not found:
         return None
     at, stop = min(found)
     end = at + len(stop) if request.order.params.get("include_stop_str_in_output") else at
-    request.texts[:] = [text[:end]]
+    text = "".join(request.texts)
+    request.texts[:] = [text[: len(text) - len(tail) + end]]
     return stop
+
+
+def _last_of(texts: Sequence[str], size: int) -> str:
+    """The last `size` characters, from as few texts as hold them: each new one is searched once."""
+    found, length = list[str](), 0
+    for text in reversed(texts):
+        found.append(text)
+        length += len(text)
+        if length >= size:
+            break
+    return "".join(reversed(found))[-size:]

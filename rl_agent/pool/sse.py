@@ -7,11 +7,18 @@ class EventReader:
     """`feed` gives the payloads of the events that are complete; half a one waits for its rest."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
 
     def feed(self, received: bytes) -> list[bytes]:
         """Raises ValueError if an event grows beyond all reason."""
-        *lines, self._rest = (self._rest + received).split(b"\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
+        first, *lines = received.split(b"\n")
+        self._rest.append(first)  # joined once it is whole, however small its parts
+        self._rest_bytes += len(first)
+        if lines:
+            whole = b"".join(self._rest)
+            *lines, rest = whole, *lines
+            self._rest, self._rest_bytes = [rest], len(rest)
+        if self._rest_bytes > MAX_EVENT_BYTES:
             raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]

@@ -18,8 +18,9 @@ from typing import Any, Self
 
 from rl_agent.config import JudgeConfig
 from rl_agent.errors import ConfigError, JudgeOutage
+from rl_agent.off_loop import off_loop
 from rl_agent.reward.judge_cache import Answer, JudgeCache
-from rl_agent.reward.judge_prompt import ImagePlace, messages_for, read_verdict, shown_images
+from rl_agent.reward.judge_prompt import ImagePlace, Reading, messages_for, read_verdict, shown_images
 from rl_agent.reward.verdict import Verdict
 from rl_agent.types import Trajectory, writable
 
@@ -62,10 +63,11 @@ class ModelJudge:
     async def __call__(self, trajectory: Trajectory) -> Verdict:
         """Raises JudgeOutage if there is no answer after all retries."""
         config = self._config
+        urls = await self._image_urls(trajectory)
         question = {
             "base_url": config.base_url,
             "model": config.model,
-            "messages": messages_for(trajectory, await self._image_urls(trajectory)),
+            "messages": await off_loop(_size(trajectory), messages_for, trajectory, urls),
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
         }
@@ -75,7 +77,8 @@ class ModelJudge:
             async with self._places:
                 answer = await self._ask(question)
             await self._remember(question, answer)
-        return self._verdict(answer, is_cached=is_cached)
+        reading = await off_loop(len(answer.content), read_verdict, answer.content, answer.finish_reason)
+        return self._verdict(answer, reading, is_cached=is_cached)
 
     async def _image_urls(self, trajectory: Trajectory) -> dict[ImagePlace, str]:
         """Data URLs, which any server can read. Raises JudgeOutage: evidence that is gone is no failure."""
@@ -85,9 +88,8 @@ class ModelJudge:
         except OSError as error:
             raise JudgeOutage(f"the image {error.filename} cannot be read: {error.strerror}") from error
 
-    def _verdict(self, answer: Answer, *, is_cached: bool) -> Verdict:
+    def _verdict(self, answer: Answer, reading: Reading, *, is_cached: bool) -> Verdict:
         config = self._config
-        reading = read_verdict(answer.content, answer.finish_reason)
         prompt_tokens = 0 if is_cached else answer.prompt_tokens
         completion_tokens = 0 if is_cached else answer.completion_tokens
         cost_usd = (
@@ -159,6 +161,10 @@ class ModelJudge:
         if not key:
             raise ConfigError(f"rollout.reward=judge needs an API key: set the environment variable {name}")
         return key
+
+
+def _size(trajectory: Trajectory) -> int:
+    return sum(len(step.observation.text) + len(step.action) for step in trajectory.steps)
 
 
 def _data_url(path: Path) -> str:

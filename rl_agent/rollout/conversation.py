@@ -16,6 +16,7 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.parse import parse_action
 from rl_agent.agent.template import Message
 from rl_agent.engine.wire import Sampling
+from rl_agent.off_loop import off_loop
 from rl_agent.rollout.lengths import ResponseLengths
 from rl_agent.rollout.limit import EngineGate
 from rl_agent.types import Generation, Observation
@@ -107,10 +108,12 @@ class Conversation:
 
     async def _respond(self, observation: Observation) -> Turn:
         policy = self._policy
+        size = len(observation.text)
         if self._turns:
-            prompt = policy.chat.extend(self._turns[-1][1].generation.token_ids, observation)
+            response = self._turns[-1][1].generation.token_ids
+            prompt = await off_loop(size, policy.chat.extend, response, observation)
         else:
-            prompt = policy.chat.start(policy.system_prompt, observation)
+            prompt = await off_loop(size, policy.chat.start, policy.system_prompt, observation)
         context = self._token_ids + prompt
         async with self._place() as queue_s:
             generation = await policy.engine.generate(
@@ -121,7 +124,7 @@ class Conversation:
             )
         context.extend(generation.token_ids)
         self._token_ids = context
-        return _turn(tuple(prompt), generation, queue_s, context_reset=False)
+        return await _turn(tuple(prompt), generation, queue_s, context_reset=False)
 
     async def _respond_visually(self, observation: Observation) -> Turn:
         policy = self._policy
@@ -134,7 +137,7 @@ class Conversation:
                 chat_template_kwargs=policy.chat_template_kwargs,
                 decode=policy.chat.decode_response,
             )
-        return _turn(prompt, generation, queue_s, context_reset=True)
+        return await _turn(prompt, generation, queue_s, context_reset=True)
 
     def _messages(self, observation: Observation) -> list[Message]:
         system_prompt = self._policy.system_prompt
@@ -168,9 +171,12 @@ class Conversation:
         return f"{self._name}:{len(self._turns)}"
 
 
-def _turn(prompt: tuple[int, ...], generation: Generation, queue_s: float, *, context_reset: bool) -> Turn:
+async def _turn(
+    prompt: tuple[int, ...], generation: Generation, queue_s: float, *, context_reset: bool
+) -> Turn:
     generation = replace(generation, queue_s=queue_s)
-    return Turn(prompt, generation, parse_action(generation.text), context_reset)
+    action = await off_loop(len(generation.text), parse_action, generation.text)
+    return Turn(prompt, generation, action, context_reset)
 
 
 def _content(observation: Observation) -> str | list[dict[str, Any]]:

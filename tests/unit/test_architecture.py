@@ -15,6 +15,7 @@ LAYERS = {
     "errors": 0,
     "paths": 0,
     "files": 0,
+    "off_loop": 0,
     "tls": 1,
     "sections": 1,
     "grpo_config": 1,
