@@ -42,9 +42,11 @@ _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is no tensor: updates made, and what became of the groups."""
+    """What is no tensor: steps made, and what became of the groups."""
 
     steps: int
+    updates: int
+    """Steps that were not skipped: what the moments' bias is corrected by."""
     version: int
     """Of the weights."""
     iteration: int
@@ -68,6 +70,7 @@ def read_progress(folder: Path) -> Progress:
     buffered = tuple(decode((folder / "groups.bin").read_bytes()))
     windows = {int(others): Learnt(**learnt) for others, learnt in state.pop("windows", {}).items()}
     consumed = frozenset(state.pop("consumed"))
+    state.setdefault("updates", state["steps"])  # a release before this one corrected by all steps
     return Progress(**state, consumed=consumed, buffered=buffered, windows=windows)
 
 
@@ -84,6 +87,7 @@ def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> Non
     (folder / "groups.bin").write_bytes(encode(progress.buffered))
     state = {
         "steps": progress.steps,
+        "updates": progress.updates,
         "version": progress.version,
         "iteration": progress.iteration,
         "served": progress.served,
@@ -172,7 +176,7 @@ class Checkpoints:
             target.copy_(local(tensors[name]))
         self._restore_rng(folder / f"rank-{self._ranks.rank}.json")
         progress = read_progress(folder)
-        self._optimizer.steps = progress.steps
+        self._optimizer.steps, self._optimizer.updates = progress.steps, progress.updates
         return progress
 
     def close(self) -> None:

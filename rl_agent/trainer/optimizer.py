@@ -5,6 +5,9 @@ With g the gradient, m and v the moments (Kingma & Ba 2015; decoupled decay: Los
     m ← β1 m + (1 − β1) g        v ← β2 v + (1 − β2) g²
     w ← w − lr λ w − lr (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + ε)
 
+t counts the updates that were made: a step that is skipped, its gradient not finite, leaves m and v as they
+were, and t with them. The learning rate's schedule counts all steps.
+
 With `offload` the moments live in pinned host memory and visit the device one weight at a time: 8 bytes a
 parameter of device memory less, for one trip over the bus in each direction a step.
 """
@@ -33,10 +36,13 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 
 
 class AdamW:
-    """`steps` counts the updates made; `moments` are plain tensors under the names of their weights."""
+    """`moments` are plain tensors under the names of their weights."""
 
     def __init__(self, module: nn.Module, settings: OptimizerSettings, *, offload: bool) -> None:
         self.steps = 0
+        """Made, those skipped included."""
+        self.updates = 0
+        """Of the weights: the t of the moments."""
         self._settings = settings
         self._parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         first, second = self._zeros(offload), self._zeros(offload)
@@ -51,8 +57,9 @@ class AdamW:
         settings = self._settings
         rate = learning_rate(settings, self.steps)
         self.steps += 1
-        correction1 = 1 - settings.beta1**self.steps
-        correction2 = 1 - settings.beta2**self.steps
+        self.updates += 1
+        correction1 = 1 - settings.beta1**self.updates
+        correction2 = 1 - settings.beta2**self.updates
         for name, parameter in self.named():
             assert parameter.grad is not None, name
             weight, gradient = local(parameter), local(parameter.grad)
@@ -68,6 +75,10 @@ class AdamW:
                     moment.copy_(updated, non_blocking=True)
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # the host's copies are whole before anyone reads them
+
+    def skip(self) -> None:
+        """A step whose gradient is not finite: it would spoil the weights for good."""
+        self.steps += 1
 
     def _zeros(self, offload: bool) -> dict[str, Tensor]:
         """One tensor for each weight, cut from one allocation: pinned memory comes in powers of two."""

@@ -128,7 +128,7 @@ class Trainer:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps made in all."""
+        """Optimizer steps made in all, those skipped included."""
         return self._optimizer.steps
 
     @property
@@ -210,6 +210,7 @@ class Trainer:
         self._checkpoints.save(
             Progress(
                 steps=self.steps,
+                updates=self._optimizer.updates,
                 version=self.version,
                 iteration=self.iteration,
                 served=self.served,
@@ -251,7 +252,7 @@ class Trainer:
         numbers["learning_rate"] = learning_rate(settings.optimizer, self._optimizer.steps)
         numbers["is_skipped"] = float(not math.isfinite(numbers["grad_norm"]))
         if numbers["is_skipped"]:
-            self._optimizer.steps += 1  # a gradient that overflowed would spoil the weights for good
+            self._optimizer.skip()
         else:
             clip_gradients(self._policy, numbers["grad_norm"], settings.optimizer.max_grad_norm)
             self._optimizer.update()

@@ -42,6 +42,29 @@ def test_updates_are_those_of_pytorchs_adamw():
         torch.testing.assert_close(parameter, other, rtol=1e-6, atol=1e-7)
 
 
+def test_a_skipped_step_leaves_the_moments_and_their_bias_correction_as_they_were():
+    """Against the written equations in fp64, over the updates alone."""
+    module = nn.Linear(3, 2, bias=False).double()
+    optimizer = AdamW(module, settings(weight_decay=0.0), offload=False)
+    optimizer.moments = {n: tuple(m.double() for m in pair) for n, pair in optimizer.moments.items()}
+    expected = module.weight.detach().clone()
+    first, second = torch.zeros_like(expected), torch.zeros_like(expected)
+    updates = 0
+    for is_skipped in (True, False, True, True, False, False):
+        if is_skipped:
+            optimizer.skip()
+            continue
+        updates += 1
+        gradient = module.weight.grad = torch.randn_like(expected)
+        optimizer.update()
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.95 * second + 0.05 * gradient**2
+        unbiased = first / (1 - 0.9**updates), second / (1 - 0.95**updates)
+        expected = expected - 1e-2 * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
+    assert (optimizer.steps, optimizer.updates) == (6, 3)
+    torch.testing.assert_close(module.weight.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("changes", "rates"),
     [
