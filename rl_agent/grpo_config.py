@@ -45,6 +45,18 @@ class LossSettings(Section):
         uses_engine_logprobs = self.proximal == "behaviour" or self.correction != "none"
         if self.temperature != 1 and uses_engine_logprobs:
             raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
+        if self.kl_in == "loss" and self.kl_estimator == "k1":
+            reason = (
+                "k2 (on average the gradient of KL(policy‖reference)) or k3 (that of KL(reference‖policy))"
+                " with kl_in=loss: the average gradient of k1 in the loss is 0"
+            )
+            raise _refusal("kl_estimator", reason)
+        if self.kl_in == "reward" and self.kl_estimator != "k1":
+            reason = (
+                f"k1 with kl_in=reward: {self.kl_estimator} in the reward has an average gradient of next"
+                " to 0 as long as the policy is near the reference; k2 and k3 are for kl_in=loss"
+            )
+            raise _refusal("kl_estimator", reason)
         return self
 
 

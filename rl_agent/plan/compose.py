@@ -211,6 +211,10 @@ def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
         return f"there is no key {one_line(key)}{of_kind}; {keys.hint(key, kind)}"
     if problem["type"] == "missing":
         return f"{key} is missing; it cannot be deleted"
+    if problem["type"] == "unfit":  # of several keys of a section, the message is about one
+        name, reason = problem["ctx"]["key"], problem["ctx"]["reason"]
+        found = raw.get(f"{key}.{name}", problem["input"][name])
+        return f"{one_line(f'{key}.{name}={found}')}: must be {reason}"
     shown = one_line(f"{key}={raw[key]}") if key in raw else f"{key}={problem['input']!r}"
     expected = problem["msg"].removeprefix("Input should be ")
     choices = re.findall(r"'([^']+)'", expected) if problem["type"] == "literal_error" else []

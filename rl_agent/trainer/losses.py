@@ -14,6 +14,11 @@ behaviour policy (the engine that sampled, by the logprobs it returned) and π_r
       mask      w if c_low ≤ w ≤ c_high, else 0                         Ling team 2025 (IcePop)
     KL(π‖π_ref) with d = log π_ref − log π                              Schulman 2020 (Approximating KL)
       k1  −d        k2  d²/2        k3  exp(d) − 1 − d
+    Over tokens that π sampled, the average gradient of k2 in the loss is that of KL(π‖π_ref), the one of k3
+    that of KL(π_ref‖π), and the one of k1 is 0, for E[∇ log π] = 0. In the reward an estimate weighs ∇ log π
+    and has no gradient of its own: there k1 gives the gradient of KL(π‖π_ref), and k2 and k3 one that is of
+    second order in the distance from π_ref, where the one wanted is of first. So k2 and k3 are for the loss,
+    k1 is for the reward, and the settings refuse the rest.
 
 A mini-batch's loss is Σ_t u_t (w_t L_t + β KL_t − η H_t) / N, the sum over all response tokens of all its
 episodes, with

@@ -151,7 +151,7 @@ def test_the_trainer_is_a_choice_of_kinds():
         ),
         (("trainer=grpo", "trainer.loss.clip_low=x"), "trainer.loss.clip_low=x: expected a valid number"),
         (("trainer.loss.clip_low=1",), "no key trainer.loss where trainer.kind is llamafactory"),
-        (("trainer=grpo", "trainer.loss.temperature=0.5"), "temperature must be 1: engines report logprobs"),
+        (("trainer=grpo", "trainer.loss.temperature=0.5"), "temperature=0.5: must be 1: engines report"),
         (("trainer=grpo_gpu",), "trainer is one of grpo, grpo_cpu, llamafactory"),
         (
             ("+experiment=quickstart", "trainer=grpo"),

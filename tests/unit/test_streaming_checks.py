@@ -51,7 +51,7 @@ def test_a_combination_that_cannot_work_is_refused(words, changes, message):
 def test_samples_that_are_not_known_yet_are_not_dealt():
     words = ("trainer=grpo", GROUPS_OF_8, POOL, "trainer.batch.order=shuffled")
     dropping = (*words, "trainer.loss.drop_uninformative=true")
-    with pytest.raises(ConfigError, match="max_num_gen_batches must be 1 with") as told:
+    with pytest.raises(ConfigError, match="max_num_gen_batches=3: must be 1 with") as told:
         compose(*dropping)
     assert "\n" not in str(told.value)
     assert compose(*words).config.num_gen_batches == 1
@@ -91,3 +91,30 @@ def test_a_port_for_weights_that_is_taken_at_one_of_the_addresses_is_refused():
         config = compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config
         with pytest.raises(ConfigError, match=r"at 127\.0\.0\.2 is in use by process"):
             check_engine(config, Command.model_validate(BOTH), set(), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("trainer.loss.kl_estimator=k1",),
+            r"^trainer\.loss\.kl_estimator=k1: must be k2 \(.*\) or k3 \(.*\) with kl_in=loss: .* is 0",
+        ),
+        (("trainer.loss.kl_in=reward",), r"^trainer\.loss\.kl_estimator=k3: must be k1 with kl_in=reward: "),
+        (
+            ("trainer.loss.kl_in=reward", "trainer.loss.kl_estimator=k2"),
+            r"^trainer\.loss\.kl_estimator=k2: must be k1 with kl_in=reward: ",
+        ),
+        (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
+    ],
+)
+def test_a_loss_that_would_not_do_what_its_settings_say_is_refused_in_one_line(words, told):
+    with pytest.raises(ConfigError, match=told) as refusal:
+        compose("trainer=grpo", GROUPS_OF_8, POOL, *words)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_kl_estimate_goes_where_it_regularises():
+    for kl_in, estimator in (("loss", "k2"), ("loss", "k3"), ("reward", "k1"), ("none", "k1")):
+        words = (f"trainer.loss.kl_in={kl_in}", f"trainer.loss.kl_estimator={estimator}")
+        assert compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config.grpo.loss.kl_in == kl_in

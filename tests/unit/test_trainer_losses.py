@@ -120,6 +120,37 @@ def test_k1_and_k3_average_to_the_kl_divergence_under_the_policy():
     assert kl_estimate(policy, policy, "k2").tolist() == [0.0] * 7
 
 
+def test_where_a_kl_estimate_stands_decides_which_divergence_it_pulls_on():
+    """Exact averages over a small vocabulary; the settings allow those with a gradient that regularises."""
+    torch.manual_seed(0)
+    reference = torch.log_softmax(torch.randn(7, dtype=torch.float64), 0)
+    shift = torch.randn(7, dtype=torch.float64)
+
+    def gradients(distance: float) -> dict[str, torch.Tensor]:
+        logits = (reference + distance * shift).requires_grad_()
+        policy = torch.log_softmax(logits, 0)
+        sampled = policy.detach().exp()
+        terms = {
+            "to the reference": (policy.exp() * (policy - reference)).sum(),
+            "from the reference": (reference.exp() * (reference - policy)).sum(),
+        }
+        for name in ("k1", "k2", "k3"):
+            estimate = kl_estimate(policy, reference, name)
+            terms[f"{name} in the loss"] = (sampled * estimate).sum()
+            terms[f"{name} in the reward"] = (sampled * estimate.detach() * policy).sum()
+        return {name: torch.autograd.grad(term, logits, retain_graph=True)[0] for name, term in terms.items()}
+
+    found = gradients(0.5)
+    torch.testing.assert_close(found["k2 in the loss"], found["to the reference"])
+    torch.testing.assert_close(found["k1 in the reward"], found["to the reference"])
+    torch.testing.assert_close(found["k3 in the loss"], found["from the reference"])
+    assert found["k1 in the loss"].abs().max() < 1e-15
+    near = gradients(0.01)
+    wanted = near["to the reference"].norm()
+    assert near["k2 in the reward"].norm() < 0.03 * wanted
+    assert near["k3 in the reward"].norm() < 0.03 * wanted
+
+
 def test_importance_weights_are_truncated_or_masked_and_carry_no_gradient():
     weights = [0.1, 0.6, 1.0, 1.9, 5.0]
     proximal = tensor([math.log(w) for w in weights]).requires_grad_()
