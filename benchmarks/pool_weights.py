@@ -119,6 +119,7 @@ async def publish(
     body = {
         "weight_version": version,
         "digest": snapshot.manifest.digest,
+        "delta_digest": snapshot.manifest.delta_digest,
         "sources": ["tcp://{}:{}".format(*server.address)],
         "transfer_token": TOKEN,
     }

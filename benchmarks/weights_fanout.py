@@ -189,7 +189,7 @@ def main() -> None:
         settings = PublishSettings(PIECE_BYTES, threads=2, serving_dtype=None, delta=delta)
         weights = {"weight": torch.randint(0, 256, (int(args.mb * 1e6),), dtype=torch.uint8)}
         snapshot = Publisher(store, settings).publish(1, StateDict(weights, {}))
-        announced = Announcement(1, snapshot.manifest.digest)
+        announced = Announcement.of(snapshot.manifest)
         size_bytes, rate = snapshot.manifest.full.size_bytes, args.mb_per_s * 1e6
         limit_s = size_bytes / rate
         if args.links:

@@ -214,7 +214,7 @@ class Way:
         fetch = FetchSettings(4, 8, 300.0, 3, 0.1, 3, 0.2)
         receiver = Receiver(store, Shelf(store), ReceiveSettings(fetch, threads=4, max_deltas=max_deltas))
         with self.trainer.hold(weight_version) as snapshot:
-            announced = Announcement(weight_version, snapshot.manifest.digest)
+            announced = Announcement.of(snapshot.manifest)
         began = time.monotonic()
         source = TcpSource(*self.server.address, TOKEN, 30.0)
         _, report = receiver.receive(announced, [Upstream([source])], timeout_s=600.0, stop=threading.Event())

@@ -92,7 +92,7 @@ def publish_random(root: Path, size_bytes: int, piece_bytes: int) -> Announcemen
     with SnapshotStore(root, keep_versions=1) as store:
         source = StateDict({f"layer.{index}": tensor for index in range(TENSORS)}, {})
         snapshot = Publisher(store, settings(piece_bytes, threads=2)).publish(1, source)
-        return Announcement(1, snapshot.manifest.digest)
+        return Announcement.of(snapshot.manifest)
 
 
 class EveryVersion(Shelf):

@@ -75,7 +75,7 @@ def new_host(root: Path, **options: object) -> contextlib.AbstractContextManager
 
 
 def announced(snapshot: Snapshot) -> Announcement:
-    return Announcement(snapshot.weight_version, snapshot.manifest.digest)
+    return Announcement.of(snapshot.manifest)
 
 
 def hold(running: Host, weight_version: int) -> Snapshot:

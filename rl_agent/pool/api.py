@@ -311,6 +311,7 @@ def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> Weight
     return WeightsOffer(
         weight_version=wanted.weight_version,
         digest=wanted.digest,
+        delta_digest=wanted.delta_digest,
         transfer_token=wanted.transfer_token,
         sources=sources,
         publisher_addresses=sum(one in wanted.sources for one in sources),

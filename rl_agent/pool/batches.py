@@ -225,6 +225,7 @@ def weights_of(asked: WeightsRequest) -> Weights:
         asked.transfer_token,
         useful_from,
         asked.finish_within_s,
+        asked.delta_digest,
     )
 
 
@@ -244,6 +245,7 @@ def _wanted_records(state: PoolState) -> list[dict[str, Any]]:
         asked = WeightsRequest(
             weight_version=weights.weight_version,
             digest=weights.digest,
+            delta_digest=weights.delta_digest,
             sources=weights.sources,
             transfer_token=weights.transfer_token,
             useful_from=weights.useful_from,

@@ -120,7 +120,7 @@ class HostWeights:
     def _fetch(self, offer: WeightsOffer, stop: threading.Event) -> int:
         self._serve(offer)
         began = time.monotonic()
-        announced = Announcement(offer.weight_version, offer.digest)
+        announced = Announcement(offer.weight_version, offer.digest, offer.delta_digest)
         deadline = Deadline.after(self._settings.transfer_timeout_s)
         with turn(self._base, offer.digest, deadline, stop):
             threads = receive_settings(self._settings).threads

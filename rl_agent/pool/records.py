@@ -90,6 +90,8 @@ class Weights:
     """Who fetches this version or a later one goes on with it although a newer one is wanted."""
     finish_within_s: float | None = None
     """Responses are of one version: so long engines may finish what they began. None: it is taken at once."""
+    delta_digest: str | None = None
+    """Of its difference from the version before; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

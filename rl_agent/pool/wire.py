@@ -81,6 +81,7 @@ class WeightsOffer(Message):
 
     weight_version: int
     digest: str
+    delta_digest: str | None = None
     transfer_token: str
     sources: tuple[str, ...]
     """The publisher's addresses, then other hosts; none while the worker says that it is fetching."""
@@ -129,6 +130,8 @@ class WeightsRequest(Message):
 
     weight_version: Annotated[int, Field(ge=1)]
     digest: Digest
+    delta_digest: Digest | None = None
+    """Of its difference from the version before. None: engines fetch the whole version."""
     sources: Annotated[tuple[SourceAddress, ...], Field(min_length=1, max_length=64)]
     transfer_token: Annotated[str, Field(min_length=1, max_length=500)]
     useful_from: WeightVersion | None = None

@@ -208,6 +208,7 @@ class Announcer(Background):
             self._wanted = {
                 "weight_version": snapshot.weight_version,
                 "digest": snapshot.manifest.digest,
+                "delta_digest": snapshot.manifest.delta_digest,
                 "sources": self._sources,
                 "transfer_token": self._transfer_token,
                 "useful_from": max(0, snapshot.weight_version - self._max_staleness),

@@ -10,7 +10,7 @@ to stop; it always ends, and what was verified so far stays verified.
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -64,7 +64,7 @@ class FetchSettings:
     """Failures in a row after which a connection to a source is given up."""
     retry_pause_s: float
     max_wrong_pieces: int
-    """Pieces with wrong bytes of one version after which a source is asked no more."""
+    """Pieces with wrong bytes of one blob after which a source is asked no more for it."""
     stop_poll_s: float
     """How soon a fetch that waits notices that it is to stop."""
 
@@ -87,6 +87,8 @@ class BlobWanted:
     """Takes verified bytes and where they start; called by several threads."""
     place: Callable[[int, int], memoryview | None]
     """Where bytes from start to end may be received right away, before they are verified; None: nowhere."""
+    wrong_pieces: Counter[str] = field(default_factory=Counter)
+    """By source: how many had wrong bytes."""
 
 
 def fetch_blob(
@@ -207,7 +209,7 @@ class _Worker:
             self._connection.interrupt()
 
     def _is_over(self) -> bool:
-        is_banned = self._report.wrong_pieces > self._settings.max_wrong_pieces
+        is_banned = self._wanted.wrong_pieces[str(self.source)] > self._settings.max_wrong_pieces
         return self._board.is_finished or self._aborted.is_set() or self._deadline.is_over or is_banned
 
     def _piece_deadline(self) -> Deadline:
@@ -267,6 +269,7 @@ class _Worker:
         )
         if digest(target) != wanted.blob.digests[index]:
             self._report.wrong_pieces += 1
+            wanted.wrong_pieces[str(self.source)] += 1
             raise WeightsError(f"piece {index} does not match its digest")
         if place is None:
             wanted.write(start, target)

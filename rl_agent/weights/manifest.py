@@ -5,7 +5,7 @@
     manifest     names, dtypes, shapes and places; digests of the pieces; one digest over all that is content
 
 The content digest covers everything but the version number and the delta: two versions with the same digest
-hold the same weights, however they came about.
+hold the same weights, however they came about. The delta has a digest of its own, which is announced beside.
 """
 
 import json
@@ -58,7 +58,14 @@ class Blob(_Record):
 class Delta(_Record):
     base_version: Annotated[int, Field(ge=0)]
     base_digest: Digest
+    base_delta: Digest | None = None
+    """Digest of the base's own delta, for who has what that one starts from; None: it has none."""
     blob: Blob
+
+    @property
+    def digest(self) -> str:
+        base = [self.base_version, self.base_digest, self.base_delta]
+        return _digest_of([1, base, _blob_content(self.blob)])
 
 
 class Manifest(_Record):
@@ -70,6 +77,15 @@ class Manifest(_Record):
     """Other names of tensors that are stored once, such as an output layer tied to the embedding."""
     full: Blob
     delta: Delta | None = None
+
+    @property
+    def delta_digest(self) -> str | None:
+        return None if self.delta is None else self.delta.digest
+
+    def with_delta_of(self, delta_digest: str | None) -> "Manifest":
+        """Without its delta, unless that is the one with this digest."""
+        is_it = delta_digest is not None and self.delta_digest == delta_digest
+        return self if is_it else self.model_copy(update={"delta": None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +156,16 @@ def content_digest(tensors: Iterable[TensorEntry], aliases: dict[str, str], full
         1,
         [[t.name, t.dtype, list(t.shape), t.start, t.size_bytes] for t in tensors],
         sorted(aliases.items()),
-        [full.size_bytes, full.piece_bytes, list(full.digests)],
+        _blob_content(full),
     ]
+    return _digest_of(content)
+
+
+def _blob_content(blob: Blob) -> list[object]:
+    return [blob.size_bytes, blob.piece_bytes, list(blob.digests)]
+
+
+def _digest_of(content: object) -> str:
     return digest(json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode())
 
 

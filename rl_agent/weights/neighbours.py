@@ -80,15 +80,15 @@ def adopt(
     roots = (root for root in others if root != store.root)
     for theirs in having(roots, announced.weight_version, announced.digest):
         try:
-            return _link(store, theirs, threads=threads)
+            return _link(store, theirs, announced, threads=threads)
         except (OSError, WeightsError) as error:  # it is damaged, or has just been collected
             _log.debug("%s: %s", theirs.folder, error)
     return None
 
 
-def _link(store: SnapshotStore, theirs: Snapshot, *, threads: int) -> Snapshot:
+def _link(store: SnapshotStore, theirs: Snapshot, announced: Announcement, *, threads: int) -> Snapshot:
     """Raises WeightsError if the bytes there are not those of the manifest, OSError if they are gone."""
-    manifest = theirs.manifest
+    manifest = announced.what_it_covers(theirs.manifest)
     draft = store.draft(theirs.weight_version)
     blobs = {FULL: manifest.full} | ({DELTA: manifest.delta.blob} if manifest.delta else {})
     for name, blob in blobs.items():

@@ -100,6 +100,7 @@ class Publisher:
         return Delta(
             base_version=base.weight_version,
             base_digest=base.manifest.digest,
+            base_delta=base.manifest.delta_digest,
             blob=self._blob(memoryview(encoded)),
         )
 

@@ -1,9 +1,10 @@
 """Bring a version into this host's store, from wherever it can be had, and give it on while it comes.
 
-    announced (version, digest) ─► manifest ─► route ─► draft ─► fetched, decoded ─► verified ─► published
-                                                 ▲                      │ a delta that gives other weights
-                                                 └──── full transfer ◄──┘
+    announced (version, digests) ─► manifest ─► route ─► draft ─► fetched, decoded ─► verified ─► published
+                                                 ▲                      │ a delta that cannot be had, or
+                                                 └──── full transfer ◄──┘ gives other weights
 
+What no announced digest covers of a manifest is dropped, before anything is done with it or it is given on.
 Until the last step the old version is the newest here; a failure leaves the draft, and the next try goes on
 with what of it is right.
 """
@@ -19,7 +20,7 @@ from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.delta import decode_delta
 from rl_agent.weights.draft_file import DraftFile
-from rl_agent.weights.fetch import BlobWanted, FetchSettings
+from rl_agent.weights.fetch import BlobWanted, Connection, FetchSettings
 from rl_agent.weights.given_up import GivenUp
 from rl_agent.weights.manifest import Blob, Manifest
 from rl_agent.weights.pieces import PieceSet
@@ -45,6 +46,20 @@ class Announcement:
 
     weight_version: int
     digest: str
+    delta_digest: str | None = None
+    """Of its difference from the version before; None: differences of it are not believed."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Announcement":
+        return cls(manifest.weight_version, manifest.digest, manifest.delta_digest)
+
+    def what_it_covers(self, manifest: Manifest) -> Manifest:
+        """Raises WeightsError for the manifest of another version."""
+        if manifest.weight_version != self.weight_version:
+            raise WeightsError(
+                f"answers with the manifest of version {manifest.weight_version}, not {self.weight_version}"
+            )
+        return manifest.with_delta_of(self.delta_digest)
 
 
 class Receiver:
@@ -97,16 +112,19 @@ class Receiver:
 
     def _receive(self, announced: Announcement, transfer: Transfer) -> Snapshot:
         route = self._route(announced, transfer)
-        manifest = route.target.model_copy(update={"weight_version": announced.weight_version})
+        manifest = route.target
         draft = self._store.draft(announced.weight_version, content=announced.digest)
         file = draft.create(FULL, manifest.full.size_bytes)
         if route.deltas:
             try:
                 self._apply_deltas(route, draft, file, transfer)
+            except (OSError, WeightsError) as error:
+                if transfer.is_over:
+                    raise
+                _log.warning("version %d: %s; fetching it in full", announced.weight_version, error)
+            else:
                 transfer.report.deltas = len(route.deltas)
                 return self._store.publish(draft, manifest)
-            except _WrongResult as error:
-                _log.warning("version %d: %s; fetching it in full", announced.weight_version, error)
         manifest = manifest.model_copy(update={"delta": None})
         self._fetch(manifest, FULL, manifest.full, draft, file, transfer)
         return self._store.publish(draft, manifest)
@@ -114,18 +132,22 @@ class Receiver:
     def _route(self, announced: Announcement, transfer: Transfer) -> Route:
         """By manifests from the target back to a version that is here, as far as the sources have them."""
 
-        def ask(weight_version: int, digest: str, *, retries: int) -> Manifest:
-            return transfer.ask(lambda c, d: c.manifest(weight_version, digest, d), retries=retries)
+        def ask(wanted: Announcement, *, retries: int) -> Manifest:
+            def question(connection: Connection, deadline: Deadline) -> Manifest:
+                manifest = connection.manifest(wanted.weight_version, wanted.digest, deadline)
+                return wanted.what_it_covers(manifest)
+
+            return transfer.ask(question, retries=retries)
 
         here = self._here()
-        retries = self._settings.fetch.retries
-        manifests = [ask(announced.weight_version, announced.digest, retries=retries)]
+        manifests = [ask(announced, retries=self._settings.fetch.retries)]
         while here and len(manifests) < self._settings.max_deltas:
             delta = manifests[-1].delta
             if delta is None or delta.base_digest in here:
                 break
             try:
-                manifests.append(ask(delta.base_version, delta.base_digest, retries=0))
+                base = Announcement(delta.base_version, delta.base_digest, delta.base_delta)
+                manifests.append(ask(base, retries=0))
             except WeightsError:
                 break  # the sources have dropped that version
         return choose_route(manifests, here, max_deltas=self._settings.max_deltas)
@@ -148,13 +170,13 @@ class Receiver:
                 threads = self._settings.threads
                 try:
                     decode_delta(file.map(), before, target.write, manifest.tensors, threads=threads)
-                except WeightsError as error:
-                    raise _WrongResult(str(error)) from error
+                except Exception as error:
+                    raise WeightsError(f"delta: cannot be decoded: {error!r:.200}") from error
                 before = target.map()  # the next delta is applied in place
         full = route.target.full
         wrong = wrong_pieces(before, full.piece_bytes, full.digests, threads=self._settings.threads)
         if wrong:
-            raise _WrongResult(f"the delta gives other weights in {len(wrong)} pieces")
+            raise WeightsError(f"delta: gives other weights in {len(wrong)} pieces")
 
     def _here(self) -> dict[str, int]:
         """The versions of the store, by their digests."""
@@ -183,7 +205,3 @@ class Receiver:
                 pieces.add(index)
         with self._shelf.partial(manifest, name, file.path, pieces):
             transfer.fetch(BlobWanted(manifest.weight_version, name, blob, file.write, file.place), pieces)
-
-
-class _WrongResult(Exception):
-    """Deltas that were whole, but gave other weights than announced."""

@@ -69,6 +69,10 @@ class Transfer:
     stop: threading.Event
     report: ReceiveReport
 
+    @property
+    def is_over(self) -> bool:
+        return self.stop.is_set() or self.deadline.is_over
+
     def ask(self, question: Callable[[Connection, Deadline], _T], *, retries: int) -> _T:
         """The first answer that any source gives. Raises WeightsError with all their reasons if none does."""
         reasons: dict[str, str] = {}
@@ -76,7 +80,7 @@ class Transfer:
             if attempt and self.stop.wait(self.settings.retry_pause_s * attempt):
                 break
             for source in chain.from_iterable(self._ways()):
-                if self.stop.is_set() or self.deadline.is_over:
+                if self.is_over:
                     break
                 try:
                     return self._ask(source, question)
@@ -106,7 +110,7 @@ class Transfer:
             try:
                 return self._fetch_from(way, wanted, pieces)
             except WeightsError as error:
-                if not next_way or self.stop.is_set() or self.deadline.is_over:
+                if not next_way or self.is_over:
                     raise
                 _log.warning("%s; asking %s", error, ", ".join(map(str, next_way)))
 

@@ -223,9 +223,7 @@ def killed(stage: Stage, root: Path, case: Case, at: int) -> tuple[bool, float, 
     with (
         stage.sender() as sender,
         Link(sender.server.address, once_after(at, lambda: receivers[0].kill())) as link,
-        other_process(
-            "--receive", root, link.address[1], stage.target.manifest.digest, int(case.by_delta)
-        ) as receiver,
+        other_process("--receive", root, link.address[1], stage.root, int(case.by_delta)) as receiver,
     ):
         receivers.append(receiver)
         receiver.wait(ENDS_IN_S[case.fault])
@@ -312,11 +310,11 @@ def send_in_this_process(root: str) -> None:
         threading.Event().wait()
 
 
-def receive_in_this_process(root: str, port: str, content_digest: str, by_delta: str) -> None:
+def receive_in_this_process(root: str, port: str, senders: str, by_delta: str) -> None:
     case = replace(Case.of(0), by_delta=by_delta == "1")
     with open_receiver(Path(root), case) as receiver:
         source = source_at(("127.0.0.1", int(port)), TOKEN, IDLE_S)
-        receive(receiver, Announcement(TARGET, content_digest), [source], timeout_s=40.0)
+        receive(receiver, announced(open_snapshot(Path(senders), TARGET)), [source], timeout_s=40.0)
 
 
 def run_in_a_folder(stage: Stage, seed: int) -> Outcome:

@@ -28,6 +28,7 @@ class Trainer:
         body = {
             "weight_version": version,
             "digest": snapshot.manifest.digest,
+            "delta_digest": snapshot.manifest.delta_digest,
             "sources": ["tcp://{}:{}".format(*self.sender.server.address)],
             "transfer_token": TOKEN.decode(),
             "useful_from": 0,

@@ -55,11 +55,12 @@ class Trainer:
 
     def offer(self, version, *sources):
         with self.sender.store.hold(version) as snapshot:
-            digest = snapshot.manifest.digest
+            manifest = snapshot.manifest
         own = "tcp://{}:{}".format(*self.sender.server.address)
         return WeightsOffer(
             weight_version=version,
-            digest=digest,
+            digest=manifest.digest,
+            delta_digest=manifest.delta_digest,
             transfer_token=TOKEN.decode(),
             sources=sources or (own,),
         )

@@ -76,6 +76,7 @@ async def publish(pool, sender, version, source, **more):
     body = {
         "weight_version": version,
         "digest": snapshot.manifest.digest,
+        "delta_digest": snapshot.manifest.delta_digest,
         "sources": ["tcp://{}:{}".format(*sender.server.address)],
         "transfer_token": TOKEN.decode(),
         **more,

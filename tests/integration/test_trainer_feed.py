@@ -13,6 +13,7 @@ from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.parallel import join_ranks
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.source_tcp import TcpSource
+from rl_agent.weights.store import open_snapshot
 from tests.integration.trainer_settings import batch_settings
 from tests.integration.trainer_stream import stream_settings
 from tests.pool_setup import manager
@@ -72,6 +73,7 @@ async def test_the_pool_is_told_what_the_trainer_takes(tmp_path, ranks, allows, 
         await give(settings, ranks, 0.5, 1.0, max_staleness=1, allow_mixed_versions=allows)
         told = pool.state.weights
     assert (told.weight_version, told.useful_from, told.finish_within_s) == (2, 1, finish_within_s)
+    assert told.delta_digest == open_snapshot(settings.store, 2).manifest.delta_digest is not None
 
 
 async def test_every_address_of_the_trainer_is_announced_and_gives_the_version(tmp_path, ranks):

@@ -10,7 +10,12 @@ from tests.simulated_engine import Behaviour
 from tests.streaming_engine import StreamingEngine, serving
 
 DIGEST = "ab" * 32
-OFFER = {"digest": DIGEST, "sources": ["tcp://127.0.0.1:7000"], "transfer_token": "secret"}
+OFFER = {
+    "digest": DIGEST,
+    "delta_digest": "ef" * 32,
+    "sources": ["tcp://127.0.0.1:7000"],
+    "transfer_token": "secret",
+}
 
 
 def engine():
