@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks.trl_comparison import Point, seconds_of_ours, summary
+from benchmarks.trl_comparison import Point, seconds_of_ours, spread, summary
 
 
 def test_evaluations_are_left_out_of_the_seconds(tmp_path):
@@ -29,3 +29,14 @@ def test_the_summary_is_a_mean_over_the_seeds():
     _, trl, ours = summary(runs).splitlines()
     assert trl.split() == ["TRL", "2", "10", "30.0", "+15.0", "+30.0"]
     assert ours.split()[1:] == trl.split()[1:]
+
+
+def test_the_spread_is_of_the_paired_differences():
+    accuracies = {"TRL": (0.50, 0.60), "ours": (0.52, 0.64)}
+    runs = {
+        (seed, side): [Point(0, 10.0, values[seed], None)]
+        for side, values in accuracies.items()
+        for seed in (0, 1)
+    }
+    _, line = spread(runs).splitlines()
+    assert line.split() == ["0", "55.0", "7.1", "58.0", "8.5", "+3.0", "(1.0)"]
