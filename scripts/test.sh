@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Set up the environment (shared with quickstart.sh) and run the tests that need no GPU.
-# Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|all] [pytest options…]
+# Set up the environment (shared with quickstart.sh) and run the tests; all but those of gpu need no GPU.
+# Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|gpu|all] [pytest options…]
 #   all (default)  lint; what waits more than it computes, two tests a core; then what starts engines or trains
 #   unit           under 60 s, on all cores
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
+#   gpu            the README's loops on this machine's GPUs, one or more; about 6 minutes
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -37,15 +38,16 @@ run_all() {
 main() {
   local what=all extra
   case ${1:-} in
-    unit | shell | integration | chaos | lint | extended | all) what=$1 && shift ;;
-    -h | --help) sed -n '2,8s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+    unit | shell | integration | chaos | lint | extended | gpu | all) what=$1 && shift ;;
+    -h | --help) sed -n '2,9s/^# //p' "${BASH_SOURCE[0]}" && return ;;
     '' | -*) ;;
     *)
-      say "test.sh: '$1' is none of unit, shell, integration, chaos, lint, extended, all; --help tells more"
+      say "test.sh: '$1' is none of unit, shell, integration, chaos, lint, extended, gpu, all; --help tells more"
       exit 2
       ;;
   esac
   extra=$(detect_extra)
+  [[ $what != gpu || $extra == gpu ]] || refuse "test.sh gpu: nvidia-smi shows no GPU on this machine"
   check_machine "$extra"
   ensure_system_packages
   [[ ! $what =~ ^(integration|extended|all)$ ]] || ensure_slurm
@@ -56,6 +58,7 @@ main() {
   case $what in
     lint) ;;
     extended) exec .venv/bin/python -m pytest -m "extended or hypothesis" --hypothesis-profile=thorough "$@" ;;
+    gpu) exec .venv/bin/python -m pytest -m gpu tests/gpu "$@" ;;
     unit) exec .venv/bin/python -m pytest tests/unit -n logical --maxprocesses 8 "$@" ;;
     all) run_all "$@" ;;
     *) exec .venv/bin/python -m pytest "tests/$what" "$@" ;;
