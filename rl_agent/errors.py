@@ -48,6 +48,10 @@ class StoreError(HarnessError):
     """A trajectory file cannot be read or written; names the file and line."""
 
 
+class DamagedLine(StoreError):
+    """A line of a trajectory file is not what was written; the other lines of the file can be read."""
+
+
 class PublishError(HarnessError):
     """A trained model did not pass its checks; the served one was left alone."""
 

@@ -69,13 +69,12 @@ class RunPaths:
     def iterations(self, split: Split, *, unfinished: bool = False) -> list[int]:
         """Iterations that are finished or, if asked, begun and not finished; ascending.
 
-        Finished: there is a manifest, or a finished file of one node and none of several.
+        Finished: there is a manifest, or a file without `.checkpoint`, which it loses after the manifest is
+        written. So an iteration that lost its manifest is not collected again.
         """
         shards, finished = self._entries(split)
         begun = {name.iteration for name, _ in shards}
-        of_many = {name.iteration for name, _ in shards if name.rank is not None}
-        complete = {name.iteration for name, is_growing in shards if name.rank is None and not is_growing}
-        finished |= complete - of_many
+        finished |= {name.iteration for name, is_growing in shards if not is_growing}
         return sorted(begun - finished if unfinished else finished)
 
     def _entries(self, split: Split) -> tuple[list[tuple[ShardName, bool]], set[int]]:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 Split = Literal["train", "test"]
 Phase = Literal["rollout", "evaluate", "update"]
 
-SCHEMA_VERSION = 1
-"""Version of the trajectory lines on disk; readers refuse a newer one."""
+SCHEMA_VERSION = 2
+"""Version of the trajectory lines on disk; readers refuse a newer one. Since 2 each line has a checksum."""
 
 
 def writable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Lists, shows and exports what a run has recorded."""
+"""Lists, shows, checks and exports what a run has recorded."""
 
 import argparse
 import json
@@ -7,11 +7,12 @@ from pathlib import Path
 
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
+from rl_agent.rollout import verify
 from rl_agent.rollout.browse import Filter, find, flat
-from rl_agent.rollout.shard import to_line
-from rl_agent.types import Status, Step, Trajectory
+from rl_agent.rollout.line import to_json
+from rl_agent.types import Split, Status, Step, Trajectory
 
-SUMMARY = "list, show and export a run's trajectories"
+SUMMARY = "list, show, export and verify a run's trajectories"
 
 EPILOG = """\
 examples
@@ -21,11 +22,18 @@ examples
   python -m rl_agent.cli trajectories show --log-path /home/user/exp1 sum-17:0:2 --iteration 3
   python -m rl_agent.cli trajectories export --log-path /home/user/exp1 --min-reward 1 \\
       --format parquet --out good.parquet
+  python -m rl_agent.cli trajectories verify --log-path /home/user/exp1
 
 jsonl and json hold everything that was recorded, token ids and logprobs too; csv and parquet hold one row an
 episode, for pandas. Unfinished iterations are included. Images are named by their paths.
+
+verify reads everything, compares every line with its checksum and every file with its manifest, and ends with
+1 if something is damaged or missing, else with 0.
 """
 
+CHECKED_COLUMNS = ("file", "iteration is", "expected", "found", "checksums", "state")
+MAX_NAMED = 50
+"""Damaged lines that `verify` names."""
 COLUMNS = ("episode", "split", "iteration", "difficulty", "status", "reward", "steps", "response_tokens")
 
 
@@ -34,6 +42,8 @@ def main(argv: list[str]) -> int:
     paths = RunPaths(options.log_path.resolve())
     if not paths.log_path.is_dir():
         raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
+    if options.action == "verify":
+        return _verify(paths, options)
     found = find(paths, _filter(options))
     if options.action == "list":
         _list(found, options.limit)
@@ -45,13 +55,12 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--log-path", type=Path, required=True, metavar="PATH", help="the experiment's folder"
-    )
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument("--log-path", type=Path, required=True, metavar="PATH", help="the experiment's folder")
+    place.add_argument("--split", choices=("train", "test"))
+    place.add_argument("--iteration", type=int, action="append", metavar="N", help="may be given repeatedly")
+    shared = argparse.ArgumentParser(add_help=False, parents=[place])
     which = shared.add_argument_group("which trajectories (all that match every option)")
-    which.add_argument("--split", choices=("train", "test"))
-    which.add_argument("--iteration", type=int, action="append", metavar="N", help="may be given repeatedly")
     which.add_argument("--status", choices=[status.value for status in Status])
     which.add_argument("--min-reward", type=float, metavar="R")
     which.add_argument("--max-reward", type=float, metavar="R")
@@ -65,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=layout,
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export | verify")
     listing = actions.add_parser("list", parents=[shared], help="a table, one line an episode")
     listing.add_argument("--limit", type=int, default=50, metavar="N", help="0: all; default 50")
     showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
@@ -73,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     exporting = actions.add_parser("export", parents=[shared], help="a file for other programs")
     exporting.add_argument("--format", choices=("jsonl", "json", "csv", "parquet"), required=True)
     exporting.add_argument("--out", type=Path, required=True, metavar="FILE")
+    verifying = actions.add_parser("verify", parents=[place], help="whether everything is as it was written")
+    verifying.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="from now on, finished iterations that are damaged hold what can be read of them",
+    )
     return parser
 
 
@@ -108,6 +123,53 @@ def _list(found: Iterable[Trajectory], limit: int) -> None:
     mean = f", mean reward {sum(rewards) / len(rewards):.3f} of {len(rewards)}" if rewards else ""
     left_out = f"; {count - limit} more, --limit 0 lists all" if limit and count > limit else ""
     console.print(f"{count} episodes{mean}{left_out}", highlight=False)
+
+
+def _verify(paths: RunPaths, options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    splits: tuple[Split, ...] = (options.split,) if options.split else ("train", "test")
+    table = Table(*CHECKED_COLUMNS, box=None, header_style="bold")
+    damage: list[str] = []
+    damaged: set[tuple[Split, int]] = set()
+    for split in splits:
+        iterations = {*paths.iterations(split), *paths.iterations(split, unfinished=True)}
+        for iteration in sorted(iterations & set(options.iteration or iterations)):
+            for check in verify.check(paths, split, iteration):
+                table.add_row(*_check_row(check))
+                if not check.is_whole:
+                    damage += [text for text in (check.problem, *check.damaged) if text]
+                    damaged.add((split, iteration))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(table)
+    for text in damage[:MAX_NAMED]:
+        print(text)
+    if len(damage) > MAX_NAMED:
+        print(f"and {len(damage) - MAX_NAMED} more")
+    if not options.accept_loss:
+        return 1 if damaged else 0
+    for split, iteration in sorted(damaged):
+        if iteration in paths.iterations(split):
+            verify.accept(paths, split, iteration)
+            print(f"{paths.manifest(split, iteration)}: written anew; what it counts is there")
+        else:
+            print(f"{split} iteration {iteration}: is not finished; --resume runs again what is damaged")
+    return 0
+
+
+def _check_row(check: verify.FileCheck) -> list[str]:
+    lost = f"{check.missing} missing" if check.missing else ""
+    damaged = f"{len(check.damaged)} damaged" if check.damaged else ""
+    state = ", ".join(part for part in (lost, damaged, "see below" if check.problem else "") if part)
+    if check.is_whole:
+        state = f"ok ({damaged}, run again or accepted)" if damaged else "ok"
+    expected = "-" if check.expected is None else f"{check.expected:,}"
+    finished = "finished" if check.is_finished else "growing"
+    checksums = "yes" if check.has_checksums else "no"
+    return [_cell(check.file.name), finished, expected, f"{check.found:,}", checksums, state]
 
 
 def _cell(value: object) -> str:
@@ -164,11 +226,11 @@ def _write(found: Iterable[Trajectory], form: str, out: Path) -> int:
         count = 0
         with out.open("wb") as file:
             for trajectory in found:
-                file.write(to_line(trajectory))
+                file.write(to_json(trajectory) + b"\n")
                 count += 1
         return count
     if form == "json":
-        whole = [json.loads(to_line(trajectory)) for trajectory in found]
+        whole = [json.loads(to_json(trajectory)) for trajectory in found]
         out.write_text(json.dumps(whole, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         return len(whole)
     import pandas as pd

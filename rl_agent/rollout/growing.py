@@ -7,24 +7,28 @@ What holds:
   again) counts as it was read first.
 - A line without its newline is not read yet; one that its writer cut off again may have been read, and is not
   missed: the episode did happen.
+- A damaged line is read again with every look: a shared file system may show what it has not yet got. What is
+  damaged still when the iteration is over is left out, or refused where it is too much (`manifest.Losses`).
 - Files of other runs, which the rollout is about to set aside, are left alone.
 """
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from rl_agent.errors import StoreError
+from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.manifest import Keyed, Part, parts_of
-from rl_agent.rollout.shard import read_from, read_header
+from rl_agent.rollout.manifest import Keyed, Losses, Part, parts_of
+from rl_agent.rollout.shard import Span, read_from, read_header
 from rl_agent.types import EpisodeKey, Split
 
 _T = TypeVar("_T", bound=Keyed)
+_HEADER = Span(0, 0)
+"""Stands for the first line among those that are damaged."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,10 @@ class _Tail:
 
     is_ours: bool = False
     """Its header names this run."""
+    is_checked: bool = False
+    """Each of its lines must have a checksum."""
+    damaged: dict[Span, DamagedLine] = field(default_factory=dict)
+    """Lines that could not be read so far."""
     size_bytes: int = 0
     """Of the file, when it was read last."""
     last: EpisodeKey | None = None
@@ -57,7 +65,10 @@ class GrowingIteration(Generic[_T]):
         self._seen: set[EpisodeKey] = set()
 
     def new(self) -> Iterator[_T]:
-        """What was recorded since the last time, to be read to its end. Raises StoreError for damage."""
+        """What was recorded since the last time, to be read to its end.
+
+        Raises StoreError for an iteration that is over and too much of it is damaged.
+        """
         # The end is looked for first: what is read then is all there is.
         split, iteration = self._place
         is_over = iteration in self._paths.iterations(split)
@@ -67,7 +78,16 @@ class GrowingIteration(Generic[_T]):
                 if episode.key not in self._seen:
                     self._seen.add(episode.key)
                     yield episode
+        if is_over:
+            self._account(parts)
         self.is_over = is_over
+
+    def _account(self, parts: list[Part]) -> None:
+        losses = Losses(parts)
+        for part in parts:
+            for span, damage in self._tails[part.shard].damaged.items():
+                if part.size_bytes is None or span.end <= part.size_bytes:
+                    losses.add(damage)
 
     def _shards(self) -> list[Path]:
         return self._paths.shards(*self._place)
@@ -82,6 +102,7 @@ class GrowingIteration(Generic[_T]):
             new = None  # it was renamed between two calls, or a line was cut off behind which it goes on
         if new is None:
             tail.last, tail.last_byte, tail.size_bytes = None, 0, 0
+            tail.damaged.clear()
             new = self._read(part, tail, is_over=is_over)
         return new or []
 
@@ -89,23 +110,64 @@ class GrowingIteration(Generic[_T]):
         """What follows the last line that was read; None if that line is not there any more."""
         path = part.path
         size_bytes = _size_of(path)
-        if not tail.is_ours and not is_over:
-            # A file is begun with its name alone; its header comes whole, but later.
-            if size_bytes == 0 or read_header(path).run_id != self._run_id:
-                return []
-            tail.is_ours = True
-        if size_bytes == tail.size_bytes:
+        if is_over and size_bytes < (part.size_bytes or 0):
+            raise StoreError(f"{path}: is shorter than the {part.size_bytes} bytes that count")
+        if not tail.is_ours and not self._is_begun(path, tail, size_bytes, is_over=is_over):
             return []
-        found = list(read_from(path, self._adapter, start=tail.last_byte, end=part.size_bytes))
+        mended = self._read_again(path, tail)
+        if size_bytes == tail.size_bytes:
+            return mended
+        lines = read_from(
+            path,
+            self._adapter,
+            start=tail.last_byte,
+            end=part.size_bytes,
+            is_checked=tail.is_checked,
+            on_damage=tail.damaged.__setitem__,
+        )
+        found = list(lines)
         tail.size_bytes = size_bytes
         if tail.last is not None:
             if not found or found[0][1].key != tail.last:
-                return None if part.size_bytes is None or part.size_bytes > tail.last_byte else []
+                return None if part.size_bytes is None or part.size_bytes > tail.last_byte else mended
             found = found[1:]
         if found:
-            tail.last_byte, last = found[-1]
-            tail.last = last.key
-        return [episode for _, episode in found]
+            span, last = found[-1]
+            tail.last_byte, tail.last = span.begin, last.key
+        return mended + [episode for _, episode in found]
+
+    def _is_begun(self, path: Path, tail: _Tail, size_bytes: int, *, is_over: bool) -> bool:
+        """Whether the file is of this run, as far as its header is there."""
+        if size_bytes == 0:  # it is begun with its name alone; its header comes whole, but later
+            return False
+        try:
+            header = read_header(path)
+        except DamagedLine as damage:
+            tail.damaged[_HEADER] = damage
+            return is_over
+        tail.damaged.pop(_HEADER, None)
+        tail.is_checked = header.has_checksums
+        tail.is_ours = is_over or header.run_id == self._run_id
+        return tail.is_ours
+
+    def _read_again(self, path: Path, tail: _Tail) -> list[_T]:
+        """Episodes of lines that were damaged and are not any more."""
+        mended: list[_T] = []
+        for span in [span for span in tail.damaged if span != _HEADER]:
+            damaged: dict[Span, DamagedLine] = {}
+            lines = read_from(
+                path,
+                self._adapter,
+                start=span.begin,
+                end=span.end,
+                is_checked=tail.is_checked,
+                on_damage=damaged.__setitem__,
+            )
+            found = [episode for _, episode in lines]
+            if found and not damaged:
+                del tail.damaged[span]
+            mended += found
+        return mended
 
 
 def _size_of(path: Path) -> int:

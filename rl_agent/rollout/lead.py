@@ -18,7 +18,7 @@ from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
 from rl_agent.rollout import takeover
 from rl_agent.rollout.collect import ChunkSource, account
-from rl_agent.rollout.manifest import ManifestEntry, Part, read_parts
+from rl_agent.rollout.manifest import Losses, ManifestEntry, Part, read_parts
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.resample import Resampling
@@ -88,6 +88,8 @@ class Lead:
             group_size=assignment.config.rollout.group_size,
         )
         self._publishing = asyncio.Lock()
+        self._own_damaged = 0
+        """Lines of this node's file that could not be read; their episodes are run again."""
 
     async def run(self) -> str:
         """Raises like `run.run_rollout`."""
@@ -134,7 +136,7 @@ class Lead:
         is_streaming = assignment.config.is_streaming
         takeover.check_same_sample(begun.values(), header, may_differ=is_streaming)
         # A node of an earlier start may not be gone after all and write on: what is there now counts.
-        return [self._count(Part(shard, whole_bytes(Part(shard).path)), rank_of(shard)) for shard in begun]
+        return [self._count(_counted(shard), rank_of(shard)) for shard in begun]
 
     async def _go_on_with_own(self, earlier: list[ManifestEntry]) -> None:
         """Append to the file that this node began, or that the only node of the run began before."""
@@ -145,6 +147,7 @@ class Lead:
             if entry.file == name and not shard.exists():
                 earlier.remove(entry)
                 await self._shard.resume(shard, episodes=entry.episodes)
+                self._own_damaged = entry.damaged
                 return
 
     async def _publish(self) -> None:
@@ -191,14 +194,21 @@ class Lead:
     def _count_others(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
         own = self._shard.shard.name if self._shard.shard is not None else None
         return [
-            self._count(Part(self._shard.folder / part.name, part.cut_bytes), part.rank)
+            self._count(_counted(self._shard.folder / part.name, part.cut_bytes), part.rank)
             for part in parts
             if part.name != own and part.cut_bytes != 0
         ]
 
     def _count(self, part: Part, rank: int) -> ManifestEntry:
-        episodes = self._rollout.count(read_parts([part], TRAJECTORY))
-        return ManifestEntry(file=part.shard.name, rank=rank, bytes=part.size_bytes, episodes=episodes)
+        losses = Losses([part])
+        episodes = self._rollout.count(read_parts([part], TRAJECTORY, losses))
+        return ManifestEntry(
+            file=part.shard.name,
+            rank=rank,
+            bytes=part.size_bytes,
+            episodes=episodes,
+            damaged=losses.damaged,
+        )
 
     def _resampled(self) -> dict[str, float | int | str]:
         """What became of the reserve, for the metrics and the log; nothing where there is none."""
@@ -223,10 +233,21 @@ class Lead:
         if shard is None:
             return []
         return [
-            ManifestEntry(file=shard.name, rank=rank_of(shard), bytes=None, episodes=self._shard.episodes)
+            ManifestEntry(
+                file=shard.name,
+                rank=rank_of(shard),
+                bytes=whole_bytes(Part(shard).path),
+                episodes=self._shard.episodes,
+                damaged=self._own_damaged,
+            )
         ]
 
     def _survey_lost(self, name: str) -> tuple[int, set[int]]:
         shard: Path = self._shard.folder / name
         keys, size_bytes = takeover.read_lost(shard)
         return size_bytes, {self._sample.index(key) for key in keys}
+
+
+def _counted(shard: Path, cut_bytes: int | None = None) -> Part:
+    """A file up to where it counts: its cut, or what it holds now."""
+    return Part(shard, whole_bytes(Part(shard).path) if cut_bytes is None else cut_bytes)

@@ -1,21 +1,24 @@
 """The format of a trajectory file: a header line, then one JSON line an episode.
 
-A last line without its newline was torn by a crash and is no episode: readers leave it out, `recover` cuts
-it off. Any other line that does not parse is damage, and a StoreError names its file and line. The fields
-of a line are those of `types.Trajectory`, in that order.
+Each line ends with its checksum (`rollout.line`), which is compared whenever it is read. Files of schema
+version 1 have none; they are read, too. A last line without its newline was torn by a crash and is no
+episode: readers of a growing file leave it out, a resume cuts it off. Any other line that is not as it was
+written is damage: a DamagedLine names its file and line, and the lines around it are read all the same.
 """
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-import pydantic_core
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rl_agent import files
-from rl_agent.errors import StoreError
+from rl_agent.errors import DamagedLine, StoreError
+from rl_agent.rollout.line import ends_with_checksum, parse_line, with_checksum
 from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
 
 
@@ -37,6 +40,11 @@ class ShardHeader:
     """Which start of the run began the file."""
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def has_checksums(self) -> bool:
+        """Each line must have one. A newer start of the run may have put some into an older file."""
+        return self.schema_version >= _CHECKED_SINCE
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -50,7 +58,18 @@ TRAJECTORY = TypeAdapter(Trajectory)
 _HEADER = TypeAdapter(ShardHeader)
 _RECORDED = TypeAdapter(Recorded)
 
+_CHECKED_SINCE = 2
+"""Schema version of the first files whose lines have checksums."""
 _BLOCK_BYTES = 1 << 16
+_log = logging.getLogger(__name__)
+
+
+def _refuse(damage: DamagedLine) -> NoReturn:
+    raise damage
+
+
+OnDamage = Callable[[DamagedLine], None]
+"""Is given each damaged line, which is left out if it returns."""
 
 
 def read_shard(path: Path) -> tuple[ShardHeader, Iterator[Trajectory]]:
@@ -61,52 +80,86 @@ def read_shard(path: Path) -> tuple[ShardHeader, Iterator[Trajectory]]:
     return read_header(path), read_lines(path, TRAJECTORY)
 
 
-def read_lines(path: Path, adapter: TypeAdapter[_T], *, size_bytes: int | None = None) -> Iterator[_T]:
+def read_lines(
+    path: Path,
+    adapter: TypeAdapter[_T],
+    *,
+    size_bytes: int | None = None,
+    may_be_torn: bool = True,
+    on_damage: OnDamage = _refuse,
+) -> Iterator[_T]:
     """The episodes as `adapter` sees them, lazily; with `size_bytes` those of the file's first bytes.
 
     An adapter of fewer fields than `Trajectory` has skips the rest, which is most of the time and memory
-    where token ids are not wanted. Raises StoreError that names the file and line.
+    where token ids are not wanted. A torn last line is left out unless it may not be there.
+    Raises StoreError that names the file, if it cannot be read or is of a newer version.
     """
-    for number, line in _whole_lines(path, size_bytes):
-        if number > 1:
-            yield _parse(adapter, path, number, line)
+    is_checked = False
+    for number, line in _numbered_lines(path, size_bytes):
+        is_torn = not line.endswith(b"\n")
+        if is_torn and may_be_torn:
+            return
+        try:
+            if is_torn:
+                raise DamagedLine(f"{path}:{number}: is torn, although the file is finished")
+            if number == 1:
+                is_checked = _header_in(path, line).has_checksums
+                continue
+            found = parse_line(adapter, path, number, line, is_checked=is_checked)
+        except DamagedLine as damage:
+            on_damage(damage)
+        else:
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where something lies in a file."""
+
+    begin: int
+    end: int
 
 
 def read_from(
-    path: Path, adapter: TypeAdapter[_T], *, start: int, end: int | None = None
-) -> Iterator[tuple[int, _T]]:
-    """The episodes of a growing file from byte `start`, where a line begins, each with where its line begins.
+    path: Path,
+    adapter: TypeAdapter[_T],
+    *,
+    start: int,
+    end: int | None = None,
+    is_checked: bool,
+    on_damage: Callable[[Span, DamagedLine], None],
+) -> Iterator[tuple[Span, _T]]:
+    """The episodes of a growing file from byte `start`, where a line begins, each with where its line lies.
 
-    With `end` a line that ends behind it is left out. Raises StoreError that names the file and the byte.
+    With `end` a line that ends behind it is left out. Raises StoreError that names the file, if it cannot be
+    read or is of a newer version.
     """
     try:
         with path.open("rb") as file:
             file.seek(start)
             for line in file:
-                begin, start = start, start + len(line)
-                if not line.endswith(b"\n") or (end is not None and start > end):
+                span = Span(start, start + len(line))
+                if not line.endswith(b"\n") or (end is not None and span.end > end):
                     return
-                if begin > 0:  # else it is the header
-                    yield begin, _parse(adapter, path, f"byte {begin}", line)
+                start = span.end
+                if span.begin == 0:  # the header
+                    continue
+                try:
+                    found = parse_line(adapter, path, f"byte {span.begin}", line, is_checked=is_checked)
+                except DamagedLine as damage:
+                    on_damage(span, damage)
+                else:
+                    yield span, found
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def read_header(path: Path) -> ShardHeader:
-    """First line of a shard. Raises StoreError where it is missing, broken or of a newer version."""
-    first = next(_whole_lines(path), None)
-    if first is None:
+    """First line of a shard. Raises StoreError where it is missing, damaged or of a newer version."""
+    first = next(_numbered_lines(path), None)
+    if first is None or not first[1].endswith(b"\n"):
         raise StoreError(f"{path}: holds no header line")
-    return _parse(_HEADER, path, 1, first[1])
-
-
-def to_line(trajectory: Trajectory) -> bytes:
-    """The episode as one line, newline included. Raises StoreError where JSON cannot hold a value."""
-    # Non-finite numbers (an engine's -inf logprob) become strings: JSON has no word for them.
-    try:
-        return pydantic_core.to_json(trajectory, inf_nan_mode="strings") + b"\n"
-    except pydantic_core.PydanticSerializationError as error:
-        raise StoreError(f"episode {trajectory.key} cannot be written as JSON: {error}") from error
+    return _header_in(path, first[1])
 
 
 def start_shard(growing: Path, header: ShardHeader) -> None:
@@ -125,7 +178,7 @@ def start_shard(growing: Path, header: ShardHeader) -> None:
         raise
     except OSError as error:
         raise StoreError(f"{growing}: cannot be written: {error.strerror}") from error
-    put_whole(growing, _HEADER.dump_json(header) + b"\n")
+    put_whole(growing, with_checksum(_HEADER.dump_json(header)))
 
 
 def put_whole(path: Path, content: bytes) -> None:
@@ -162,44 +215,48 @@ def read_undamaged(path: Path) -> tuple[list[EpisodeKey], int]:
 
     For the file of a node that died: what follows such a line is not relied on.
     """
-    keys, size_bytes = [], 0
-    for number, line in _whole_lines(path):
-        if number > 1:
-            try:
-                keys.append(_parse(_RECORDED, path, number, line).key)
-            except StoreError:
+    keys: list[EpisodeKey] = []
+    size_bytes, is_checked = 0, False
+    for number, line in _numbered_lines(path):
+        try:
+            if not line.endswith(b"\n"):
                 break
+            if number == 1:
+                is_checked = _header_in(path, line).has_checksums
+            else:
+                keys.append(parse_line(_RECORDED, path, number, line, is_checked=is_checked).key)
+        except DamagedLine:
+            break
         size_bytes += len(line)
     return keys, size_bytes
 
 
-def _whole_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines, the newline included; a last line without one was torn and is left out.
+def _header_in(path: Path, line: bytes) -> ShardHeader:
+    header = parse_line(_HEADER, path, 1, line, is_checked=False)
+    if not header.has_checksums:
+        _say_unchecked(path.parent)
+    elif not ends_with_checksum(line):
+        raise DamagedLine(f"{path}:1: is damaged: it does not end with its checksum")
+    return header
 
-    With `size_bytes` a line that ends behind them is left out too, and all that follow it.
+
+@cache
+def _say_unchecked(folder: Path) -> None:
+    _log.info("%s: holds files of before lines had checksums: a changed value in them goes unnoticed", folder)
+
+
+def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Lines from 1, the newline included, which a last line may lack.
+
+    With `size_bytes` a line that ends behind them is left out, and all that follow it.
     """
     end = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 end += len(line)
-                if not line.endswith(b"\n") or (size_bytes is not None and end > size_bytes):
+                if size_bytes is not None and end > size_bytes:
                     return
                 yield number, line
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _parse(adapter: TypeAdapter[_T], path: Path, number: int | str, line: bytes) -> _T:
-    try:
-        parsed = adapter.validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"{path}:{number}: {where + ': ' if where else ''}{first['msg']}") from error
-    version = getattr(parsed, "schema_version", SCHEMA_VERSION)
-    if version > SCHEMA_VERSION:
-        raise StoreError(
-            f"{path}:{number}: schema version {version} is newer than {SCHEMA_VERSION}, the newest known here"
-        )
-    return parsed

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_agent.errors import StoreError
-from rl_agent.rollout.shard import ShardHeader, cut_torn_line, start_shard, to_line
+from rl_agent.rollout.line import to_line
+from rl_agent.rollout.shard import ShardHeader, cut_torn_line, start_shard
 from rl_agent.types import Trajectory
 
 CLOSE_TIMEOUT_S = 30.0

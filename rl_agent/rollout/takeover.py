@@ -10,6 +10,7 @@ as that file system's locks reach, and it does not fence a holder that is merely
 run are kept apart by `cluster`, not by it.
 """
 
+import logging
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,11 +19,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rl_agent import files
-from rl_agent.errors import ConfigError, StoreError
+from rl_agent.errors import ConfigError, DamagedLine, StoreError
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.manifest import ManifestEntry, Part, parts_of, write_manifest
 from rl_agent.rollout.shard import ShardHeader, read_header, read_undamaged
 from rl_agent.types import EpisodeKey, Split
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -100,6 +103,10 @@ def finish(paths: RunPaths, split: Split, iteration: int, entries: list[Manifest
 
 
 def _header_of(part: Part) -> ShardHeader | None:
-    """None for a file that was begun and holds not even a header yet."""
+    """None for a file that was begun and holds not even a header yet, and for one whose header is damaged."""
     path = part.path
-    return read_header(path) if path.stat().st_size else None
+    try:
+        return read_header(path) if path.stat().st_size else None
+    except DamagedLine as damage:
+        _log.warning("%s; the file does not count, its episodes are run again", damage)
+        return None

@@ -25,7 +25,6 @@ from rl_agent.errors import ConfigError
 from rl_agent.files import remove, write_whole
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.manifest import Part, parts_of, read_parts
-from rl_agent.rollout.shard import read_header
 from rl_agent.types import EpisodeKey
 from rl_agent.update import select, versions
 from rl_agent.update.export import (
@@ -130,13 +129,9 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
 def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
     """The files of the last `count` finished training iterations, oldest iteration first.
 
-    Raises StoreError for one that is missing or whose header cannot be read.
+    Raises StoreError for one that is missing.
     """
-    iterations = [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
-    for parts in iterations:
-        for part in parts:
-            read_header(part.path)
-    return iterations
+    return [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
 
 
 def _outcomes(parts: Sequence[Part]) -> Iterator[select.Outcome]:

@@ -20,8 +20,9 @@ from rl_agent.cluster.address import free_port
 from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.pool.settings import load_weights
+from rl_agent.rollout.line import to_line
 from rl_agent.rollout.manifest import ManifestEntry, write_manifest
-from rl_agent.rollout.shard import start_shard, to_line
+from rl_agent.rollout.shard import start_shard
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.states import StreamProgress
 from rl_agent.types import EpisodeKey, Generation, Trajectory

@@ -6,7 +6,7 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from rl_agent.rollout.shard import to_line
+from rl_agent.rollout.line import to_line
 from rl_agent.types import EpisodeKey
 from rl_agent.update.export import (
     DATASET,

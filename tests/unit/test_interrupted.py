@@ -162,6 +162,7 @@ def unfinished(plan: Plan) -> None:
 def other_examples(plan: Plan) -> None:
     interrupt(plan, 30)
     plan.paths.shard("train", 1).unlink()
+    plan.paths.manifest("train", 1).unlink()
     collect(plan, 11)
 
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.lead import Lead
+from rl_agent.rollout.line import to_line
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
-from rl_agent.rollout.shard import TRAJECTORY, read_header, to_line
+from rl_agent.rollout.shard import TRAJECTORY, read_header
 from rl_agent.types import EpisodeKey, EpisodeSpec
 from tests.unit.trajectories import make_header, make_trajectory, write_shard
 
@@ -148,7 +149,8 @@ async def test_one_node_leaves_one_file_and_a_manifest(paths):
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert names(paths) == ["", ".manifest.json"]
-    assert manifest(paths) == {"": {"rank": 0, "bytes": None, "episodes": 12}}
+    size_bytes = paths.shard("train", 1).stat().st_size
+    assert manifest(paths) == {"": {"rank": 0, "bytes": size_bytes, "episodes": 12, "damaged": 0}}
     assert read(paths) == list(range(SIZE))
     assert work.is_closed
     assert work.terms == ("abc", 0)
@@ -183,9 +185,10 @@ async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
 
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert work.published == list(range(3, SIZE))
+    own_bytes = paths.shard("train", 1).stat().st_size
     assert manifest(paths) == {
-        "": {"rank": 0, "bytes": None, "episodes": 11},
-        "_rank_1": {"rank": 1, "bytes": size_bytes, "episodes": 2},
+        "": {"rank": 0, "bytes": own_bytes, "episodes": 11, "damaged": 0},
+        "_rank_1": {"rank": 1, "bytes": size_bytes, "episodes": 2, "damaged": 0},
     }
     assert sorted(read(paths)) == list(range(SIZE))
 
@@ -239,7 +242,7 @@ async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
     work = Losing([Part(dead.name.removesuffix(".checkpoint"), 1, cut)])
     await lead(paths, work=work, num_nodes=2, skipped=(0, 1))
 
-    assert manifest(paths)["_rank_1"] == {"rank": 1, "bytes": cut, "episodes": 2}
+    assert manifest(paths)["_rank_1"] == {"rank": 1, "bytes": cut, "episodes": 2, "damaged": 0}
     assert sorted(read(paths)) == list(range(SIZE))
 
 
@@ -303,14 +306,19 @@ async def test_a_resume_with_nothing_begun_is_an_error_only_where_it_must_exist(
         assert read(paths) == list(range(SIZE))
 
 
-async def test_damage_in_the_middle_of_a_file_is_named_and_nothing_is_run(paths):
-    shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, 1)
+@pytest.mark.parametrize("line", [0, 1])
+async def test_what_a_damaged_line_held_is_run_again_and_the_iteration_reads_whole(paths, caplog, line):
+    shard = write(paths.checkpoint_shard("train", 1), 0, 1, 2)
     lines = shard.read_bytes().splitlines(keepends=True)
-    shard.write_bytes(lines[0] + b"{}\n" + lines[2])
-    work = FakeWork()
-    with pytest.raises(StoreError, match=r"_rank_1\.checkpoint:2: "):
-        await lead(paths, resume=True, work=work)
-    assert work.published is None
+    damaged = lines[line].replace(b'"seed":', b'"sEed":')
+    shard.write_bytes(b"".join([*lines[:line], damaged, *lines[line + 1 :]]))
+
+    _, work = await lead(paths, resume=True, must_exist=False)
+
+    assert f"iteration1.checkpoint:{line + 1}: is damaged" in caplog.text
+    assert work.published == ([0, *range(3, SIZE)] if line else list(range(SIZE)))
+    assert sorted(read(paths)) == list(range(SIZE))
+    assert manifest(paths)[""]["damaged"] == line
 
 
 FILES = st.lists(

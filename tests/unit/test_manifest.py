@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.browse import Filter, find
+from rl_agent.rollout.line import to_line
 from rl_agent.rollout.manifest import ManifestEntry, parts_of, read_iteration, write_manifest
-from rl_agent.rollout.shard import TRAJECTORY, to_line
+from rl_agent.rollout.shard import TRAJECTORY
 from tests.unit.trajectories import make_header, make_trajectory, write_shard
 
 
@@ -34,22 +35,24 @@ def entry(shard: Path, episodes: int, *, rank: int = 0, size_bytes: int | None =
 
 
 def test_an_iteration_of_several_files_is_finished_by_its_manifest_alone(paths):
-    one = write(paths.shard("train", 1, rank=0), 0)
-    other = write(paths.shard("train", 1, rank=1, part=2), 1)
+    one = write(paths.checkpoint_shard("train", 1, rank=0), 0)
+    other = write(paths.checkpoint_shard("train", 1, rank=1, part=2), 1)
     assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([], [1])
 
     write_manifest(paths, "train", 1, [entry(one, 1), entry(other, 1, rank=1)])
     assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([1], [])
 
 
-def test_the_file_of_one_node_is_enough_unless_there_are_others(paths):
+def test_a_file_that_lost_its_suffix_is_of_a_finished_iteration_whatever_became_of_the_manifest(paths):
     write(paths.shard("train", 1))
     write(paths.checkpoint_shard("train", 2))
-    write(paths.shard("train", 3))
+    write(paths.shard("train", 3, rank=0))
     write(paths.checkpoint_shard("train", 3, rank=1))
+    for iteration in (1, 3):
+        paths.manifest("train", iteration).unlink(missing_ok=True)
 
-    assert paths.iterations("train") == [1]
-    assert paths.iterations("train", unfinished=True) == [2, 3]
+    assert paths.iterations("train") == [1, 3]
+    assert paths.iterations("train", unfinished=True) == [2]
 
 
 def test_names_of_files_follow_rank_and_part(paths):
@@ -67,11 +70,12 @@ def test_names_of_files_follow_rank_and_part(paths):
 
 def test_files_are_read_with_and_without_their_suffix(paths):
     write(paths.checkpoint_shard("train", 1, rank=0), 0, 1)
-    write(paths.shard("train", 1, rank=1), 2)
+    write(paths.checkpoint_shard("train", 1, rank=1), 2)
     entries = [entry(shard, 1) for shard in paths.shards("train", 1)]
     assert read(paths) == [0, 1, 2]
 
     write_manifest(paths, "train", 1, entries)
+    paths.checkpoint_shard("train", 1, rank=1).rename(paths.shard("train", 1, rank=1))
     assert read(paths) == [0, 1, 2]
 
 

@@ -141,7 +141,7 @@ def test_a_damaged_shard_is_named(plan_of):
         collect(plan, iteration, good(0, iteration))
     shard = plan.paths.shard("train", 1)
     shard.write_bytes(shard.read_bytes().replace(b'"status"', b'"satus"'))
-    with pytest.raises(StoreError, match=r"iteration1:2: status: Field required"):
+    with pytest.raises(StoreError, match=r"iteration1:2: is damaged: its bytes do not match its checksum"):
         prepare(plan, 2)
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.line import to_line
 from rl_agent.rollout.resample import Outcome, Resampling, is_replaced
 from rl_agent.rollout.sample import Sample
-from rl_agent.rollout.shard import start_shard, to_line
+from rl_agent.rollout.shard import start_shard
 from rl_agent.trainer.admission import AdmissionRule
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.order import Arrival

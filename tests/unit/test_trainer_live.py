@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import DeadlineError, StoreError
 from rl_agent.paths import RunPaths, growing_name
+from rl_agent.rollout.line import to_line
 from rl_agent.rollout.manifest import ManifestEntry, write_manifest
-from rl_agent.rollout.shard import start_shard, to_line
+from rl_agent.rollout.shard import start_shard
 from rl_agent.trainer.live import LiveIteration
 from rl_agent.types import EpisodeKey, Status, Trajectory
 from tests.unit.trajectories import make_header, make_trajectory
@@ -60,10 +61,16 @@ def write(file: Path, *episodes: Trajectory, torn: bytes = b"") -> None:
         opened.write(b"".join(map(to_line, episodes)) + torn)
 
 
-def finish(log_path: Path, *files: Path, cut: dict[Path, int] | None = None) -> None:
+def overwrite(file: Path, place: int, content: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(content)
+
+
+def finish(log_path: Path, *files: Path, cut: dict[Path, int] | None = None, episodes: int = 0) -> None:
     cut = cut or {}
     entries = [
-        ManifestEntry(file=f.name.removesuffix(".checkpoint"), rank=n, bytes=cut.get(f), episodes=0)
+        ManifestEntry(file=f.name.removesuffix(".checkpoint"), rank=n, bytes=cut.get(f), episodes=episodes)
         for n, f in enumerate(files)
     ]
     write_manifest(RunPaths(log_path), "train", 1, entries)
@@ -167,11 +174,45 @@ def test_groups_whose_siblings_never_came_are_given_at_the_end(tmp_path):
     assert drain(source) == ["1/task-0:0"]
 
 
-def test_a_damaged_line_is_named(tmp_path):
+def test_a_damaged_line_is_read_once_its_bytes_have_come(tmp_path):
     source, file = live(tmp_path), begin(tmp_path)
-    write(file, episode(0, 0), torn=b"{damaged}\n")
-    with pytest.raises(StoreError, match=r"iteration1\.checkpoint:byte"):
+    write(file, episode(0, 0))
+    hole, late = file.stat().st_size, to_line(episode(0, 1))
+    write(file, episode(0, 1), episode(0, 2), *(episode(1, attempt) for attempt in range(GROUP_SIZE)))
+    overwrite(
+        file, hole + 5, bytes(100)
+    )  # a shared file system shows a hole in place of what is not here yet
+    assert keys(source.take(9)) == ["1/task-1:0"]
+    overwrite(file, hole, late)
+    assert keys(source.take(9)) == ["1/task-0:0"]
+    finish(tmp_path, file)
+    assert source.take(9) is None
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_line_that_is_damaged_to_the_end_is_refused_then_or_left_out_where_it_is_one_of_many(
+    tmp_path, header, caplog
+):
+    file = begin(tmp_path)
+    place = 5 if header else file.stat().st_size + 5
+    write(file, episode(0, 0), episode(1, 0))
+    overwrite(file, place, bytes(7))
+    source = live(tmp_path)
+    assert source.take(1) == []
+    finish(tmp_path, file, episodes=2)
+    with pytest.raises(StoreError, match=r"iteration1\.checkpoint:.* is damaged.*accept-loss"):
         source.take(1)
+    finish(tmp_path, file, episodes=100)
+    assert drain(live(tmp_path)) == (["1/task-0:0", "1/task-1:0"] if header else ["1/task-1:0"])
+    assert "is damaged: its bytes do not match its checksum; the line is left out" in caplog.text
+
+
+def test_a_file_that_is_shorter_than_it_was_at_the_end_is_named(tmp_path):
+    file = begin(tmp_path)
+    write(file, episode(0, 0))
+    finish(tmp_path, file, cut={file: file.stat().st_size + 1})
+    with pytest.raises(StoreError, match=r"is shorter than the \d+ bytes that count"):
+        live(tmp_path).take(1)
 
 
 def test_a_rollout_that_falls_silent_is_given_up_at_the_deadline(tmp_path):

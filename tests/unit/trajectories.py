@@ -1,8 +1,11 @@
 """Builds trajectories for tests of the store and the update."""
 
+import json
 from pathlib import Path
 
-from rl_agent.rollout.shard import ShardHeader, start_shard, to_line
+from rl_agent.paths import RunPaths, rank_of
+from rl_agent.rollout.line import to_line
+from rl_agent.rollout.shard import ShardHeader, start_shard
 from rl_agent.types import (
     EpisodeKey,
     Failure,
@@ -88,9 +91,22 @@ def make_header(iteration: int = 1, split: Split = "train", created_at: float = 
 
 
 def write_shard(shard: Path, header: ShardHeader, *episodes: Trajectory, torn: bytes = b"") -> Path:
-    """A trajectory file with these episodes, and perhaps half a line behind them."""
+    """A trajectory file with these episodes, and perhaps half a line behind them.
+
+    A finished one is added to the manifest of its iteration.
+    """
     shard.parent.mkdir(parents=True, exist_ok=True)
     start_shard(shard, header)
     with shard.open("ab") as file:
         file.write(b"".join(map(to_line, episodes)) + torn)
+    if not shard.name.endswith(".checkpoint"):
+        add_to_manifest(shard, header, len(episodes))
     return shard
+
+
+def add_to_manifest(shard: Path, header: ShardHeader, episodes: int) -> None:
+    paths = RunPaths(shard.parent.parent)
+    manifest = paths.manifest(header.split, header.iteration)
+    before = json.loads(manifest.read_bytes()) if manifest.exists() else []
+    entry = {"file": shard.name, "rank": rank_of(shard), "bytes": None, "episodes": episodes}
+    manifest.write_text(json.dumps([*before, entry]))
