@@ -128,6 +128,7 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.pool.notices import SOURCES
     from rl_agent.pool.settings import is_loopback, load_weights
     from rl_agent.pool.worker_settings import WorkerSettings
+    from rl_agent.update.verify import verify_model
 
     try:
         manager = URL(options.manager)
@@ -179,6 +180,7 @@ def _settings(options: argparse.Namespace) -> object:
         weights=load_weights(options.weights),
         tls_ca=options.tls_ca,
         address=own,
+        check_model=verify_model,
     )
 
 
@@ -189,6 +191,7 @@ def _settings_of_run(plan: Plan) -> object:
     from rl_agent.pool import of_run
     from rl_agent.pool.settings import is_loopback
     from rl_agent.pool.worker_settings import WorkerSettings
+    from rl_agent.update.verify import verify_model
 
     engine, manager = plan.config.engine, of_run.wait_for_manager(plan)
     url = URL(manager)
@@ -210,6 +213,7 @@ def _settings_of_run(plan: Plan) -> object:
         weights=of_run.weights_of(plan),
         address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
         tls_ca=of_run.tls_ca(plan),
+        check_model=verify_model,
         turns=of_run.turns_of(plan),
     )
 

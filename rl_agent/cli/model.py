@@ -1,5 +1,6 @@
 """Tells which model a run serves, verifies it on this node, or remembers that it was served."""
 
+import logging
 import time
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
@@ -33,6 +34,7 @@ def main(argv: list[str]) -> int:
         mark_served(plan.paths, time.time())
         return 0
     if options.action == "verify":
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
         verify_served(plan.paths, weight_version=options.version, timeout_s=options.wait_s)
     model = resolve_model(plan.config)
     print(f"{model.path}\t{model.weight_version}")

@@ -1,5 +1,6 @@
 """Becomes the streaming trainer: the caller owns its process group, its log and its restarts."""
 
+import logging
 import os
 
 from rl_agent.cli._plan_file import plan_parser, read_plan
@@ -27,6 +28,7 @@ def main(argv: list[str]) -> int:
         await_settings,
         trainer_command,
         trainer_environment,
+        verify_models,
         write_settings,
     )
     from rl_agent.update.launch import place_of
@@ -37,6 +39,8 @@ def main(argv: list[str]) -> int:
         settings = write_settings(plan, manager=of_run.wait_for_manager(plan), start=options.start)
     else:
         settings = await_settings(plan, options.start)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    verify_models(settings)
     command = trainer_command(plan, settings, options.nodes, place)
     environment = trainer_environment(plan, os.environ, options.nodes)
     # Of a trainer of one process; torchrun gives each of its processes its own.

@@ -1,5 +1,6 @@
 """Brings the newest model into the running engine, where the configuration says so."""
 
+import logging
 import os
 import sys
 import time
@@ -7,7 +8,7 @@ import time
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.config import Plan
 from rl_agent.engine.server import Answer, probe
-from rl_agent.errors import WeightsError
+from rl_agent.errors import StoreError, WeightsError
 from rl_agent.monitor import metrics
 from rl_agent.plan.runs import is_master
 from rl_agent.update.verify import verify_served
@@ -27,6 +28,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--iteration", type=int, required=True)
     parser.add_argument("--version", type=int, help="weight version that model.pt has to lead to")
     options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     if plan.config.weights.is_inplace:
         _swap(plan, options.iteration, options.version)
@@ -47,7 +49,7 @@ def _swap(plan: Plan, iteration: int, weight_version: int | None) -> None:
         return
     try:
         done = swap(plan, held)
-    except (WeightsError, OSError) as error:
+    except (WeightsError, StoreError, OSError) as error:
         print(f"the engine did not take the new weights: {error}", file=sys.stderr)
         return
     print(

@@ -1,5 +1,6 @@
 """Becomes LLaMA-Factory: the caller owns its process group, its log and its deadline."""
 
+import logging
 import os
 import sys
 
@@ -10,6 +11,7 @@ from rl_agent.update.extensions import remove_abandoned_locks
 from rl_agent.update.inputs import await_inputs, read_summary
 from rl_agent.update.launch import node_environment, place_of, training_command, training_environment
 from rl_agent.update.render import setup_of
+from rl_agent.update.verify import verify_model
 
 SUMMARY = "train on what prepare-update wrote (replaces this process by LLaMA-Factory)"
 
@@ -39,9 +41,12 @@ def main(argv: list[str]) -> int:
         0.0 if place.node_rank == 0 else config.llamafactory.peer_timeout_s,
         on_wait=_say,
     )
-    if read_summary(folder).is_trained:
+    summary = read_summary(folder)
+    if summary.is_trained:
         print("this training has already come to its end", file=sys.stderr)
         return 0
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    verify_model(summary.started_from)
     setup = setup_of(plan, options.nodes)
     command = training_command(plan, options.iteration, setup, place)
     environ = os.environ | training_devices(config, plan.hardware.num_gpus, os.environ)

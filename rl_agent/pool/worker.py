@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 
 from rl_agent.engine.server import last_lines
-from rl_agent.errors import ConfigError, WeightsError
+from rl_agent.errors import ConfigError, StoreError, WeightsError
 from rl_agent.pool.adapters import StreamError
 from rl_agent.pool.engine_process import EngineProcess, describe_exit
 from rl_agent.pool.engine_turns import EngineTurns, sleep_until_turn
@@ -107,6 +107,11 @@ class Worker:
             await settings.turns.begin(leaving)
             if leaving.is_set():
                 return
+        try:
+            await asyncio.to_thread(settings.check_model, model)
+        except StoreError as error:
+            await self._has_failed(error, leaving)
+            return
         engine = await EngineProcess.start(settings.command, model, settings.log)
         log.info(
             "engine %s starts on %s (process %d, log %s)", settings.name, model, engine.pid, settings.log
@@ -119,10 +124,7 @@ class Worker:
                     await self._stay_in_turns(engine, link, leaving)
                 await self._say_left("left in order", is_crash=False)
         except EngineDied as error:
-            self._failures += 1
-            log.warning("engine %s: %s", settings.name, error)
-            await self._say_left(str(error), is_crash=True)
-            await _pause(min(LONGEST_PAUSE_S, 2.0**self._failures), leaving)
+            await self._has_failed(error, leaving)
         except ModelChanged as error:
             log.info("engine %s: %s", settings.name, error)
             self._model = None  # whatever it wants when the engine has ended
@@ -131,6 +133,12 @@ class Worker:
             await engine.end()
             if settings.turns is not None:
                 settings.turns.rest()
+
+    async def _has_failed(self, error: Exception, leaving: asyncio.Event) -> None:
+        self._failures += 1
+        log.warning("engine %s: %s", self._settings.name, error)
+        await self._say_left(str(error), is_crash=True)
+        await _pause(min(LONGEST_PAUSE_S, 2.0**self._failures), leaving)
 
     @asynccontextmanager
     async def _following_weights(self, engine: EngineProcess) -> AsyncIterator[None]:

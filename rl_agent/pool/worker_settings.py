@@ -34,5 +34,7 @@ class WorkerSettings:
     """Where other hosts of the pool reach this one, for the weights that it gives on."""
     tls_ca: Path | None = None
     """Trusted in addition, where the manager's address is https."""
+    check_model: Callable[[str], None] = lambda model: None
+    """Called before an engine starts on a model. Raises StoreError if that is not as it was published."""
     turns: EngineTurns | None = None
     """With a trainer on the same devices; None: the engine has its own."""

@@ -39,6 +39,7 @@ from rl_agent.trainer.states import (
 )
 from rl_agent.update import versions
 from rl_agent.update.launch import Place, interface_variables, rendezvous
+from rl_agent.update.verify import verify_model
 from rl_agent.weights.settings import trainer_folder
 from rl_agent.weights.sources import local_folder
 
@@ -80,6 +81,14 @@ def await_settings(plan: Plan, start: int) -> Path:
             )
         time.sleep(_LOOK_S)
     return path
+
+
+def verify_models(settings: Path) -> None:
+    """Raises StoreError if a published model that the trainer is to read is not as it was published."""
+    told = TrainerSettings.model_validate_json(settings.read_bytes())
+    for folder in (told.model, told.reference):
+        if folder is not None:
+            verify_model(folder)
 
 
 def trainer_command(plan: Plan, settings: Path, nodes: int, place: Place) -> list[str]:

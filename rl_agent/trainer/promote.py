@@ -44,6 +44,8 @@ def promote(
     """
     check_model(model, current)
     versions.adopt(paths)
+    for name in (versions.RECORD, versions.SERVED):  # of the version whose tokenizer it was given
+        remove(model / name)
     served = versions.served_folder(paths)
     record = versions.Published(
         weight_version=made.version,

@@ -48,6 +48,7 @@ from rl_agent.update.inputs import (
 from rl_agent.update.optimizer import update_steps
 from rl_agent.update.render import setup_of, to_yaml, training_arguments
 from rl_agent.update.start import choose_start, find_interrupted, is_finished, same_update
+from rl_agent.update.verify import verify_model
 from rl_agent.update.weights import parameters, read_tensors, size_bytes
 from rl_agent.weights.sources import local_folder
 
@@ -68,7 +69,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     """Write the inputs of an update that `nodes` nodes train; returns the path of `train.yaml`.
 
     None if there is nothing to train on.
-    Raises StoreError for a damaged shard, ConfigError for settings or a disk that do not allow the update.
+    Raises StoreError for a damaged shard or model, ConfigError for settings or a disk that do not allow it.
     """
     config, paths = plan.config, plan.paths
     setup = setup_of(plan, nodes)
@@ -85,6 +86,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     if not pool:
         return None
     versions.adopt(paths)
+    verify_model(resolve_model(config).path)
     _check_disk(config)
 
     rng = select.seeded(config.seed, iteration)
@@ -106,6 +108,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     new_steps = update_steps(len(chosen), setup.world_size, config.llamafactory)
     interrupted = find_interrupted(paths, iteration, before) if before is not None else None
     start = choose_start(plan, iteration, setup, new_steps, interrupted)
+    verify_model(start.model)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(held_out))
     remove(training)  # what is gone on with has a second name in the resume folder
     write_whole(folder / TRAIN_FILE, to_yaml(arguments))

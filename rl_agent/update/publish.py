@@ -26,6 +26,7 @@ from rl_agent.update.digest import digest_files
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.launch import merge_command, training_environment
 from rl_agent.update.render import setup_of, to_yaml
+from rl_agent.update.verify import verify_model
 from rl_agent.update.weights import read_tensors
 from rl_agent.weights.sources import local_folder
 
@@ -42,7 +43,8 @@ _TORCH_DTYPE = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) -> ResolvedModel:
     """Serve what the training of `iteration` made; `now` is in seconds since the epoch.
 
-    Raises PublishError if it made nothing, or nothing that can be served; nothing was changed then.
+    Raises PublishError if it made nothing, or nothing that can be served, StoreError if an adapter's base is
+    not as it was published; nothing was changed then.
     """
     paths = plan.paths
     checkpoint = find_checkpoint(paths.training_dir(iteration))
@@ -130,6 +132,7 @@ def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]
 
 def _merge_arguments(plan: Plan, adapter: Path, folder: Path) -> dict[str, Any]:
     base = json.loads((adapter / _ADAPTER).read_bytes())["base_model_name_or_path"]
+    verify_model(base)
     base_folder = local_folder(base)
     dtypes = {tensor.dtype for tensor in read_tensors(base_folder).values()} if base_folder else set()
     dtype = _TORCH_DTYPE.get(dtypes.pop(), "auto") if len(dtypes) == 1 else "auto"

@@ -19,6 +19,7 @@ from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import WeightsError
+from rl_agent.update.verify import verify_model
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.running import LoadReport
 from rl_agent.weights.settings import publish_settings, store_folder
@@ -53,7 +54,8 @@ class Swap:
 def swap(plan: Plan, held: int) -> Swap:
     """Let the engine, which holds version `held`, serve the newest model.
 
-    Raises WeightsError if it could not; the engine then serves `held`, or has to be started again.
+    Raises WeightsError if it could not, StoreError if the model is not as it was published; the engine then
+    serves `held`, or has to be started again.
     """
     wanted = resolve_model(plan.config)
     weights, root, run = plan.config.weights, store_folder(plan), driver_pid(os.environ)
@@ -93,6 +95,7 @@ def _publish(publisher: Publisher, store: SnapshotStore, weight_version: int, fo
         return
     if folder is None:
         raise WeightsError(f"version {weight_version} is not on this machine any more")
+    verify_model(folder)
     publisher.publish(weight_version, Checkpoint.of(folder))
 
 

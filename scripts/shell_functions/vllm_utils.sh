@@ -86,14 +86,16 @@ ensure_vllm_running() {
   ((!PLAN[is_master])) || ask model --plan "$PLAN_FILE" served
 }
 
-# Start the server on the newest model, once this node sees all of it. If no server was ever ready on that
-# model and none can be started, the master goes back to the one before.
+# Start the server on the newest model, once this node sees all of it, as it was published. If no server was
+# ever ready on that model and none can be started, the master goes back to the one before.
 # Usage: start_newest_model <iteration>
 start_newest_model() {
-  local status=0
-  ((PLAN[is_master])) || ask model --plan "$PLAN_FILE" verify --version "$WEIGHT_VERSION" \
-    --wait-s "${PLAN[visibility_s]}"
-  start_vllm "$1" || status=$?
+  local status=0 wanted=()
+  ((PLAN[is_master])) || wanted=(--version "$WEIGHT_VERSION" --wait-s "${PLAN[visibility_s]}")
+  IS_GPU_BUSY=0
+  ask model --plan "$PLAN_FILE" verify "${wanted[@]}" || status=$?
+  ((status == 0 || PLAN[is_master])) || return "$status"
+  ((status != 0)) || start_vllm "$1" || status=$?
   ((status != 0 && status != 78 && PLAN[is_master] && !IS_GPU_BUSY)) || return "$status"
   ask rollback --plan "$PLAN_FILE" --if-unserved
   [[ -n $ANSWER ]] || return "$status"

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from rl_agent.cli.pool import read_token
 from rl_agent.cluster.address import free_port
-from rl_agent.errors import ConfigError, deliberate
+from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.pool import frames
 from rl_agent.pool.engine_process import EngineCommand
 from rl_agent.pool.notices import SOURCES
@@ -94,6 +94,19 @@ async def test_a_worker_starts_its_engine_serves_and_ends_it(tmp_path, is_direct
         assert not pool.state.engines
         assert pool.state.departed[-1].reason == "left in order"
     assert not any(is_running(pid) for pid in engine_pids(tmp_path))
+
+
+async def test_an_engine_is_not_started_on_a_model_that_is_not_as_it_was_published(tmp_path):
+    refused: list[str] = []
+
+    def refuse(model: str) -> None:
+        refused.append(model)
+        raise StoreError(f"{model}/model.safetensors: differs from what was written")
+
+    async with manager() as pool, worker(pool.url, tmp_path, check_model=refuse):
+        await pool.until(lambda: len(refused) == 2)  # it tries again: the file may be put back
+    assert refused[0] == "model-a"
+    assert not (tmp_path / "engine.log").exists()
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])

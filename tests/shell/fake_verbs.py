@@ -15,6 +15,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from blake3 import blake3
+
 from rl_agent.cli import join_pool as cli_join_pool
 from rl_agent.cli import node
 from rl_agent.cli.__main__ import call as real_call
@@ -29,6 +31,7 @@ from rl_agent.pool import of_run
 from rl_agent.trainer.launch import progress_file
 from rl_agent.trainer.states import StreamProgress
 from rl_agent.update import versions
+from rl_agent.update.digest import FileDigest
 from rl_agent.weights.settings import store_folder
 
 
@@ -175,8 +178,10 @@ def publish(plan: Plan, argv: list[str]) -> int:
         samples=1,
         update_steps=1,
         created_at=0.0,
+        files={"model.safetensors": FileDigest(3, blake3(b"abc").hexdigest())},
     )
     versions.write_record(folder, record)
+    (folder / "model.safetensors").write_bytes(b"aBc" if behaviour("publish") == "damaged" else b"abc")
     versions.switch(plan.paths, folder)
     print(f"{folder}\t{version}")
     return 0

@@ -124,6 +124,18 @@ def test_a_new_model_that_does_not_start_is_rolled_back(harness):
     assert harness.verbs.count("rollout") == 3
 
 
+def test_a_new_model_that_changed_on_the_disk_is_not_started_and_rolled_back(harness):
+    done = harness.run(
+        "--rl-phase", "both", "--eval-interval", "9", "--max-iterations", "2", FAKE_PUBLISH="damaged"
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "model.safetensors: differs from what was written" in done.stderr
+    assert "going back to the base model" in done.stderr
+    assert harness.verbs.count("serve") == 2
+    assert harness.verbs.count("rollout") == 3
+
+
 def test_debug_mode_uses_the_external_engine_and_leaves_it_alone(harness):
     with external_engine(harness, root=harness.home / "model") as engine:
         done = harness.run(*BOTH, "--debug-mode")

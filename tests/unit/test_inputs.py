@@ -120,4 +120,4 @@ def test_an_update_that_was_forgotten_cannot_be_trained_on(tmp_path):
 def test_the_summary_on_the_disk_is_plain_json(tmp_path):
     write_inputs(tmp_path)
     record = json.loads((tmp_path / SUMMARY_FILE).read_bytes())
-    assert record["files"][TRAIN_FILE].keys() == {"size_bytes", "blake2b"}
+    assert record["files"][TRAIN_FILE].keys() == {"size_bytes", "blake3"}

@@ -10,7 +10,9 @@ from rl_agent.cli import rollback as rollback_verb
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.files import replace_link
-from rl_agent.update.verify import verify_served
+from rl_agent.update import verify
+from rl_agent.update.digest import first_difference
+from rl_agent.update.verify import verify_model, verify_served
 from rl_agent.update.versions import RECORD, is_unserved, mark_served, read_record
 from tests.unit.publishing.trainings import publish_iteration
 from tests.unit.safetensors_files import write_model
@@ -86,6 +88,64 @@ def test_a_file_that_differs_is_named(published, name, damage, message):
     damage(path)
     with pytest.raises(StoreError, match=rf"{name}: {message}"):
         verify_served(published.paths)
+
+
+@pytest.fixture
+def read(monkeypatch) -> list[str]:
+    """Names of the files that were read in full, as they are."""
+    names: list[str] = []
+
+    def counting(folder, wanted):
+        names.extend(wanted)
+        return first_difference(folder, wanted)
+
+    monkeypatch.setattr(verify, "first_difference", counting)
+    return names
+
+
+def test_what_was_read_once_is_not_read_again_until_it_is_another(published, read, monkeypatch):
+    folder = published.paths.version_dir(1)
+    verify_model(folder)
+    assert {"model.safetensors", "config.json"} <= set(read)
+    read.clear()
+    verify_model(published.paths.model_link)
+    verify_served(published.paths)
+    assert read == []
+    os.utime(folder / "config.json", ns=(1, 1))
+    verify_model(folder)
+    assert read == ["config.json"]
+    read.clear()
+    monkeypatch.setattr(verify, "_boot_id", lambda: "started anew")
+    verify_model(folder)
+    assert "model.safetensors" in read
+    read.clear()
+    monkeypatch.setattr(verify, "_node", lambda: "another")
+    verify_model(folder)
+    assert "model.safetensors" in read
+
+
+def test_a_bit_that_flips_in_a_file_that_was_read_before_is_found_by_whoever_uses_it_next(published):
+    verify_model(published.paths.model_link)
+    model = published.paths.version_dir(1) / "model.safetensors"
+    with model.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 1]))
+    for _ in range(2):  # what differs is not remembered
+        with pytest.raises(StoreError, match=r"model\.safetensors: differs from what was written; put back"):
+            verify_model(published.paths.model_link)
+
+
+def test_where_nothing_can_be_remembered_everything_is_read_again(published, read, monkeypatch):
+    def read_only(path, content, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(verify, "write_whole", read_only)
+    for _ in range(2):
+        read.clear()
+        verify_model(published.paths.version_dir(1))
+        assert "model.safetensors" in read
 
 
 def test_a_file_that_shows_late_is_waited_for(published):
