@@ -18,8 +18,10 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from rl_agent.errors import ConfigError
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer.batch import PackedBatch
+from rl_agent.trainer.buffers import persistent_buffers
 from rl_agent.trainer.parallel import local, whole
 from rl_agent.trainer.policy import Policy
 
@@ -64,6 +66,10 @@ def add_adapter(model: nn.Module, settings: LoraSettings) -> None:
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets)
     inject_adapter_in_model(config, model, _ADAPTER)
+    if isinstance(model.get_output_embeddings(), LoraLayer):  # type: ignore[operator]
+        raise ConfigError(
+            f"trainer.lora.targets={targets}: the output matrix can have no adapter; name layers before it"
+        )
 
 
 def initialize(model: nn.Module, seed: int) -> None:
@@ -78,8 +84,9 @@ def initialize(model: nn.Module, seed: int) -> None:
 
 
 def base_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that a model folder holds, under its names."""
-    return {name: parameter.data for name, parameter in base_parameters(model).items()}
+    """What a model folder holds, under its names: the weights, and buffers that belong to them."""
+    weights = {name: parameter.data for name, parameter in base_parameters(model).items()}
+    return weights | {name.replace(_BASE, "."): buffer for name, buffer in persistent_buffers(model).items()}
 
 
 def base_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -14,6 +14,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.files import remove, sync, sync_tree
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer import lora
+from rl_agent.trainer.buffers import compute_buffers
 from rl_agent.trainer.fused import use_fused_kernels
 from rl_agent.trainer.parallel import Ranks, computing_dtype, shard, whole
 from rl_agent.trainer.policy import Policy, Scorer, build_model, read_config
@@ -65,7 +66,7 @@ def load_model(
     )
     shard(policy, ranks, settings.parallel)
     policy.to_empty(device=ranks.device)
-    _fill_buffers(model, ranks.device)
+    compute_buffers(model)
     try:
         dcp.load(lora.base_weights(model), storage_reader=HuggingFaceStorageReader(str(folder)))
     except dcp.CheckpointException as error:
@@ -81,17 +82,6 @@ def _halve_frozen(model: nn.Module, folder: Path) -> None:
         is_half = name in files and files[name].dtype == "BF16"
         if is_half and not weight.requires_grad:
             weight.data = weight.data.to(torch.bfloat16)
-
-
-def _fill_buffers(model: nn.Module, device: torch.device) -> None:
-    """Buffers (the angles of rotary embeddings) are in no file: take them from a model of the same kind."""
-    assert isinstance(model, PreTrainedModel)
-    with torch.device(device):
-        for module in model.modules():
-            if "inv_freq" in dict(module.named_buffers(recurse=False)):
-                fresh = type(module)(model.config)  # type: ignore[call-arg]
-                for name, buffer in fresh.named_buffers():
-                    module.get_buffer(name).copy_(buffer)
 
 
 def named_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:

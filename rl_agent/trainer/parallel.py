@@ -88,6 +88,14 @@ class Ranks:
     def sum_over_shards(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, group=self.mesh.get_group("shard"))
 
+    def max_over_shards(self, count: int) -> int:
+        """The largest count of those that share this rank's weights; all of them have to ask."""
+        if self.shard_size == 1:
+            return count
+        counts = torch.tensor(count, device=self.device)
+        dist.all_reduce(counts, dist.ReduceOp.MAX, group=self.mesh.get_group("shard"))
+        return int(counts)
+
 
 @contextmanager
 def join_ranks(shard_size: int | None, *, timeout_s: float) -> Iterator[Ranks]:
@@ -136,6 +144,7 @@ def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
             layer.compile(dynamic=True)  # micro-batches differ in size
         fully_shard(layer, **options)
     fully_shard(policy, **options)
+    policy.same_passes = ranks.max_over_shards
 
 
 def local(tensor: Tensor) -> Tensor:

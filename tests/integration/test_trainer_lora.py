@@ -9,7 +9,7 @@ from peft.tuners.lora import LoraLayer
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.batch import Row, pack
 from rl_agent.trainer.checkpoint import check_kind
-from rl_agent.trainer.lora import WithoutAdapter, served_weights
+from rl_agent.trainer.lora import WithoutAdapter, add_adapter, served_weights
 from rl_agent.trainer.parallel import Ranks, shard, whole
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
@@ -97,6 +97,12 @@ def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
     expected, _ = compute(alone, "whole", adapter=True, **VARIANTS[variant])
     found, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
     assert distance(found, expected) < 1e-5
+
+
+def test_an_adapter_of_the_output_matrix_is_refused():
+    settings = lora_settings(rank=4).model_copy(update={"targets": ("q_proj", "lm_head")})
+    with pytest.raises(ConfigError, match=r"trainer\.lora\.targets=.*'lm_head'.*name layers before it"):
+        add_adapter(tiny_policy().model, settings)
 
 
 def test_without_its_adapter_it_is_the_model_it_was_made_from(alone):
