@@ -26,8 +26,9 @@ class LossSettings(Section):
     clip_low: NotNegative
     clip_high: NotNegative
     dual_clip: Annotated[float, Field(gt=1)] | None
-    proximal: Literal["current", "behaviour"]
-    """What clipping is measured against: the weights this step starts from, or the engine's logprobs."""
+    proximal: Literal["iteration", "current", "behaviour"]
+    """What clipping is measured against: the weights that the iteration began with, those that this very step
+    starts from, or the engine's logprobs."""
     correction: Correction
     correction_low: NotNegative
     correction_high: Annotated[float, Field(gt=0)]

@@ -138,7 +138,12 @@ STREAMED_STEP = Chapter(
         ("reward", "", "mean over episodes"),
         ("advantage_magnitude", "", "mean of the advantage's absolute value over episodes"),
         ("entropy", "nats", "of the policy's next token"),
-        ("kl", "nats", "estimate of the divergence from the reference model, where there is a KL term"),
+        (
+            "kl",
+            "nats",
+            "estimate of the divergence from the reference model, where there is a KL term, under the"
+            " policy: weighted where another one sampled",
+        ),
         ("clip_fraction", "share", "of the tokens whose ratio was clipped"),
         ("ratio", "", "policy over proximal policy"),
         ("ratio_max", "", "the largest of them"),
@@ -155,7 +160,14 @@ STREAMED_STEP = Chapter(
         (
             "staleness/<versions>",
             "",
-            "episodes whose oldest token was sampled so many weight versions before",
+            "episodes whose oldest token was sampled so many weight versions before the one that the"
+            " iteration began with",
+        ),
+        (
+            "updates_since_sampling",
+            "",
+            "most updates between the weights that sampled a token and those that the step starts from;"
+            " above 0 from the second step of an iteration on",
         ),
         ("turned_away/<reason>", "", "groups that were not trained on, since the step before"),
         ("seconds/step", "s", "the whole step"),

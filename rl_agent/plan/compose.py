@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rl_agent.config import Config
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.plan import caller, keys
+from rl_agent.plan import caller, inert, keys
 from rl_agent.plan.overrides import GROUP_KEYS, Kind, Override, Text, one_line, read_value
 
 MODEL_GROUP = GROUP_KEYS["model"]
@@ -44,8 +44,8 @@ def compose_config(
     if values["run_name"] is None:
         values["run_name"] = log_path.name
     config = caller.from_folder(_validate(values, overrides), Path.cwd())
-    note = f"no GPU is visible: {' '.join(o.word for o in defaults)}"
-    return Composed(config, (note,) if defaults else ())
+    chosen = (f"no GPU is visible: {' '.join(o.word for o in defaults)}",) if defaults else ()
+    return Composed(config, (*chosen, *inert.notes(config, {override.name for override in overrides})))
 
 
 def _path_override(key: str, path: Path) -> Override:

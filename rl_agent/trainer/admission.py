@@ -1,10 +1,11 @@
 """Which groups a training step may use, by the weight versions that sampled them.
 
-A step that starts from version v may train on tokens of versions that are at most max_staleness iterations
-behind v. A rollout begins only once engines serve what allows that; whatever was begun, a group that is too
-old (its engine missed an update, say) is turned away with a reason. Where episodes may not span versions,
-engines finish what they began (`pool.finishing`), so that few are turned away for it. With max_staleness = 0
-all groups of step v are begun and trained on at version v: synchronous training.
+The steps of an iteration that begins with version v may train on tokens of versions that are at most
+max_staleness iterations behind v. A rollout begins only once engines serve what allows that; whatever was
+begun, a group that is too old (its engine missed an update, say) is turned away with a reason. Where episodes
+may not span versions, engines finish what they began (`pool.finishing`), so that few are turned away for it.
+With max_staleness = 0 all groups of an iteration are sampled from the version that it begins with, as where
+rollout and training take turns; for its later steps they are as old as the updates made since (`ages`).
 """
 
 from collections.abc import Iterable
@@ -42,7 +43,7 @@ class AdmissionRule:
     lineage: Lineage = field(default_factory=Lineage)
 
     def judge(self, episodes: Iterable[Versions], version: int) -> Verdict:
-        """Whether a step that starts from `version` may use the group of these episodes."""
+        """Whether a step of the iteration that begins with `version` may use the group of these episodes."""
         for episode in episodes:
             oldest, newest = self._ages(episode, version)
             if newest < 0:

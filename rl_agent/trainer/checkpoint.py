@@ -34,6 +34,7 @@ from rl_agent.trainer.parallel import Ranks, local
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import CheckpointSettings
+from rl_agent.trainer.start_weights import StartWeights
 from rl_agent.trainer.states import STATE, saved_steps
 from rl_agent.trainer.window import Learnt
 
@@ -61,6 +62,10 @@ class Progress:
     """Of the run whose groups these are."""
     windows: Mapping[int, Learnt] = field(default_factory=dict)
     """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
+    updates_after: Mapping[int, int] = field(default_factory=dict)
+    """By the end of each of the last iterations, in all."""
+    has_start: bool = False
+    """The weights that the iteration began with are among the tensors."""
 
 
 def read_progress(folder: Path) -> Progress:
@@ -71,7 +76,8 @@ def read_progress(folder: Path) -> Progress:
     windows = {int(others): Learnt(**learnt) for others, learnt in state.pop("windows", {}).items()}
     consumed = frozenset(state.pop("consumed"))
     state.setdefault("updates", state["steps"])  # a release before this one corrected by all steps
-    return Progress(**state, consumed=consumed, buffered=buffered, windows=windows)
+    after = {int(iteration): updates for iteration, updates in state.pop("updates_after", {}).items()}
+    return Progress(**state, consumed=consumed, buffered=buffered, windows=windows, updates_after=after)
 
 
 def check_kind(folder: Path, lora: LoraSettings) -> None:
@@ -95,6 +101,8 @@ def _write_progress(folder: Path, progress: Progress, lora: LoraSettings) -> Non
         "steps_of_iteration": progress.steps_of_iteration,
         "run_id": progress.run_id,
         "windows": {others: asdict(learnt) for others, learnt in progress.windows.items()},
+        "updates_after": dict(progress.updates_after),
+        "has_start": progress.has_start,
         "lora": lora.model_dump(mode="json"),
     }
     (folder / STATE).write_text(json.dumps(state))
@@ -116,6 +124,7 @@ class Checkpoints:
         folder: Path,
         policy: Policy,
         optimizer: AdamW,
+        start: StartWeights,
         ranks: Ranks,
         settings: CheckpointSettings,
         lora: LoraSettings,
@@ -123,6 +132,7 @@ class Checkpoints:
         self._folder = folder
         self._policy = policy
         self._optimizer = optimizer
+        self._start = start
         self._ranks = ranks
         self._settings = settings
         self._lora = lora
@@ -166,6 +176,9 @@ class Checkpoints:
         if folder is None:
             return None
         check_kind(folder, self._lora)
+        progress = read_progress(folder)
+        if progress.has_start:
+            self._start.keep()
         tensors = self._tensors(_like)
         dcp.load(
             tensors,
@@ -175,7 +188,6 @@ class Checkpoints:
         for name, target in self._parts():
             target.copy_(local(tensors[name]))
         self._restore_rng(folder / f"rank-{self._ranks.rank}.json")
-        progress = read_progress(folder)
         self._optimizer.steps, self._optimizer.updates = progress.steps, progress.updates
         return progress
 
@@ -193,6 +205,8 @@ class Checkpoints:
             yield f"weight.{name}", local(parameter.detach())
             yield f"first.{name}", first
             yield f"second.{name}", second
+        for name, part in self._start.parts().items():
+            yield f"start.{name}", part
 
     def _copied(self, name: str, part: Tensor) -> Tensor:
         if name not in self._snapshot:

@@ -20,8 +20,10 @@ behaviour policy (the engine that sampled, by the logprobs it returned) and π_r
     second order in the distance from π_ref, where the one wanted is of first. So k2 and k3 are for the loss,
     k1 is for the reward, and the settings refuse the rest.
 
-A mini-batch's loss is Σ_t u_t (w_t L_t + β KL_t − η H_t) / N, the sum over all response tokens of all its
-episodes, with
+A mini-batch's loss is Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) / N, the sum over all response tokens of all its
+episodes. An estimate of the divergence is one under π, while μ sampled: v_t = w_t min(r_t, 1 + ε_high) weighs
+it as the policy's term is weighed, as a constant factor. H_t is that of the whole distribution, whichever
+token was sampled. With
 
     token_mean     u_t = 1          N = number of response tokens       Yu et al. 2025 (DAPO)
     sequence_mean  u_t = 1 / |o_i|  N = number of episodes              Shao et al. 2024 (GRPO)
@@ -98,6 +100,14 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KlEstimator) -> 
         return difference.square() / 2
     difference = difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(difference) - difference
+
+
+def kl_weights(importance: Tensor, ratio: Tensor, clip: Clip) -> Tensor:
+    """Importance weights v of the KL term, from the policy that sampled to the one that is trained.
+
+    They carry no gradient, and are bounded as the ratio of a token with a positive advantage is.
+    """
+    return importance * ratio.detach().clamp(max=1 + clip.high)
 
 
 def token_weights(response_lengths: Tensor, normalization: Normalization) -> Tensor:

@@ -102,7 +102,9 @@ class Speedometer:
         more = {"none": 0, "loss": FORWARD, "reward": 2 * FORWARD}
         return FORWARD + BACKWARD + more[loss.kl_in]
 
-    def numbers(self, groups: list[Group], seconds: Mapping[str, float]) -> dict[str, float]:
+    def numbers(
+        self, groups: list[Group], seconds: Mapping[str, float], *, more_passes: int = 0
+    ) -> dict[str, float]:
         """Of a step that trained on these groups; `seconds` by part."""
         segments = [segment for group in groups for sample in group.trained for segment in sample.segments]
         tokens = sum(map(len, segments))
@@ -115,7 +117,8 @@ class Speedometer:
         if self.shape is None:
             return found
         sequences = [(len(segment), int(segment.is_response.sum())) for segment in segments]
-        flops = training_flops(self.shape, sequences, passes=self.passes, is_frozen=self.is_frozen)
+        passes = self.passes + more_passes
+        flops = training_flops(self.shape, sequences, passes=passes, is_frozen=self.is_frozen)
         busy_s = max(seconds["gradient"] + seconds["update"], 1e-9)
         rate = flops / busy_s / self.devices
         found |= {"flops": flops, "tflops_per_s_per_device": rate / 1e12}
@@ -139,7 +142,9 @@ def log_line(step: int, numbers: Mapping[str, float]) -> str:
     if "mfu" in numbers:
         parts.append(f"MFU {numbers['mfu']:.1%}")
     ages = {key.removeprefix("staleness/"): n for key, n in numbers.items() if key.startswith("staleness/")}
-    parts.append(f"versions old: {', '.join(f'{n:.0f} x {age}' for age, n in ages.items())}")
+    updates = numbers.get("updates_since_sampling", 0)
+    since = f" (up to {updates:.0f} updates)" if updates else ""
+    parts.append(f"versions old: {', '.join(f'{n:.0f} x {age}' for age, n in ages.items())}{since}")
     if "engines" in numbers:
         idle = f" (idle {numbers['engines_idle_share']:.0%})" if "engines_idle_share" in numbers else ""
         parts.append(f"{numbers['engines']:.0f} engines{idle}")

@@ -15,7 +15,6 @@ among its steps; where some are turned away the last step is short, or there are
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +22,7 @@ from typing import Protocol
 from rl_agent.monitor import metrics
 from rl_agent.monitor.flops import ModelShape
 from rl_agent.trainer.admission import AdmissionRule
+from rl_agent.trainer.ages import Ages
 from rl_agent.trainer.checkpoint import Checkpoints, Progress
 from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
@@ -34,6 +34,7 @@ from rl_agent.trainer.parallel import Ranks, release_memory
 from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.trainer.start_weights import StartWeights
 from rl_agent.trainer.step_metrics import OF_EVERY_TRAINER, STEP, IterationMetrics, Speedometer, log_line
 from rl_agent.trainer.update_step import UpdateStep
 from rl_agent.trainer.window import Learnt
@@ -93,10 +94,13 @@ class Trainer:
             drop_uninformative=settings.loss.drop_uninformative,
         )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
+        self._start = StartWeights(policy)
+        self._ages = Ages(self._rule)
         self._checkpoints = Checkpoints(
             settings.output / "checkpoints",
             policy,
             self._optimizer,
+            self._start,
             ranks,
             settings.checkpoint,
             settings.lora,
@@ -148,12 +152,17 @@ class Trainer:
                 if progress.steps_of_iteration and self._ranks.rank == 0:
                     recorded = metrics.read(self._settings.metrics)
                     self._of_iteration.recall(recorded, iteration=progress.iteration + 1, last=progress.steps)
+            else:
+                self._start.release()
             self.version, self.iteration = progress.version, progress.iteration
             self.windows = progress.windows
+            self._ages.restore(progress.updates_after)
             self._saved = (progress.steps, progress.iteration, progress.version)
             self._say(f"going on after step {progress.steps}")
         self.iteration = max(self.iteration, after_iteration)
         self._lineage.note(self.version, self.iteration)
+        if not self._intake.steps:
+            self._ages.note(self.iteration, self._optimizer.updates)
 
     def replay(self, source: GroupSource) -> int:
         """Train on a recorded run, a version a step; returns the number of steps made in all."""
@@ -189,6 +198,8 @@ class Trainer:
         self.iteration = iteration
         self.set_version(max(self.version + 1, next_version) if known is None else known)
         self._intake.forget()
+        self._start.release()
+        self._ages.note(iteration, self._optimizer.updates)
         return True
 
     def set_version(self, version: int) -> None:
@@ -219,6 +230,8 @@ class Trainer:
                 steps_of_iteration=intake.steps,
                 run_id=self._run_id,
                 windows=self.windows,
+                updates_after=self._ages.updates_after,
+                has_start=self._start.is_kept,
             )
         )
 
@@ -237,8 +250,11 @@ class Trainer:
         """One optimizer step; False, and nothing changed, if there will be no groups for it."""
         settings, intake = self._settings, self._intake
         started, self._waiting_s = self._clock(), 0.0
+        updates = self._optimizer.updates
         self._policy.zero_grad(set_to_none=True)
-        step = UpdateStep(self._policy, self._reference, self._ranks, settings.loss, settings.batch)
+        step = UpdateStep(
+            self._policy, self._reference, self._ranks, settings.loss, settings.batch, self._start
+        )
         groups = 0
         while not intake.is_full and (group := self._next_group(source)) is not None:
             step.add([group])
@@ -254,12 +270,16 @@ class Trainer:
         if numbers["is_skipped"]:
             self._optimizer.skip()
         else:
+            if iteration is not None:
+                self._keep_start()
             clip_gradients(self._policy, numbers["grad_norm"], settings.optimizer.max_grad_norm)
             self._optimizer.update()
         ended = self._clock()
         numbers |= {f"turned_away/{reason}": n for reason, n in intake.turned_away.items()}
         trained = intake.step_done()
-        numbers |= self._staleness(trained)
+        samples = [sample for group in trained for sample in group.trained]
+        sampled_after = None if iteration is None else self.iteration
+        numbers |= self._ages.numbers(samples, version=self.version, iteration=sampled_after, updates=updates)
         seconds = {
             "waiting": self._waiting_s,
             "gradient": computed - started - self._waiting_s,
@@ -267,7 +287,7 @@ class Trainer:
             "step": ended - started,
         }
         numbers |= {f"seconds/{part}": value for part, value in seconds.items()}
-        numbers |= self._speedometer.numbers(trained, seconds)
+        numbers |= self._speedometer.numbers(trained, seconds, more_passes=step.more_passes)
         self._record(numbers, iteration)
         return True
 
@@ -290,11 +310,12 @@ class Trainer:
                 return self._intake.next_group(self.version)
             self._intake.offer(decode(content))
 
-    def _staleness(self, groups: list[Group]) -> dict[str, float]:
-        """How many episodes were how many versions old."""
-        episodes = (sample.versions for group in groups for sample in group.trained)
-        counts = Counter(self._rule.age(episode, self.version) for episode in episodes)
-        return {f"staleness/{age}": count for age, count in sorted(counts.items())}
+    def _keep_start(self) -> None:
+        """The weights of the iteration's beginning, if a later step of it will want them."""
+        settings = self._settings
+        is_wanted = settings.loss.proximal == "iteration" and self._intake.steps + 1 < settings.mini_batches
+        if is_wanted and not self._start.is_kept:
+            self._start.keep()
 
     def _record(self, numbers: dict[str, float], iteration: int | None) -> None:
         if self._meter is not None and self._ranks.rank == 0:

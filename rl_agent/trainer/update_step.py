@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from rl_agent.monitor.flops import FORWARD
 from rl_agent.trainer.advantages import group_advantages, penalized_rewards
 from rl_agent.trainer.batch import PackedBatch, Row, pack
 from rl_agent.trainer.losses import (
@@ -21,6 +22,7 @@ from rl_agent.trainer.losses import (
     clipped_surrogate,
     denominator,
     kl_estimate,
+    kl_weights,
     token_weights,
 )
 from rl_agent.trainer.optimizer import scale_gradients
@@ -29,11 +31,15 @@ from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy, Scorer
 from rl_agent.trainer.samples import Group, Sample
 from rl_agent.trainer.settings import BatchSettings, LossSettings
+from rl_agent.trainer.start_weights import StartWeights
 from rl_agent.trainer.step_metrics import StepMetrics
 
 
 class UpdateStep:
-    """One mini-batch; `reference` is the frozen policy of a KL term, None without one."""
+    """One mini-batch; `reference` is the frozen policy of a KL term, None without one.
+
+    `start` has the weights that the iteration began with; None, or nothing kept: the policy has them itself.
+    """
 
     def __init__(
         self,
@@ -42,6 +48,7 @@ class UpdateStep:
         ranks: Ranks,
         loss: LossSettings,
         batch: BatchSettings,
+        start: StartWeights | None = None,
     ) -> None:
         assert (reference is None) == (loss.kl_in == "none")
         self._policy = policy
@@ -49,6 +56,10 @@ class UpdateStep:
         self._ranks = ranks
         self._loss = loss
         self._batch = batch
+        is_later = loss.proximal == "iteration" and start is not None and start.is_kept
+        self._start = start if is_later else None
+        self.more_passes = FORWARD if is_later else 0
+        """Over all tokens, beside those that every step makes."""
         self._clip = Clip(loss.clip_low, loss.clip_high, loss.dual_clip)
         self._limits: Limits = {
             "token_budget": batch.token_budget,
@@ -110,8 +121,10 @@ class UpdateStep:
     def _compute(self, rows: Sequence[Row], plan: Plan) -> None:
         if not rows:
             return
-        for batch in self._micro_batches(rows, plan):
-            loss = self._unnormalized_loss(batch)
+        batches = list(self._micro_batches(rows, plan))
+        of_start = [None] * len(batches) if self._start is None else self._start.logprobs(batches)
+        for batch, start_logprobs in zip(batches, of_start, strict=True):
+            loss = self._unnormalized_loss(batch, start_logprobs)
             # FSDP averages over the row; the sum is wanted.
             (loss * self._ranks.shard_size).backward()
             self._metrics.micro_batches += 1
@@ -148,13 +161,19 @@ class UpdateStep:
         for indices in plan[self._ranks.rank]:
             yield pack([rows[i] for i in indices], self._ranks.device)
 
-    def _unnormalized_loss(self, batch: PackedBatch) -> Tensor:
-        """Σ_t u_t (w_t L_t + β KL_t − η H_t) of one micro-batch."""
+    def _unnormalized_loss(self, batch: PackedBatch, of_start: Tensor | None) -> Tensor:
+        """Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.
+
+        `of_start`: logprobs under the weights that the iteration began with; None: those are the policy's.
+        """
         settings = self._loss
         # First, so that its activations are gone when the policy's are kept.
         reference = self._reference_logprobs(batch) if settings.kl_in == "loss" else None
         logprobs, entropies = self._policy(batch)
-        proximal = batch.behaviour if settings.proximal == "behaviour" else logprobs.detach()
+        if settings.proximal == "behaviour":
+            proximal = batch.behaviour
+        else:
+            proximal = logprobs.detach() if of_start is None else of_start
         surrogate = clipped_surrogate(logprobs, proximal, batch.advantages, self._clip)
         importance = behaviour_weights(
             proximal,
@@ -165,7 +184,9 @@ class UpdateStep:
         )
         token_loss = importance * surrogate.loss
         if reference is not None:
-            kl = kl_estimate(logprobs, reference, settings.kl_estimator)
+            kl = kl_weights(importance, surrogate.ratio, self._clip) * kl_estimate(
+                logprobs, reference, settings.kl_estimator
+            )
             token_loss = token_loss + settings.kl_coefficient * kl
             self._metrics.add_tokens("kl", kl)
         if settings.entropy_coefficient:

@@ -19,6 +19,7 @@ from tests.integration.trainer_ranks import (
     Case,
     compute,
     distance,
+    move,
     of_two_ranks,
     single_rank,
 )
@@ -56,11 +57,14 @@ def test_groups_that_come_one_by_one_share_their_micro_batches(alone):
 def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
     """The mini-batch's loss from the written equations, an episode at a time, by transformers alone."""
     losses, kl_coefficient = [], 0.1
+    start = tiny_policy(seed=0)
+    start.model.set_attn_implementation("sdpa")
     for group in random_groups(6):
         scored = [[score(policy, s) for s in sample.segments] for sample in group.samples]
         logprobs = [torch.cat([pair[0] for pair in pairs]) for pairs in scored]
         entropies = [torch.cat([pair[1] for pair in pairs]) for pairs in scored]
         frozen = [torch.cat([score(reference, s)[0] for s in x.segments]).detach() for x in group.samples]
+        began = [torch.cat([score(start, s)[0] for s in x.segments]).detach() for x in group.samples]
         rewards = [sample.reward for sample in group.samples]
         if variant.get("kl_in") == "reward":
             kls = [float((a.detach() - b).sum()) for a, b in zip(logprobs, frozen, strict=True)]
@@ -68,10 +72,12 @@ def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
         for index, sample in enumerate(group.samples):
             behaviour = torch.cat([torch.tensor(s.behaviour[s.is_response]) for s in sample.segments])
             advantage = plain_advantage(rewards, index, variant.get("advantage", "grpo"))
-            token_losses = plain_token_losses(logprobs[index], behaviour, advantage, variant)
+            token_losses = plain_token_losses(logprobs[index], began[index], behaviour, advantage, variant)
             if variant.get("kl_in") == "loss":
                 d = frozen[index] - logprobs[index]
-                token_losses = token_losses + kl_coefficient * (d.exp() - 1 - d)
+                ratio = (logprobs[index] - began[index]).exp().detach()
+                weight = (began[index] - behaviour).exp().clamp(max=2.0) * ratio.clamp(max=1.28)
+                token_losses = token_losses + kl_coefficient * weight * (d.exp() - 1 - d)
             token_losses = token_losses - variant.get("entropy_coefficient", 0.0) * entropies[index]
             losses.append(token_losses)
     if variant.get("normalization") == "sequence_mean":
@@ -105,22 +111,30 @@ def plain_advantage(rewards: list[float], index: int, estimator: str) -> float:
     return centered if estimator == "dr_grpo" else centered / (statistics.stdev(rewards) + 1e-6)
 
 
-def plain_token_losses(logprobs, behaviour, advantage: float, variant: dict) -> torch.Tensor:
+def plain_token_losses(logprobs, began, behaviour, advantage: float, variant: dict) -> torch.Tensor:
+    """`began`: under the weights that the iteration began with, the policy's own in all but one variant."""
+    advantages = torch.full_like(logprobs, advantage)
     if variant.get("proximal") == "behaviour":
-        advantages = torch.full_like(logprobs, advantage)
         return clipped_surrogate(logprobs, behaviour, advantages, Clip(0.2, 0.28, 3.0)).loss
-    importance = (logprobs.detach() - behaviour).exp()
+    importance = (began - behaviour).exp()
     if variant.get("correction") == "mask":
         importance = importance * ((importance >= 0.2) & (importance <= 5.0))
     else:
         importance = importance.clamp(max=2.0)
-    return -importance * (logprobs - logprobs.detach()).exp() * advantage
+    ratio = (logprobs - began).exp()
+    gained = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
+    if advantage < 0:
+        gained = gained.clamp(min=3.0 * advantage)
+    return -importance * gained
 
 
 @pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
 def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
     gradients, metrics = compute(alone, "streamed", **variant)
     policy, reference = tiny_policy(seed=0), tiny_policy(seed=9)
+    if variant.get("proximal") == "iteration":
+        move(policy)
+        assert 0.05 < metrics["clip_fraction"] < 0.5
     policy.model.set_attn_implementation("sdpa")
     reference.model.set_attn_implementation("sdpa")
     loss = plain_loss(policy, reference, variant)
@@ -163,6 +177,13 @@ def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
         # Losses of both signs add up to a hundredth of their size.
         shared = {name: value for name, value in metrics.items() if name != "micro_batches"}
         assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
+
+
+def test_weights_that_stay_gathered_are_not_mistaken_for_those_of_the_iterations_beginning(alone):
+    variant = LOSSES["a later step of an iteration"]
+    expected, _ = compute(alone, "streamed", **variant)
+    found, _ = compute(alone, "streamed", parallel={"reshard_after_forward": False}, **variant)
+    assert distance(found, expected) < 1e-6
 
 
 def test_half_precision_layers_keep_gradients_in_full_precision(alone):

@@ -26,6 +26,7 @@ from rl_agent.trainer.lora import WithoutAdapter, add_adapter, initialize
 from rl_agent.trainer.parallel import Ranks, grid, join_ranks, local, shard, whole
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.settings import ParallelSettings
+from rl_agent.trainer.start_weights import StartWeights
 from rl_agent.trainer.update_step import UpdateStep
 from tests.integration.trainer_samples import random_groups, tiny_policy
 from tests.integration.trainer_settings import PARALLEL, batch_settings, lora_settings, loss_settings
@@ -39,6 +40,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "rloo with KL in the reward": {"advantage": "rloo", "kl_in": "reward", "kl_estimator": "k1"},
     "reinforce with an entropy bonus": {"advantage": "reinforce", "entropy_coefficient": 0.01},
     "clipped against the engine": {"proximal": "behaviour", "correction": "none"},
+    "a later step of an iteration": {"proximal": "iteration", "kl_in": "loss"},
     "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
 }
 SHAPES: dict[str, dict[str, Any]] = {
@@ -90,6 +92,14 @@ def adapted_policy(ranks: Ranks) -> Policy:
     return policy
 
 
+@torch.no_grad()
+def move(policy: Policy) -> None:
+    """As an update does: what is trained changes by a tenth."""
+    for parameter in policy.parameters():
+        if parameter.requires_grad:
+            local(parameter).mul_(1.1)
+
+
 def compute(
     ranks: Ranks,
     arrival: str,
@@ -109,9 +119,12 @@ def compute(
         for policy in policies:
             shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
     budget = 10_000 if arrival == "whole" else 150
-    step = UpdateStep(
-        policies[0], (*policies[1:], None)[0], ranks, settings, batch_settings(token_budget=budget)
-    )
+    start = StartWeights(policies[0])
+    if settings.proximal == "iteration":
+        start.keep()
+        move(policies[0])
+    batch = batch_settings(token_budget=budget)
+    step = UpdateStep(policies[0], (*policies[1:], None)[0], ranks, settings, batch, start)
     made = random_groups(**(groups or {"count": len(ORDER)}))
     if arrival == "whole":
         step.add(made)

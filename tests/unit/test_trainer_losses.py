@@ -14,6 +14,7 @@ from rl_agent.trainer.losses import (
     clipped_surrogate,
     denominator,
     kl_estimate,
+    kl_weights,
     token_weights,
 )
 
@@ -185,6 +186,37 @@ def test_with_exact_importance_weights_the_decoupled_gradient_is_that_of_the_pol
     expected = -(torch.log_softmax(logits, 0).exp() * advantages).sum()
     (exact,) = torch.autograd.grad(expected, logits)
     torch.testing.assert_close(decoupled, exact)
+
+
+@pytest.mark.parametrize("decoupled", [True, False], ids=["decoupled", "against the engine"])
+@pytest.mark.parametrize(("estimator", "is_from_reference"), [("k2", False), ("k3", True)])
+def test_the_kl_of_tokens_that_another_policy_sampled_is_weighted_to_that_of_the_policy(
+    decoupled, estimator, is_from_reference
+):
+    """Over all tokens of a small vocabulary: E_μ[v ∇KL_t] is what E_π[∇KL_t] is, whatever μ is."""
+    torch.manual_seed(0)
+    logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    behaviour, start, reference = torch.log_softmax(torch.randn(3, 6, dtype=torch.float64), 1)
+    policy = torch.log_softmax(logits, 0)
+    proximal, correction = (start, "truncate") if decoupled else (behaviour, "none")
+    clip = Clip(0.2, math.inf, None)
+    importance = behaviour_weights(proximal, behaviour, correction, low=0.0, high=math.inf)
+    ratio = clipped_surrogate(policy, proximal, torch.ones(6), clip).ratio
+    weights = kl_weights(importance, ratio, clip)
+    assert not weights.requires_grad
+    term = (behaviour.exp() * weights * kl_estimate(policy, reference, estimator)).sum()
+    (found,) = torch.autograd.grad(term, logits, retain_graph=True)
+    to_reference = (policy.exp() * (policy - reference)).sum()
+    from_reference = (reference.exp() * (reference - policy)).sum()
+    (expected,) = torch.autograd.grad(from_reference if is_from_reference else to_reference, logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_weight_of_a_kl_estimate_is_bounded_as_the_ratio_is():
+    ratio = tensor([0.1, 1.0, 1.25, 9.0])
+    assert kl_weights(tensor([2.0] * 4), ratio, Clip(0.2, 0.28, 3.0)).tolist() == pytest.approx(
+        [0.2, 2.0, 2.5, 2.56]
+    )
 
 
 def plain_mini_batch_loss(losses: list[list[float]], normalization: str, constant_length: int) -> float:

@@ -1,0 +1,51 @@
+"""Settings that a person gave and that change nothing as the others are: said before anything starts."""
+
+from collections.abc import Collection
+
+from rl_agent.config import Config
+from rl_agent.grpo_config import GrpoConfig
+
+
+def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:
+    """A line for each key of `given` that has no effect; what a file sets is the file's business."""
+    if not config.is_streaming:
+        return ()
+    reasons = _reasons(config.grpo)
+    return tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
+
+
+def _reasons(trainer: GrpoConfig) -> dict[str, str]:
+    """Why a key has no effect, for each that has none."""
+    loss, found = trainer.loss, dict[str, str]()
+    if (unclipped := _why_nothing_is_clipped(trainer)) is not None:
+        found |= dict.fromkeys(("clip_low", "clip_high", "dual_clip"), unclipped)
+    if loss.correction != "mask":
+        found["correction_low"] = f"it belongs to correction=mask, and correction is {loss.correction}"
+    if loss.correction == "none":
+        found["correction_high"] = "it belongs to correction=truncate and mask, and correction is none"
+    if loss.kl_in == "none":
+        found |= dict.fromkeys(("kl_estimator", "kl_coefficient"), "kl_in is none")
+    if loss.normalization != "dr_grpo":
+        found["constant_length"] = f"it belongs to normalization=dr_grpo, and that is {loss.normalization}"
+    reasons = {f"trainer.loss.{name}": reason for name, reason in found.items()}
+    if not loss.drop_uninformative:
+        reasons["trainer.max_num_gen_batches"] = "no group is left out with loss.drop_uninformative=false"
+    return reasons
+
+
+def _why_nothing_is_clipped(trainer: GrpoConfig) -> str | None:
+    """None where a ratio may leave the interval."""
+    otherwise = (
+        "trainer.loss.proximal=behaviour trainer.loss.correction=none clips against the engine's logprobs"
+    )
+    if trainer.loss.proximal == "current":
+        return (
+            "with trainer.loss.proximal=current the ratio is 1 at every step; proximal=iteration clips from"
+            f" the second step of an iteration on, {otherwise}"
+        )
+    if trainer.loss.proximal == "iteration" and trainer.mini_batches == 1:
+        return (
+            "with trainer.mini_batches=1 an iteration makes one step, at which the ratio is 1; a second one"
+            f" would be clipped, and {otherwise}"
+        )
+    return None
