@@ -255,7 +255,7 @@ class Config(Section):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a streaming trainer and its node's engine have the same devices in turns."""
+        """Whether a streaming trainer and its node's engine would have the same devices in turns."""
         return isinstance(self.trainer, GrpoConfig) and self.trainer.placement != "disaggregated"
 
     @property
@@ -334,6 +334,11 @@ class Plan(Section):
         """None: the run goes on until it is stopped."""
         limit = self.command.max_iterations
         return None if limit is None else self.first_iteration + limit - 1
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether this run trains on its engine's devices, in turns; a rollout alone has no turns."""
+        return self.config.takes_turns and self.command.rl_phase == "both"
 
     @property
     def node(self) -> str:

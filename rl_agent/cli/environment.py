@@ -45,7 +45,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "num_gpus": str(_gpus_in_use(plan)),
         "engine_stays_up": str(int(stays_up(plan) or plan.config.is_streaming)),
         "is_streaming": str(int(plan.config.is_streaming and plan.command.rl_phase == "both")),
-        "takes_turns": str(int(plan.config.takes_turns)),
+        "takes_turns": str(int(plan.takes_turns)),
         "trainer_restarts": str(plan.config.grpo.max_restarts if plan.config.is_streaming else 0),
         "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",
         "start_attempts": str(plan.config.engine.start_attempts),
@@ -66,4 +66,4 @@ def _gpus_in_use(plan: Plan) -> int:
     config = plan.config
     trains_on_cpu = isinstance(config.trainer, TrainerConfig) and config.trainer.use_cpu is True
     is_on_cpu = config.engine.device == "cpu" and trains_on_cpu
-    return 0 if is_on_cpu or config.takes_turns else plan.hardware.num_gpus
+    return 0 if is_on_cpu or plan.takes_turns else plan.hardware.num_gpus

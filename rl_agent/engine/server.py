@@ -82,7 +82,7 @@ def engine_argv(plan: Plan, model: str, host: str, port: int, python: str = sys.
         "reasoning-parser": config.model.reasoning_parser,
         "worker-extension-cls": WORKER_EXTENSION if config.loads_weights else None,
     }
-    if config.takes_turns and engine.device == "gpu":
+    if plan.takes_turns and engine.device == "gpu":
         flags["enable-sleep-mode"] = True
     flags |= {name.lstrip("-").replace("_", "-"): value for name, value in engine.extra_args.items()}
     words = [word for name, value in flags.items() for word in _flag_words(name, value)]

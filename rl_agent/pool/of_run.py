@@ -99,7 +99,7 @@ def turn_file(plan: Plan) -> Path:
 
 def turns_of(plan: Plan) -> EngineTurns | None:
     """Of this node's engine with the trainer; None where it has devices of its own."""
-    has_turns = plan.config.takes_turns and is_master(plan)
+    has_turns = plan.takes_turns and is_master(plan)
     return EngineTurns(TurnFiles(turn_file(plan))) if has_turns else None
 
 
@@ -162,7 +162,7 @@ def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
 
 def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
     engines = status["engines"]
-    if plan.config.takes_turns and is_master(plan):
+    if plan.takes_turns and is_master(plan):
         said = TurnFiles(turn_file(plan)).read_engine()
         if said is not None and said.has_served and not said.is_awake:
             return Probe(Answer.WANTED, f"{url}: the engine of {plan.node} sleeps while the trainer trains")

@@ -197,7 +197,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
 
 
 def _sharing(plan: Plan) -> SharingSettings | None:
-    if not plan.config.takes_turns:
+    if not plan.takes_turns:
         return None
     return SharingSettings(
         placement=plan.config.grpo.placement,
