@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import Part, read_parts
 from rl_agent.rollout.metrics import RolloutMetrics
 from rl_agent.rollout.sample import Ledger, Sample
-from rl_agent.rollout.shard import TRAJECTORY, ShardHeader
+from rl_agent.rollout.shard import ShardHeader
 from rl_agent.rollout.store import ShardWriter
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Observation, Status, Step, Task, Trajectory
 

@@ -64,6 +64,10 @@ class RolloutError(HarnessError):
     """Ends one episode, recorded as its `Failure`; never ends the rollout."""
 
 
+class UnwritableEpisode(RolloutError):
+    """What an episode holds cannot be written down and read again; it is recorded without that."""
+
+
 class EnvironmentUnavailable(ConfigError):
     """No environment of a kind can work on this machine: going on would only fail every episode."""
 

@@ -126,6 +126,10 @@ class Status(StrEnum):
     """Still running when the stop rule ended the rollout."""
 
 
+MAX_MESSAGE = 2000
+"""Characters of what went wrong that are recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an episode has no reward."""
@@ -161,3 +165,6 @@ class Trajectory:
     reward_detail: dict[str, Any] = field(default_factory=dict)
     rank: int = 0
     schema_version: int = SCHEMA_VERSION
+
+    # Non-finite numbers (an engine's -inf logprob) become strings: JSON has no word for them.
+    __pydantic_config__ = {"ser_json_inf_nan": "strings"}  # noqa: RUF012

@@ -209,8 +209,8 @@ def main() -> int:
 def read_episodes(cluster: SimulatedCluster, split: str, iteration: int) -> list[str]:
     """Keys of the episodes that an iteration's readers see."""
     from rl_agent.paths import RunPaths
+    from rl_agent.rollout.line import TRAJECTORY
     from rl_agent.rollout.manifest import read_iteration
-    from rl_agent.rollout.shard import TRAJECTORY
 
     return [str(found.key) for found in read_iteration(RunPaths(cluster.log), split, iteration, TRAJECTORY)]
 

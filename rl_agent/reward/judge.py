@@ -128,8 +128,8 @@ class ModelJudge:
             return Answer(
                 content=writable(choice.message.content or ""),
                 finish_reason=choice.finish_reason,
-                prompt_tokens=usage.prompt_tokens if usage else 0,
-                completion_tokens=usage.completion_tokens if usage else 0,
+                prompt_tokens=_count(usage.prompt_tokens) if usage else 0,
+                completion_tokens=_count(usage.completion_tokens) if usage else 0,
             )
         except (AttributeError, IndexError, TypeError) as error:
             raise JudgeOutage(
@@ -165,6 +165,11 @@ class ModelJudge:
 
 def _size(trajectory: Trajectory) -> int:
     return sum(len(step.observation.text) + len(step.action) for step in trajectory.steps)
+
+
+def _count(tokens: object) -> int:
+    """A number of tokens as an API states it; the client does not check what that is."""
+    return tokens if isinstance(tokens, int) and 0 <= tokens < 2**53 else 0
 
 
 def _data_url(path: Path) -> str:

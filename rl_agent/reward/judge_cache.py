@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from rl_agent.files import write_whole
 
 
@@ -23,6 +25,9 @@ class Answer:
     completion_tokens: int
 
 
+_ANSWER = TypeAdapter(Answer)
+
+
 class JudgeCache:
     """A folder of answers; calls block on the disk."""
 
@@ -31,9 +36,8 @@ class JudgeCache:
 
     def get(self, question: dict[str, Any]) -> Answer | None:
         try:
-            fields = json.loads(self._path(question).read_bytes())
-            return Answer(**fields)
-        except (OSError, ValueError, TypeError):
+            return _ANSWER.validate_json(self._path(question).read_bytes(), strict=True)
+        except (OSError, ValidationError):
             return None
 
     def put(self, question: dict[str, Any], answer: Answer) -> None:

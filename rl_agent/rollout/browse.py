@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
-from rl_agent.rollout.shard import TRAJECTORY
 from rl_agent.types import Split, Status, Trajectory
 
 

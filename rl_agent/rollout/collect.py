@@ -39,7 +39,8 @@ Judge = Callable[[Trajectory], Awaitable[Verdict]]
 class Writer(Protocol):
     """What the collector needs of `rollout.rank_shard.RankShard`."""
 
-    async def append(self, trajectory: Trajectory) -> None: ...
+    async def append(self, trajectory: Trajectory) -> Trajectory:
+        """Returns the episode as recorded."""
 
 
 class Chunk(Protocol):
@@ -174,7 +175,7 @@ class Collector:
             try:
                 if self._judge is not None and trajectory.status is Status.COMPLETED:
                     trajectory = await self._judged(self._judge, trajectory)
-                await self._writer.append(trajectory)
+                trajectory = await self._writer.append(trajectory)
             finally:
                 self.finishing -= 1
         finally:

@@ -10,11 +10,12 @@ own bugs, a dead engine (RetryLater) and the cancellation of the job get out.
 """
 
 import asyncio
+import copy
 import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, PromptTo
 from rl_agent.rollout.conversation import Conversation, Policy
 from rl_agent.rollout.images import image_place, keep_images
 from rl_agent.types import (
+    MAX_MESSAGE,
     EpisodeSpec,
     Failure,
     Observation,
@@ -38,8 +40,6 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 """What an environment may take to close; then its place is given to the next episode all the same."""
-MAX_MESSAGE = 2000
-"""Characters of an environment's error that are recorded."""
 
 T = TypeVar("T")
 
@@ -114,7 +114,9 @@ class Episode:
     async def _play(self) -> None:
         spec, key = self.spec, str(self.spec.key)
         environment = self._environment = self._create()
-        observation = _shown(await self._ask(environment.reset(spec.task, spec.seed), "reset"), "reset")
+        # A copy: what an environment does to it would be in its siblings' task, and in what is recorded.
+        task = replace(spec.task, extra=copy.deepcopy(spec.task.extra))
+        observation = _shown(await self._ask(environment.reset(task, spec.seed), "reset"), "reset")
         conversation = self._conversation = Conversation(
             self._setup.policy,
             seed=spec.seed,

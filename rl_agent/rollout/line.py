@@ -6,33 +6,79 @@ The checksum is of all bytes before its own comma, so a line stays JSON that any
 """
 
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.errors import DamagedLine, StoreError
-from rl_agent.types import SCHEMA_VERSION, Trajectory
+from rl_agent.errors import DamagedLine, StoreError, UnwritableEpisode
+from rl_agent.json_values import problem_of
+from rl_agent.types import MAX_MESSAGE, SCHEMA_VERSION, Failure, Status, Trajectory, writable
 
 _T = TypeVar("_T")
+TRAJECTORY = TypeAdapter(Trajectory)
+MAX_LINE_BYTES = 512 * 2**20
 
 _CRC_BEGIN, _CRC_END = b',"crc32":"', b'"}\n'
 _CRC_BYTES = len(_CRC_BEGIN) + 8 + len(_CRC_END)
 
 
+def recorded(trajectory: Trajectory) -> tuple[Trajectory, bytes]:
+    """The episode as it is recorded, and its line.
+
+    One that holds what cannot be written, or not be read again, has failed: it is recorded without that. So
+    no line in a file is one that its readers refuse.
+    """
+    try:
+        return trajectory, to_line(trajectory)
+    except UnwritableEpisode as error:
+        for rest in _without(trajectory, Failure(type(error).__name__, str(error)[:MAX_MESSAGE])):
+            with suppress(UnwritableEpisode):
+                return rest, to_line(rest)
+        raise
+
+
+def _without(trajectory: Trajectory, failure: Failure) -> Iterator[Trajectory]:
+    """The failed episode without ever more of what comes from outside."""
+    rest = replace(trajectory, status=Status.FAILED, reward=None, failure=failure, reward_detail={})
+    yield rest
+    yield replace(rest, task=replace(rest.task, extra={}))
+    yield replace(rest, steps=(), task=replace(rest.task, extra={}))
+
+
 def to_line(trajectory: Trajectory) -> bytes:
-    """The episode as one line, newline included. Raises StoreError where JSON cannot hold a value."""
-    return with_checksum(to_json(trajectory))
+    """The episode as one line, newline included. Raises UnwritableEpisode if it would not be read again."""
+    free = {"task.extra": trajectory.task.extra, "reward_detail": trajectory.reward_detail}
+    for name, value in free.items():
+        if problem := problem_of(value, name):
+            raise UnwritableEpisode(problem)
+    line = with_checksum(to_json(trajectory))
+    if len(line) > MAX_LINE_BYTES:
+        raise UnwritableEpisode(f"its record has {len(line):,} bytes, more than {MAX_LINE_BYTES:,}")
+    return line
 
 
 def to_json(trajectory: Trajectory) -> bytes:
-    """The episode as one JSON object. Raises like `to_line`."""
-    # Non-finite numbers (an engine's -inf logprob) become strings: JSON has no word for them.
+    """The episode as one JSON object. Raises UnwritableEpisode if that would not be read again."""
     try:
-        return pydantic_core.to_json(trajectory, inf_nan_mode="strings")
-    except pydantic_core.PydanticSerializationError as error:
-        raise StoreError(f"episode {trajectory.key} cannot be written as JSON: {error}") from error
+        try:
+            content = TRAJECTORY.dump_json(trajectory, warnings="error")
+            may_be = (trajectory.task.answer, trajectory.reward, trajectory.failure).count(None)
+            if content.count(b"null") <= may_be:
+                return content  # the writer checks every type but None, which fields have that may not
+        except pydantic_core.PydanticSerializationError:
+            content = pydantic_core.to_json(trajectory, inf_nan_mode="strings")
+    except (pydantic_core.PydanticSerializationError, ValueError) as error:
+        raise UnwritableEpisode(f"it cannot be written as JSON: {writable(str(error))}") from error
+    try:
+        TRAJECTORY.validate_json(content)  # twice the time, so only where it is needed
+    except ValidationError as error:
+        raise UnwritableEpisode(_first_of(error)) from error
+    return content
 
 
 def parse_line(
@@ -51,15 +97,19 @@ def parse_line(
     try:
         parsed = adapter.validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DamagedLine(f"{path}:{place}: {where + ': ' if where else ''}{first['msg']}") from error
+        raise DamagedLine(f"{path}:{place}: {_first_of(error)}") from error
     version = getattr(parsed, "schema_version", SCHEMA_VERSION)
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path}:{place}: schema version {version} is newer than {SCHEMA_VERSION}, the newest known here"
         )
     return parsed
+
+
+def _first_of(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where + ': ' if where else ''}{first['msg']}"
 
 
 def ends_with_checksum(line: bytes) -> bool:

@@ -69,8 +69,8 @@ class RankShard:
         self.shard, self.episodes = shard, episodes
         self._on_begun(shard.name)
 
-    async def append(self, trajectory: Trajectory) -> None:
-        """Record an episode; returns once it is durable.
+    async def append(self, trajectory: Trajectory) -> Trajectory:
+        """Record an episode; returns it as recorded, once it is durable.
 
         Raises StoreError if it was recorded before, is of another sample, or could not be written.
         """
@@ -80,13 +80,14 @@ class RankShard:
         self._pending.add(key)
         try:
             writer = self._writer or await self._begin()
-            await writer.append(trajectory)
-        except StoreError:
+            recorded = await writer.append(trajectory)
+        except Exception:
             self._pending.discard(key)
             raise
         self._pending.discard(key)
         self._ledger.record(key)
         self.episodes += 1
+        return recorded
 
     async def close(self) -> None:
         """Wait for what is in flight. Raises StoreError if an append had failed."""

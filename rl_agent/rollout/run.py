@@ -24,11 +24,12 @@ from rl_agent.pool import of_run
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout import lead, takeover
 from rl_agent.rollout.collect import account
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import Part, read_parts
 from rl_agent.rollout.rank_rollout import Membership, RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample, sample_of
-from rl_agent.rollout.shard import TRAJECTORY, ShardHeader
+from rl_agent.rollout.shard import ShardHeader
 from rl_agent.types import Phase
 
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from rl_agent import files
 from rl_agent.errors import DamagedLine, StoreError
-from rl_agent.rollout.line import ends_with_checksum, parse_line, with_checksum
+from rl_agent.rollout.line import TRAJECTORY, ends_with_checksum, parse_line, with_checksum
 from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
 
 
@@ -54,7 +54,6 @@ class Recorded:
 
 
 _T = TypeVar("_T")
-TRAJECTORY = TypeAdapter(Trajectory)
 _HEADER = TypeAdapter(ShardHeader)
 _RECORDED = TypeAdapter(Recorded)
 

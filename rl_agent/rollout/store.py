@@ -22,11 +22,11 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from rl_agent.errors import StoreError
-from rl_agent.rollout.line import to_line
+from rl_agent.rollout.line import recorded
 from rl_agent.rollout.shard import ShardHeader, cut_torn_line, start_shard
 from rl_agent.types import Trajectory
 
@@ -61,13 +61,17 @@ class ShardWriter:
         async with cls(growing, fsync=fsync)._running() as writer:
             yield writer
 
-    async def append(self, trajectory: Trajectory) -> None:
-        """Record an episode; returns once it is durable. Raises StoreError if it could not be written."""
+    async def append(self, trajectory: Trajectory) -> Trajectory:
+        """Record an episode; returns it as recorded, once it is durable.
+
+        One that cannot be written and read again is recorded as failed. Raises StoreError if it could not be
+        written at all.
+        """
         if self._refusal is not None:
             raise StoreError(self._refusal)
-        entry = _Entry(to_line(trajectory), asyncio.get_running_loop().create_future())
+        entry = _Entry(trajectory, asyncio.get_running_loop().create_future())
         self._disk.put(entry)
-        await entry.durable
+        return await entry.durable
 
     async def close(self) -> None:
         """Wait for what is in flight. Raises StoreError if an append had failed."""
@@ -95,21 +99,37 @@ class ShardWriter:
         for entry in batch:
             if entry.durable.done():  # its append was cancelled
                 continue
-            if failure is None:
-                entry.durable.set_result(None)
+            if entry.error is not None:
+                entry.durable.set_exception(entry.error)
+            elif failure is None:
+                entry.durable.set_result(entry.trajectory)
             else:
                 entry.durable.set_exception(StoreError(failure))
 
 
-class _Entry(NamedTuple):
-    """A line on its way to the disk. At most one a caller, so the callers bound the queue."""
+@dataclass(slots=True)
+class _Entry:
+    """An episode on its way to the disk. At most one a caller, so the callers bound the queue."""
 
-    line: bytes
-    durable: "asyncio.Future[None]"
+    trajectory: Trajectory
+    durable: "asyncio.Future[Trajectory]"
+    error: Exception | None = None
+    """Why it has no line: a bug here, lest its append waits for ever."""
+
+    def line(self) -> bytes:
+        try:
+            self.trajectory, line = recorded(self.trajectory)
+        except Exception as error:
+            self.error = error
+            return b""
+        return line
 
 
 class _WriterThread:
-    """Writes what waits in one go, syncs once, reports to the loop; repeats. Owned by a `ShardWriter`."""
+    """Encodes and writes what waits in one go, syncs once, reports to the loop; repeats.
+
+    Owned by a `ShardWriter`. The encoding is here because it grows with the responses.
+    """
 
     def __init__(
         self, path: Path, settle: Callable[[list[_Entry], str | None], None], *, fsync: bool
@@ -157,7 +177,7 @@ class _WriterThread:
                     waiting.append(self._queue.get_nowait())
             is_open = waiting[-1] is not None  # `stop` puts None, and nothing is put after it
             batch = [entry for entry in waiting if entry is not None]
-            failure = failure or self._write(b"".join(entry.line for entry in batch))
+            failure = failure or self._write(b"".join([entry.line() for entry in batch]))
             self._loop.call_soon_threadsafe(self._settle, batch, failure)
 
     def _write(self, lines: bytes) -> str | None:

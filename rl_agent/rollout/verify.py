@@ -11,8 +11,9 @@ from pathlib import Path
 
 from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.paths import RunPaths, rank_of
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import ManifestEntry, Part, parts_of, read_manifest, write_manifest
-from rl_agent.rollout.shard import TRAJECTORY, read_header, read_lines, whole_bytes
+from rl_agent.rollout.shard import read_header, read_lines, whole_bytes
 from rl_agent.types import Split, Trajectory
 
 

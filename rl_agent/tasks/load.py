@@ -9,17 +9,24 @@ that is not named here reaches the environment unchanged as `Task.extra`. The fi
 import codecs
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rl_agent.config import EnvConfig
 from rl_agent.errors import ConfigError
+from rl_agent.json_values import problem_of
 from rl_agent.types import Task
 
 DIFFICULTIES = ("easy", "medium", "hard")
 """Every difficulty, easiest first."""
 
+MAX_LINE_BYTES = 16 * 2**20
+"""Each episode of a task records all of its line."""
+_MAX_DIGITS = 20
+"""Of an integer of 64 bits, its sign included."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_EASY, _MAX_MEDIUM = 3, 6  # numbers in a task file: easy up to 3, medium up to 6, hard above
 
 
@@ -69,32 +76,51 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"the number {text} is too large; write it as a string")
+        raise ValueError(f"the number {text:.40} is too large; write it as a string")
     return number
 
 
+def _integer(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"the integer {text:.20}… has more than 64 bits; write it as a string")
+    return int(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r:.80} is there twice; keep one of them")
+    return record
+
+
 # What a trajectory line could not carry back unchanged is refused here.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer, object_pairs_hook=_unique
+)
 
 
 def _parse_object(line: bytes) -> dict[str, Any]:
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(
+            f"the line has {len(line):,} bytes, a task at most {MAX_LINE_BYTES:,}; name large things by path"
+        )
     try:
-        text = line.decode("utf-8").strip()
-        record = _DECODER.decode(text)
-        if "\\u" in text:  # may hold half of a surrogate pair, which no file can hold
-            json.dumps(record, ensure_ascii=False).encode("utf-8")
+        record = _DECODER.decode(line.decode("utf-8").strip())
     except json.JSONDecodeError as error:
         raise ValueError(
             f"not JSON ({error.msg}, column {error.colno}); write one JSON object a line"
         ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start + 1}); save the file as UTF-8") from None
-    except UnicodeEncodeError:
-        raise ValueError("half of a surrogate pair (\\ud800-\\udfff); write the character itself") from None
     except RecursionError:
         raise ValueError("nested too deeply; flatten the object") from None
     if not isinstance(record, dict):
         raise ValueError(f'{_kind(record)} instead of an object; write {{"task_id": ..., "prompt": ...}}')
+    if problem := problem_of(record, ""):
+        where, _, what = problem.rpartition(": ")
+        raise ValueError(f"{where.lstrip('.') or 'the object'}: {what}")
     return record
 
 
@@ -105,6 +131,8 @@ def _parse_task(record: dict[str, Any], env_config: EnvConfig) -> Task:
     prompt = _text(record, prompt_field)
     if not task_id:
         raise ValueError("no task_id; give every task a unique name")
+    if _CONTROL.search(task_id):
+        raise ValueError(f"task_id {task_id!r:.80} holds a control character; leave it out")
     if not prompt:
         raise ValueError("no prompt; write what the model is asked as prompt (or task_name)")
     env = _text(record, "env") or env_config.default_env

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from rl_agent.errors import DeadlineError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.growing import GrowingIteration
-from rl_agent.rollout.shard import TRAJECTORY
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.trainer.samples import Group, make_group
 from rl_agent.types import Trajectory
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
-from rl_agent.rollout.shard import TRAJECTORY
 from rl_agent.trainer.samples import Group, make_group
 from rl_agent.trainer.settings import ReplaySettings
 from rl_agent.types import Trajectory

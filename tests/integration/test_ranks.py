@@ -17,8 +17,8 @@ import pytest
 from rl_agent.config import Plan
 from rl_agent.errors import EXIT_CONFIG, EXIT_RETRY_LATER
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
-from rl_agent.rollout.shard import TRAJECTORY
 from tests.rollout_setup import engine_process, make_plan, write_tasks
 
 pytestmark = pytest.mark.extended

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.resample import is_informative
-from rl_agent.rollout.shard import TRAJECTORY
 from tests.integration.test_ranks import Ranks, complete
 from tests.rollout_setup import write_tasks
 

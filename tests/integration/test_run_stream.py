@@ -8,9 +8,9 @@ import pytest
 
 from rl_agent.cluster.processes import read_groups
 from rl_agent.monitor import metrics
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.resample import is_informative
-from rl_agent.rollout.shard import TRAJECTORY
 from tests.integration.real_run import Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]

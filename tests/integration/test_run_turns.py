@@ -9,8 +9,8 @@ from rl_agent.cluster.address import free_port
 from rl_agent.errors import HarnessError
 from rl_agent.monitor import metrics
 from rl_agent.pool.ask import ask
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
-from rl_agent.rollout.shard import TRAJECTORY
 from tests.integration.real_run import Run
 from tests.integration.test_run_pool import join_early
 

@@ -10,8 +10,8 @@ import pytest
 
 from rl_agent.monitor.report import reward_rows
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
-from rl_agent.rollout.shard import TRAJECTORY
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ("scripts", "configs", "data", "docs", "rl_agent", "requirements", "setup.py", "pyproject.toml")

@@ -24,6 +24,7 @@ class FakeWriter:
         if self.error:
             raise self.error
         self.trajectories.append(trajectory)
+        return trajectory
 
     def statuses(self):
         return Counter(trajectory.status for trajectory in self.trajectories)

@@ -16,6 +16,7 @@ LAYERS = {
     "paths": 0,
     "files": 0,
     "off_loop": 0,
+    "json_values": 0,
     "tls": 1,
     "sections": 1,
     "grpo_config": 1,

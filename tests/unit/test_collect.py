@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from rl_agent.errors import JudgeOutage, RetryLater, StoreError
 from rl_agent.reward.verdict import Verdict
 from rl_agent.rollout.collect import CollectSettings
 from rl_agent.rollout.stop_rule import StopRule
-from rl_agent.types import Status
+from rl_agent.types import Failure, Status
 from tests.unit.collecting import PATIENT, FakeSource, FakeWriter, collect, make_collector, summary
 from tests.unit.episodes import FakeEngine, FakeEnvironment, make_setup
 
@@ -199,6 +200,21 @@ async def test_an_outage_of_the_judge_is_a_failure_and_no_reward(judge, message)
     assert len(trajectory.steps) == 1
 
 
+async def test_an_episode_that_could_not_be_written_down_is_counted_as_it_was_recorded():
+    class Refusing(FakeWriter):
+        async def append(self, trajectory):
+            failure = Failure("UnwritableEpisode", "reward_detail.a: nan is not JSON")
+            failed = replace(trajectory, status=Status.FAILED, reward=None, failure=failure)
+            return await super().append(failed)
+
+    recorded, writer = [], Refusing()
+    collector = make_collector(lambda kind: FakeEnvironment(), writer, on_recorded=recorded.append)
+    await collect(collector, 3)
+
+    assert recorded == writer.trajectories
+    assert summary(collector) == "submitted=3 completed=0 failed=3 timed_out=0 abandoned=0"
+
+
 async def test_only_completed_episodes_are_judged():
     writer = FakeWriter()
     environment = FakeEnvironment(faults={"step 1": ValueError("x")})
@@ -211,7 +227,7 @@ async def test_nothing_is_counted_before_it_is_durable():
     class Checking(FakeWriter):
         async def append(self, trajectory):
             counted_before.append(collector.done - len(self.trajectories))
-            await super().append(trajectory)
+            return await super().append(trajectory)
 
     counted_before, recorded, writer = [], [], Checking()
     collector = make_collector(lambda kind: FakeEnvironment(), writer, on_recorded=recorded.append)

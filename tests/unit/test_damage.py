@@ -13,8 +13,9 @@ from rl_agent.cli.trajectories import main
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import shard as shard_module
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
-from rl_agent.rollout.shard import TRAJECTORY, read_lines
+from rl_agent.rollout.shard import read_lines
 from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 STEPS = (make_step("8"),)

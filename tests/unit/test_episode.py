@@ -42,6 +42,19 @@ async def test_an_episode_is_recorded_as_it_happened():
     assert environment.closed == 1
 
 
+async def test_what_an_environment_does_to_its_task_is_not_in_what_is_recorded():
+    class Writing(FakeEnvironment):
+        async def reset(self, task, seed):
+            task.extra["seen"].append(float("nan"))
+            return await super().reset(task, seed)
+
+    spec = make_spec()
+    spec = replace(spec, task=replace(spec.task, extra={"seen": []}))
+    for _ in range(2):
+        trajectory = await Episode(spec, make_setup(Writing())).run()
+        assert trajectory.task.extra == {"seen": []}
+
+
 async def test_the_context_is_what_was_sent_and_received_and_nothing_else():
     engine = FakeEngine()
     trajectory = await run_episode(FakeEnvironment(length=4), engine)

@@ -229,6 +229,14 @@ async def test_another_model_or_temperature_is_another_question(tmp_path):
     assert len(api.requests) == 3
 
 
+@pytest.mark.parametrize("said", ["many", -1, 1.5, None, {"a": 1}, 10**400])
+async def test_a_number_of_tokens_that_is_none_costs_nothing(tmp_path, said):
+    answer = completion(APPROVES)
+    answer["usage"]["prompt_tokens"] = said
+    verdict, _ = await judged(tmp_path, answer)
+    assert (verdict.reward, verdict.detail["prompt_tokens"]) == (1.0, 0)
+
+
 async def test_a_damaged_cache_file_is_asked_again_and_replaced(tmp_path):
     api = Api(completion(APPROVES))
     async with judge_at(api, tmp_path) as judge:
@@ -236,9 +244,11 @@ async def test_a_damaged_cache_file_is_asked_again_and_replaced(tmp_path):
         (file,) = (tmp_path / "cache").rglob("*.json")
         file.write_text('{"content": "tr')
         assert (await judge(trajectory())).reward == 1.0
+        file.write_text('{"content": 1, "finish_reason": 2, "prompt_tokens": "x", "completion_tokens": null}')
+        assert (await judge(trajectory())).reward == 1.0
         assert (await judge(trajectory())).detail["is_cached"]
 
-    assert len(api.requests) == 2
+    assert len(api.requests) == 3
     assert [path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [".json"]
 
 

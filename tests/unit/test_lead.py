@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.lead import Lead
-from rl_agent.rollout.line import to_line
+from rl_agent.rollout.line import TRAJECTORY, to_line
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
-from rl_agent.rollout.shard import TRAJECTORY, read_header
+from rl_agent.rollout.shard import read_header
 from rl_agent.types import EpisodeKey, EpisodeSpec
 from tests.unit.trajectories import make_header, make_trajectory, write_shard
 

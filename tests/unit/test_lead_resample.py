@@ -14,10 +14,10 @@ from rl_agent.errors import RetryLater
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import lead as lead_module
 from rl_agent.rollout.lead import Lead
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
-from rl_agent.rollout.shard import TRAJECTORY
 from tests.unit.test_lead import HEADER, Part
 from tests.unit.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
 from tests.unit.trajectories import write_shard

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.browse import Filter, find
-from rl_agent.rollout.line import to_line
+from rl_agent.rollout.line import TRAJECTORY, to_line
 from rl_agent.rollout.manifest import ManifestEntry, parts_of, read_iteration, write_manifest
-from rl_agent.rollout.shard import TRAJECTORY
 from tests.unit.trajectories import make_header, make_trajectory, write_shard
 
 

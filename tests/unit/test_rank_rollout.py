@@ -9,11 +9,11 @@ import pytest
 
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import EngineError, RetryLater
+from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
-from rl_agent.rollout.shard import TRAJECTORY
 from rl_agent.types import Observation
 from tests.rollout_setup import make_plan
 from tests.tiny_chat import tiny_chat
