@@ -13,7 +13,6 @@ It may listen at several addresses, with one shelf, one cap and one limit for al
 every operation on a socket has a deadline; who takes no bytes is let go.
 """
 
-import json
 import logging
 import os
 import socket
@@ -21,15 +20,26 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol, assert_never
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.channel import Channel, accept, shut
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import dump_manifest
+from rl_agent.weights.messages import (
+    Answer,
+    ManifestQuestion,
+    PairQuestion,
+    PieceQuestion,
+    PlaceQuestion,
+    Question,
+    RecommendQuestion,
+    dump,
+    parse_question,
+)
 from rl_agent.weights.pairs import JOIN_S, MOVE_S, SENDER, Pair, PairMaker, Until
 from rl_agent.weights.pieces import text_to_bits
 from rl_agent.weights.shelf import Offer, Shelf
@@ -199,48 +209,43 @@ class WeightServer:
 
     def _answer(self, visit: _Visit) -> None:
         channel = visit.channel
-        request = _parse(channel.receive(Deadline.after(self._settings.idle_timeout_s)))
+        content = channel.receive(Deadline.after(self._settings.idle_timeout_s))
         deadline = Deadline.after(self._settings.piece_timeout_s)
         with ExitStack() as held:
             try:
-                answer, rest = self._prepare(request, visit, held)
+                answer, rest = self._prepare(parse_question(content), visit, held)
             except WeightsError as error:
-                answer, rest = {"error": str(error)}, None
-            channel.send(json.dumps(answer).encode(), deadline)
+                answer, rest = Answer(error=str(error)), None
+            channel.send(dump(answer), deadline)
             if rest is not None:
                 rest(channel, deadline)
 
-    def _prepare(self, request: Any, visit: _Visit, held: ExitStack) -> tuple[dict[str, Any], _Rest | None]:
-        """The answer to a request, and what follows it. Raises WeightsError if it cannot be had."""
-        match request:
-            case {"op": "manifest", "version": int(weight_version)}:
+    def _prepare(self, question: Question, visit: _Visit, held: ExitStack) -> tuple[Answer, _Rest | None]:
+        """The answer to a question, and what follows it. Raises WeightsError if it cannot be had."""
+        match question:
+            case ManifestQuestion(weight_version):
                 text = dump_manifest(self._shelf.manifest(weight_version))
-                return {}, lambda channel, deadline: channel.send(text, deadline)
-            case {
-                "op": "recommend",
-                "version": int(weight_version),
-                "blob": str(blob),
-                "wanted": str(wanted),
-            }:
+                return Answer(), lambda channel, deadline: channel.send(text, deadline)
+            case RecommendQuestion(weight_version, blob, wanted, limit, wait_s):
                 with self._shelf.open(weight_version, blob) as offer:
                     bits = text_to_bits(wanted, offer.pieces.count)
-                limit = _within(request.get("limit", 1), 1, _MAX_LIMIT)
-                wait_s = _within(request.get("wait_s", 0), 0, _MAX_WAIT_S)
-                return {"indices": offer.pieces.recommend(bits, int(limit), wait_s)}, None
-            case {"op": "piece", "version": int(weight_version), "blob": str(blob), "index": int(index)}:
+                found = offer.pieces.recommend(bits, min(limit, _MAX_LIMIT), min(wait_s, _MAX_WAIT_S))
+                return Answer(indices=tuple(found)), None
+            case PieceQuestion(weight_version, blob, index, by):
                 offer = held.enter_context(self._shelf.open(weight_version, blob))
                 if index not in offer.pieces:
                     raise WeightsError(f"has no verified piece {index} of version {weight_version}")
                 start, end = offer.blob.range_of(index)
-                if request.get("by") == "pair":
-                    return {"size_bytes": end - start}, self._staged(visit, offer, start, end)
-                return {"size_bytes": end - start}, partial(self._send, offer, start, end)
-            case {"op": "place", "version": int(weight_version), "blob": str(blob)}:
-                return asdict(self._place(weight_version, blob)), None
-            case {"op": "pair", "kind": str(kind)}:
+                if by == "pair":
+                    return Answer(size_bytes=end - start), self._staged(visit, offer, start, end)
+                return Answer(size_bytes=end - start), partial(self._send, offer, start, end)
+            case PlaceQuestion(weight_version, blob):
+                place = self._place(weight_version, blob)
+                return Answer(session=place.session, address=place.address), None
+            case PairQuestion(kind):
                 pairs, invitation = self._invite(visit, kind)
-                return {"invitation": invitation}, partial(self._join, visit, pairs, invitation)
-        raise WeightsError("cannot understand the request")
+                return Answer(invitation=invitation), partial(self._join, visit, pairs, invitation)
+        assert_never(question)
 
     def _invite(self, visit: _Visit, kind: str) -> tuple[PairMaker, str]:
         if self._pairs is None or self._pairs.kind != kind:
@@ -321,17 +326,3 @@ def _listen(hosts: Sequence[str], port: int) -> list[socket.socket]:
             listeners.append(stack.enter_context(listener))
         stack.pop_all()
     return listeners
-
-
-def _parse(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"a request is not JSON: {error}") from error
-
-
-def _within(value: object, least: float, most: float) -> float:
-    """What is nearest to a number of a request. Raises WeightsError if it is none."""
-    if not isinstance(value, (int, float)):
-        raise WeightsError("cannot understand the request")
-    return max(least, min(value, most))  # in this order it is the least for what is not a number

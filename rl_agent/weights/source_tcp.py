@@ -1,15 +1,26 @@
 """Pieces from a weight server, over one connection; several of these make several streams."""
 
-import json
 import socket
 import threading
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec import UNSET
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.channel import Channel, connect, shut
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import Manifest, parse_manifest
+from rl_agent.weights.messages import (
+    Answer,
+    ManifestQuestion,
+    PairQuestion,
+    PieceQuestion,
+    PlaceQuestion,
+    Question,
+    RecommendQuestion,
+    dump,
+    parse_answer,
+)
 from rl_agent.weights.pieces import Bits, bits_to_text
 
 
@@ -39,6 +50,8 @@ class TcpSource:
 
 class TcpConnection:
     """Raises WeightsError for an answer that is none, OSError where the connection breaks."""
+
+    is_cut_at_once = True
 
     def __init__(self, source: TcpSource) -> None:
         self._source = source
@@ -71,33 +84,25 @@ class TcpConnection:
                 self._socket.close()
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
-        self._ask({"op": "manifest", "version": weight_version}, deadline)
+        self._ask(ManifestQuestion(weight_version), deadline)
         return parse_manifest(self._opened.receive(deadline), expected_digest=digest)
 
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
         """Which of the wanted pieces to ask for next; none if the server has none of them yet."""
-        request = {
-            "op": "recommend",
-            "version": weight_version,
-            "blob": blob,
-            "wanted": bits_to_text(wanted),
-            "limit": limit,
-            "wait_s": wait_s,
-        }
-        indices = self._ask(request, deadline).get("indices")
-        if not isinstance(indices, list) or not all(isinstance(index, int) for index in indices):
+        question = RecommendQuestion(weight_version, blob, bits_to_text(wanted), limit, wait_s)
+        indices = self._ask(question, deadline).indices
+        if indices is UNSET:
             raise WeightsError("an answer cannot be understood: no list of pieces")
-        return indices
+        return list(indices)
 
     def place(self, weight_version: int, blob: str, deadline: Deadline) -> Place:
         """Raises WeightsError if the server gives this blob over the connection alone."""
-        answer = self._ask({"op": "place", "version": weight_version, "blob": blob}, deadline)
-        match answer:
-            case {"session": str(session), "address": int(address)}:
-                return Place(session, address)
-        raise WeightsError("an answer cannot be understood: no place")
+        answer = self._ask(PlaceQuestion(weight_version, blob), deadline)
+        if answer.session is UNSET or answer.address is UNSET:
+            raise WeightsError("an answer cannot be understood: no place")
+        return Place(answer.session, answer.address)
 
     def read_piece(
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
@@ -117,17 +122,15 @@ class TcpConnection:
         by_pair: bool = False,
     ) -> None:
         """Its bytes come next, over this connection or over the pair beside it."""
-        request = {"op": "piece", "version": weight_version, "blob": blob, "index": index}
-        answer = self._ask(request | ({"by": "pair"} if by_pair else {}), deadline)
-        if answer.get("size_bytes") != size_bytes:
-            raise WeightsError(
-                f"piece {index} has {answer.get('size_bytes')} bytes there, {size_bytes} by the manifest"
-            )
+        question = PieceQuestion(weight_version, blob, index, "pair" if by_pair else None)
+        there_bytes = self._ask(question, deadline).size_bytes
+        if there_bytes != size_bytes:
+            raise WeightsError(f"piece {index} has {there_bytes} bytes there, {size_bytes} by the manifest")
 
     def invitation(self, kind: str, deadline: Deadline) -> str:
         """To a pair, which the server joins now. Raises WeightsError if it makes none of this kind."""
-        invitation = self._ask({"op": "pair", "kind": kind}, deadline).get("invitation")
-        if not isinstance(invitation, str):
+        invitation = self._ask(PairQuestion(kind), deadline).invitation
+        if invitation is UNSET:
             raise WeightsError("an answer cannot be understood: no invitation")
         return invitation
 
@@ -141,14 +144,6 @@ class TcpConnection:
             raise WeightsError("the connection was not opened")
         return self._channel
 
-    def _ask(self, request: dict[str, Any], deadline: Deadline) -> dict[str, Any]:
-        self._opened.send(json.dumps(request).encode(), deadline)
-        try:
-            answer = json.loads(self._opened.receive(deadline))
-        except (ValueError, RecursionError) as error:
-            raise WeightsError(f"an answer is not JSON: {error}") from error
-        if not isinstance(answer, dict):
-            raise WeightsError("an answer cannot be understood: not an object")
-        if "error" in answer:
-            raise WeightsError(str(answer["error"]))
-        return answer
+    def _ask(self, question: Question, deadline: Deadline) -> Answer:
+        self._opened.send(dump(question), deadline)
+        return parse_answer(self._opened.receive(deadline))
