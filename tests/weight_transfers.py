@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rl_agent.weights.fetch import FetchSettings, Source
+from rl_agent.weights.fetch import FetchSettings
 from rl_agent.weights.pairs import PairMaker
 from rl_agent.weights.receive import Announcement, Receiver, ReceiveReport, ReceiveSettings, Upstream
 from rl_agent.weights.server import ServerSettings, WeightServer
 from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source import Source
 from rl_agent.weights.source_tcp import TcpSource
 from rl_agent.weights.store import Snapshot, SnapshotStore
 

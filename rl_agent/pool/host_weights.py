@@ -25,12 +25,12 @@ from rl_agent.errors import WeightsError
 from rl_agent.pool.wire import TRANSFER_TOKEN, WeightsOffer
 from rl_agent.weights.abandoned import STORE_PREFIX, remove_abandoned
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.fetch import Source
 from rl_agent.weights.neighbours import adopt, turn
 from rl_agent.weights.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.server import WeightServer
 from rl_agent.weights.settings import base_folder, receive_settings, server_settings, trainer_folders
 from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source import Source
 from rl_agent.weights.source_folder import FolderSource, having
 from rl_agent.weights.source_http import HttpSource
 from rl_agent.weights.source_tcp import TcpSource

@@ -106,6 +106,7 @@ def _proof(token: bytes, role: bytes, nonces: bytes) -> bytes:
 def shut(connection: socket.socket) -> None:
     """End both directions of a connection, and whatever a thread waits for on it."""
     try:
-        connection.shutdown(socket.SHUT_RDWR)
+        # The socket itself: a TLS connection's own method makes one that is reading read what is encrypted.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
         return  # it was not connected, or is no longer

@@ -1,56 +1,31 @@
 """Fetch one blob from several sources at once, each over several connections, piece by piece.
 
-    unclaimed ─► claimed by one worker ─► read ─► digest agrees ─► written: verified, others may have it
+    nobody's ─► claimed by one worker ─► read ─► digest agrees ─► written: verified, others may have it
         ▲                                   │ differs, cut off, too slow
         └───────────────────────────────────┘
 
 A source that fails is tried again a few times, with pauses; one that gives wrong bytes too often is asked no
-more. The fetch ends when all pieces are verified, when no source is left, at the deadline, or when it is told
-to stop; it always ends, and what was verified so far stays verified.
+more; a piece that a slow one is at is fetched beside it (`board`). The fetch ends when all pieces are
+verified, when no source is left, at the deadline, or when it is told to stop; it always ends, whatever a
+source does, and what was verified so far stays verified.
 """
 
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.board import Claim, PieceBoard
 from rl_agent.weights.checksums import digest
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.manifest import Blob, Manifest
-from rl_agent.weights.pieces import Bits, PieceBoard, PieceSet
+from rl_agent.weights.manifest import Blob
+from rl_agent.weights.pieces import Bits, PieceSet
+from rl_agent.weights.source import GRACE_S, Fenced, Source, SourceFailure, stuck
 
+_log = logging.getLogger(__name__)
 _REPORTED_FAILURES = 20
-
-
-class Connection(Protocol):
-    def open(self, deadline: Deadline) -> None: ...
-
-    def interrupt(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest: ...
-
-    def recommend(
-        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
-    ) -> list[int]: ...
-
-    def read_piece(
-        self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
-    ) -> None: ...
-
-
-class Source(Protocol):
-    """Where pieces can be had; `str` of it names it in messages."""
-
-    def connection(self) -> Connection: ...
-
-
-def is_out_of_reach(error: Exception) -> bool:
-    """Of an error of `Connection.open`: whether nobody has answered there, be it to say no."""
-    return isinstance(error, OSError) and not isinstance(error, ConnectionResetError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +50,8 @@ class SourceReport:
     size_bytes: int = 0
     wrong_pieces: int = 0
     is_reached: bool = False
+    is_stuck: bool = False
+    """A thread of it does not end."""
     failures: deque[str] = field(default_factory=lambda: deque(maxlen=_REPORTED_FAILURES))
 
 
@@ -103,7 +80,7 @@ def fetch_blob(
     """Give `wanted.write` every piece, verified, those of `pieces` excepted, which are there.
 
     `reports`, by source, go on with what is in them. Raises WeightsError that names each source and what it
-    did if the blob cannot be completed.
+    did if the blob cannot be completed, and whatever `wanted.write` raises.
     """
     board = PieceBoard(pieces)
     aborted = threading.Event()
@@ -120,22 +97,52 @@ def fetch_blob(
         for source in sources
         for _ in range(settings.streams_per_source)
     ]
-    threads = [threading.Thread(target=worker.run, name=f"fetch-{worker.source}") for worker in workers]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        board.wait_until(lambda: board.is_finished or stop.is_set(), settings.stop_poll_s)
-        if board.is_finished or stop.is_set() or deadline.is_over or aborted.is_set():
-            aborted.set()
-            for worker in workers:  # one that was about to connect again is met by the next round
-                worker.interrupt()
-            for thread in threads:
-                thread.join(settings.stop_poll_s)
+    try:
+        started = _start(workers)
+
+        def is_over() -> bool:
+            is_given_up = aborted.is_set() or all(worker.has_ended for worker in started)
+            return board.is_finished or stop.is_set() or deadline.is_over or is_given_up
+
+        while not is_over():
+            board.wait_until(is_over, settings.stop_poll_s)
+    finally:
+        aborted.set()
+        board.close()
+        _end(workers, settings.stop_poll_s)
     crashed = next((worker.crash for worker in workers if worker.crash), None)
     if crashed:
         raise crashed
     if not board.is_finished:
         raise WeightsError(_why(wanted, pieces, reports, deadline, stop))
+
+
+def _start(workers: "Sequence[_Worker]") -> "list[_Worker]":
+    """Those for which there was a thread. Raises WeightsError if there was none for any."""
+    started: list[_Worker] = []
+    for worker in workers:
+        try:
+            worker.start()
+        except RuntimeError as error:  # there can be no more threads
+            if not started:
+                raise WeightsError(f"cannot fetch: {error}") from error
+            break
+        started.append(worker)
+    return started
+
+
+def _end(workers: "Sequence[_Worker]", poll_s: float) -> None:
+    """What does not end when it is interrupted is left behind: it has nowhere to write to any more."""
+    grace = Deadline.after(GRACE_S)
+    while any(worker.is_alive() for worker in workers) and not grace.is_over:
+        for worker in workers:  # one that was about to connect again is met by the next round
+            worker.interrupt()
+        for worker in workers:
+            if worker.is_alive():
+                worker.join(min(poll_s, GRACE_S) / len(workers))
+    for worker in workers:
+        if worker.is_alive():
+            worker.report_stuck()
 
 
 def _why(
@@ -158,7 +165,7 @@ def _why(
     return f"{what}: {reasons or 'there is no source'}"
 
 
-class _Worker:
+class _Worker(threading.Thread):
     """One connection to one source, made again when it breaks."""
 
     def __init__(
@@ -171,36 +178,30 @@ class _Worker:
         deadline: Deadline,
         aborted: threading.Event,
     ) -> None:
-        self.source = source
+        super().__init__(name=f"fetch-{source}", daemon=True)
+        self.has_ended = False
         self.crash: BaseException | None = None
+        """What no source is to blame for."""
         self._wanted = wanted
         self._board = board
+        self._source = source
         self._report = report
         self._settings = settings
         self._deadline = deadline
         self._aborted = aborted
         self._failures = 0
-        self._connection: Connection | None = None
+        self._connection: Fenced | None = None
         self._buffer: memoryview | None = None
 
     def run(self) -> None:
         try:
-            while not self._is_over():
-                try:
-                    self._connection = self.source.connection()
-                    self._use(self._connection)
-                except (OSError, WeightsError) as error:
-                    if self._aborted.is_set():
-                        return
-                    self._failures += 1
-                    self._report.failures.append(str(error) or type(error).__name__)
-                    if self._failures > self._settings.retries:
-                        return
-                    self._aborted.wait(self._settings.retry_pause_s * self._failures)
+            while not self._is_over() and self._failures <= self._settings.retries:
+                self._visit()
         except BaseException as error:
             self.crash = error
             self._aborted.set()
         finally:
+            self.has_ended = True
             self._board.wake()
 
     def interrupt(self) -> None:
@@ -208,71 +209,99 @@ class _Worker:
         if self._connection is not None:
             self._connection.interrupt()
 
+    def report_stuck(self) -> None:
+        failure = stuck()
+        self._report.is_stuck = True
+        self._report.failures.append(str(failure))
+        _log.warning("%s: %s", self._source, failure)
+
     def _is_over(self) -> bool:
-        is_banned = self._wanted.wrong_pieces[str(self.source)] > self._settings.max_wrong_pieces
+        is_banned = self._wanted.wrong_pieces[str(self._source)] > self._settings.max_wrong_pieces
         return self._board.is_finished or self._aborted.is_set() or self._deadline.is_over or is_banned
 
     def _piece_deadline(self) -> Deadline:
         return self._deadline.sooner(self._settings.piece_timeout_s)
 
-    def _use(self, connection: Connection) -> None:
+    def _visit(self) -> None:
+        """A connection until its end, which is a failure of its source unless it was ended from here."""
+        claim = Claim(str(self._source), self.interrupt)
+        try:
+            self._connection = Fenced(self._source)
+            self._use(self._connection, claim)
+        except SourceFailure as failure:
+            if self._aborted.is_set():
+                return
+            if claim.was_cut:
+                self._report.failures.append("a piece came sooner from another source")
+                return
+            self._failures += 1
+            self._report.failures.append(str(failure))
+            if self._failures <= self._settings.retries:
+                self._aborted.wait(self._settings.retry_pause_s * self._failures)
+
+    def _use(self, connection: Fenced, claim: Claim) -> None:
         try:
             self._open(connection)
             while not self._is_over():
-                unclaimed = self._board.unclaimed()
-                if not unclaimed.any():
+                wanted = self._board.open_to(claim.source)
+                if wanted.any():
+                    self._take(connection, claim, wanted)
+                else:
                     self._board.wait_until(
                         lambda: self._aborted.is_set() or self._board.is_finished or self._board.has_work,
                         self._settings.stop_poll_s,
                     )
-                    continue
-                self._take(connection, unclaimed)
         finally:
+            self._board.give_back(claim)
             connection.close()
 
-    def _open(self, connection: Connection) -> None:
+    def _open(self, connection: Fenced) -> None:
         try:
             connection.open(self._piece_deadline())
-        except (OSError, WeightsError) as error:
-            self._report.is_reached |= not is_out_of_reach(error)
+        except SourceFailure as failure:
+            self._report.is_reached |= not failure.is_out_of_reach
             raise
         self._report.is_reached = True
 
-    def _take(self, connection: Connection, unclaimed: Bits) -> None:
-        wanted, settings = self._wanted, self._settings
+    def _take(self, connection: Fenced, claim: Claim, wanted: Bits) -> None:
+        asked, wait_s = Deadline.after(self._settings.stop_poll_s), self._settings.stop_poll_s
         proposed = connection.recommend(
-            wanted.weight_version,
-            wanted.name,
-            unclaimed,
-            settings.pieces_at_once,
-            settings.stop_poll_s,
+            self._wanted.weight_version,
+            self._wanted.name,
+            wanted,
+            self._settings.pieces_at_once,
+            wait_s,
             self._piece_deadline(),
         )
-        if any(not 0 <= index < len(wanted.blob.digests) for index in proposed):
-            raise WeightsError("proposes pieces that there are not")
-        claimed = self._board.claim(proposed)
-        try:
-            while claimed and not self._is_over():
-                self._read(connection, claimed[0])
-                self._board.done(claimed.pop(0))
-                self._failures = 0
-        finally:
-            self._board.give_back(claimed)
+        if not proposed and not asked.is_over:  # it was to wait for one to come, and did not
+            self._aborted.wait(asked.remaining_s())
+        self._board.claim(claim, proposed)
+        while not self._is_over() and (index := self._board.next(claim)) is not None:
+            self._read(connection, claim, index)
+            self._failures = 0
+        self._board.give_back(claim)
 
-    def _read(self, connection: Connection, index: int) -> None:
+    def _read(self, connection: Fenced, claim: Claim, index: int) -> None:
         wanted = self._wanted
         start, end = wanted.blob.range_of(index)
-        place = wanted.place(start, end)
-        target = self._own_buffer()[: end - start] if place is None else place
+        place = wanted.place(start, end) if connection.is_cut_at_once else None
+        is_in_place = place is not None and self._board.take_place(claim, index)
+        target = place if place is not None and is_in_place else self._own_buffer()[: end - start]
         connection.read_piece(
             wanted.weight_version, wanted.name, index, start, target, self._piece_deadline()
         )
         if digest(target) != wanted.blob.digests[index]:
             self._report.wrong_pieces += 1
-            wanted.wrong_pieces[str(self.source)] += 1
-            raise WeightsError(f"piece {index} does not match its digest")
-        if place is None:
-            wanted.write(start, target)
+            wanted.wrong_pieces[str(self._source)] += 1
+            raise SourceFailure(f"piece {index} does not match its digest")
+        if is_in_place:
+            self._board.done(claim, index)
+        else:
+            with self._board.writing(claim, index) as is_needed:
+                if not is_needed:
+                    return
+                wanted.write(start, target)
+                self._board.done(claim, index)
         self._report.pieces += 1
         self._report.size_bytes += end - start
 

@@ -107,6 +107,8 @@ class MooncakeSource:
 class MooncakeConnection(TcpConnection):
     """The engine ends a read by its own deadline alone."""
 
+    is_cut_at_once = False
+
     def __init__(self, source: MooncakeSource) -> None:
         super().__init__(source.tcp)
         self._engine = source.engine

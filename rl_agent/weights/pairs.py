@@ -108,6 +108,9 @@ class PairSource:
 
 
 class PairConnection(TcpConnection):
+    is_cut_at_once = False
+    """What moves the bytes may be stuck in a driver."""
+
     def __init__(self, source: PairSource) -> None:
         super().__init__(source.tcp)
         self._name = str(source)

@@ -1,8 +1,7 @@
-"""Which pieces of a blob are here and verified, and which of those still missing is whose job."""
+"""Which pieces of a blob are here and verified."""
 
 import threading
 import time
-from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -73,55 +72,3 @@ class PieceSet:
             chosen = candidates[order[:limit]]
             self._recommended[chosen] += 1
             return [int(index) for index in chosen]
-
-
-class PieceBoard:
-    """Hands the missing pieces of one blob to several workers, each to one at a time. Thread-safe."""
-
-    def __init__(self, verified: PieceSet) -> None:
-        self._verified = verified
-        self._claimed: Bits = np.zeros(verified.count, np.bool_)
-        self._changed = threading.Condition(threading.RLock())
-
-    @property
-    def is_finished(self) -> bool:
-        return self._verified.is_complete
-
-    def unclaimed(self) -> Bits:
-        with self._changed:
-            return self._verified.missing() & ~self._claimed
-
-    def claim(self, indices: Iterable[int]) -> list[int]:
-        """Those of `indices` that are now the caller's to fetch."""
-        with self._changed:
-            free = self._verified.missing() & ~self._claimed
-            own = [index for index in dict.fromkeys(indices) if 0 <= index < len(free) and free[index]]
-            self._claimed[own] = True
-            return own
-
-    def done(self, index: int) -> None:
-        """The piece is there, and verified."""
-        with self._changed:
-            self._verified.add(index)
-            self._claimed[index] = False
-            if self.is_finished:  # else nobody waits for this: it makes no work
-                self._changed.notify_all()
-
-    def give_back(self, indices: Iterable[int]) -> None:
-        with self._changed:
-            self._claimed[list(indices)] = False
-            self._changed.notify_all()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a missing piece is nobody's job."""
-        return bool(self.unclaimed().any())
-
-    def wait_until(self, is_over: Callable[[], bool], timeout_s: float) -> None:
-        """Until `is_over`, looked at when all is done or a piece is given back; at most `timeout_s`."""
-        with self._changed:
-            self._changed.wait_for(is_over, timeout_s)
-
-    def wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()

@@ -20,12 +20,13 @@ from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.delta import decode_delta
 from rl_agent.weights.draft_file import DraftFile
-from rl_agent.weights.fetch import BlobWanted, Connection, FetchSettings
+from rl_agent.weights.fetch import BlobWanted, FetchSettings
 from rl_agent.weights.given_up import GivenUp
 from rl_agent.weights.manifest import Blob, Manifest
 from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.routes import Route, choose_route
 from rl_agent.weights.shelf import Shelf
+from rl_agent.weights.source import Fenced
 from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 from rl_agent.weights.upstreams import ReceiveReport, Transfer, Upstream
 
@@ -133,7 +134,7 @@ class Receiver:
         """By manifests from the target back to a version that is here, as far as the sources have them."""
 
         def ask(wanted: Announcement, *, retries: int) -> Manifest:
-            def question(connection: Connection, deadline: Deadline) -> Manifest:
+            def question(connection: Fenced, deadline: Deadline) -> Manifest:
                 manifest = connection.manifest(wanted.weight_version, wanted.digest, deadline)
                 return wanted.what_it_covers(manifest)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.draft_file import is_memory
 from rl_agent.weights.manifest import Manifest
 from rl_agent.weights.pieces import Bits
 from rl_agent.weights.store import Snapshot, open_snapshot
@@ -46,15 +47,19 @@ class FolderSource:
 class FolderConnection:
     """Raises WeightsError or OSError where a version is not there any more."""
 
+    is_cut_at_once = False
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._descriptors: dict[tuple[int, str], int] = {}
 
     def open(self, deadline: Deadline) -> None:
         """Files are opened when they are asked for."""
+        with suppress(OSError):  # it is gone: to be said when it is asked for something
+            self.is_cut_at_once = is_memory(self._root)
 
     def interrupt(self) -> None:
-        """A piece is there at once: nothing waits."""
+        """What is in memory is there at once; a disk or a network that does not answer can wait for ever."""
 
     def close(self) -> None:
         while self._descriptors:

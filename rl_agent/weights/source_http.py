@@ -1,23 +1,34 @@
-"""Pieces over HTTP, one request each: from whom one can reach by nothing else."""
+"""Pieces over HTTP, one request each: from whom one can reach by nothing else.
 
+The standard library takes the answers apart, from a socket each single read of which ends at the deadline. So
+whatever drips (a header, the size of a chunk, an endless row of "100 Continue") drips no longer than that. To
+shut the socket down from another thread ends it at once.
+"""
+
+import io
 import random
+import socket
 import ssl
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection as HttpClient
 from http.client import HTTPException, HTTPResponse
+from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 import numpy as np
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.channel import shut
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import Manifest, parse_manifest
 from rl_agent.weights.pieces import Bits
 from rl_agent.weights.store import MANIFEST, version_name
 
-_READ_BYTES = 2**20
 _MAX_DOCUMENT_BYTES = 2**27
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +50,35 @@ class HttpSource:
         return HttpConnection(self)
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Leaves the answer an HTTPError."""
-
-
 class HttpConnection:
     """Raises WeightsError for an answer that is none, OSError where the connection breaks."""
 
+    is_cut_at_once = True
+
     def __init__(self, source: HttpSource) -> None:
         self._source = source
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
         self._is_interrupted = False
+        self._addresses: list[Any] = []
+        self._tls: ssl.SSLContext | None = None
 
     def open(self, deadline: Deadline) -> None:
-        """Only checks the address: each request makes its own connection."""
-        if urlsplit(self._source.url).scheme not in ("http", "https"):
+        """Only finds the host, which nothing can interrupt; each request makes its own connection."""
+        url = urlsplit(self._source.url)
+        if url.scheme not in _PORTS or url.hostname is None:
             raise WeightsError(f"{self._source.url}: is not an http address")
+        port = url.port or _PORTS[url.scheme]
+        self._host, self._path = url.hostname, url.path.rstrip("/")
+        self._addresses = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
+        if url.scheme == "https":
+            self._tls = self._source.tls or ssl.create_default_context()
 
     def interrupt(self) -> None:
-        """Seen before the next read, which waits no longer than the idle timeout."""
-        self._is_interrupted = True
+        with self._lock:
+            self._is_interrupted = True
+            if self._socket is not None:
+                shut(self._socket)
 
     def close(self) -> None:
         """Nothing is open between requests."""
@@ -78,10 +98,11 @@ class HttpConnection:
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
     ) -> None:
         span = f"bytes={start}-{start + len(target) - 1}"
-        with self._get(f"{version_name(weight_version)}/{blob}.bin", deadline, {"Range": span}) as response:
+        path = f"{version_name(weight_version)}/{blob}.bin"
+        with self._get(path, deadline, {"Range": span}) as response:
             if response.status != 206:
                 raise WeightsError(f"status {response.status} instead of 206: the server gives no ranges")
-            self._read_into(response, target, deadline)
+            _read_into(response, target)
 
     def _document(self, path: str, deadline: Deadline) -> bytes:
         with self._get(path, deadline, {}) as response:
@@ -89,34 +110,105 @@ class HttpConnection:
             if not 0 < length <= _MAX_DOCUMENT_BYTES:
                 raise WeightsError(f"{path}: has a length of {length} bytes")
             content = bytearray(length)
-            self._read_into(response, memoryview(content), deadline)
+            _read_into(response, memoryview(content))
             return bytes(content)
 
-    def _get(self, path: str, deadline: Deadline, headers: dict[str, str]) -> HTTPResponse:
-        request = Request(  # noqa: S310 - `open` has checked the scheme
-            f"{self._source.url.rstrip('/')}/{path}",
-            headers={**self._source.headers(), **headers},
-        )
+    @contextmanager
+    def _get(self, path: str, deadline: Deadline, headers: dict[str, str]) -> Iterator[HTTPResponse]:
+        client = HttpClient(self._host)
         try:
-            timeout_s = deadline.remaining_s(self._source.idle_timeout_s)
-            tls = HTTPSHandler(context=self._source.tls)
-            opener = build_opener(ProxyHandler({}), tls, _NoRedirects)
-            response: HTTPResponse = opener.open(request, timeout=timeout_s)
+            connection = self._connect(deadline)
+            client.sock = _Timed(connection, deadline, self._source.idle_timeout_s)
+            own = {**self._source.headers(), **headers, "Connection": "close"}
+            client.request("GET", f"{self._path}/{path}", headers=own)
+            response = client.getresponse()
+            if not 200 <= response.status < 300:
+                raise WeightsError(f"{path}: status {response.status}")
+            yield response
         except HTTPException as error:
-            raise WeightsError(f"{path}: {error}") from error
-        return response
+            raise WeightsError(f"{path}: {error!r}") from error
+        finally:
+            client.close()
+            self._drop()
 
-    def _read_into(self, response: HTTPResponse, target: memoryview, deadline: Deadline) -> None:
-        position = 0
-        while position < len(target):
-            deadline.remaining_s()
+    def _connect(self, deadline: Deadline) -> socket.socket:
+        """To the first of the host's addresses that can be reached."""
+        for place, (family, kind, protocol, _, address) in enumerate(self._addresses):
+            try:
+                connection = self._keep(socket.socket(family, kind, protocol))
+                connection.settimeout(deadline.remaining_s(self._source.idle_timeout_s))
+                connection.connect(address)
+            except OSError:
+                if self._is_interrupted or place == len(self._addresses) - 1:
+                    raise
+            else:
+                return connection if self._tls is None else self._encrypted(connection, self._tls, deadline)
+        raise WeightsError("the connection was not opened")
+
+    def _encrypted(self, connection: socket.socket, tls: ssl.SSLContext, deadline: Deadline) -> socket.socket:
+        wrapped = tls.wrap_socket(connection, server_hostname=self._host, do_handshake_on_connect=False)
+        self._keep(wrapped)
+        wrapped.settimeout(deadline.remaining_s(self._source.idle_timeout_s))
+        wrapped.do_handshake()
+        return wrapped
+
+    def _keep(self, connection: socket.socket) -> socket.socket:
+        """So that it can be interrupted; what was kept before is closed."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = connection
             if self._is_interrupted:
                 raise ConnectionAbortedError("interrupted")
-            try:
-                part = response.read1(min(_READ_BYTES, len(target) - position))
-            except HTTPException as error:
-                raise WeightsError(str(error)) from error
-            if not part:
-                raise ConnectionResetError("the answer was cut short")
-            target[position : position + len(part)] = part
-            position += len(part)
+            return connection
+
+    def _drop(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+
+def _read_into(response: HTTPResponse, target: memoryview) -> None:
+    while target:
+        count = response.readinto(target)
+        if not count:
+            raise ConnectionResetError("the answer was cut short")
+        target = target[count:]
+
+
+class _Timed:
+    """A connected socket as the standard library's client uses one. Its owner closes it."""
+
+    def __init__(self, connection: socket.socket, deadline: Deadline, idle_s: float) -> None:
+        self._socket = connection
+        self._deadline = deadline
+        self._idle_s = idle_s
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_TimedReads(self))
+
+    def sendall(self, content: bytes) -> None:
+        self._hurry().sendall(content)
+
+    def receive_into(self, buffer: Any) -> int:
+        return self._hurry().recv_into(buffer)
+
+    def close(self) -> None:
+        """Comes before the answer is read, if that is the last one."""
+
+    def _hurry(self) -> socket.socket:
+        self._socket.settimeout(self._deadline.remaining_s(self._idle_s))
+        return self._socket
+
+
+class _TimedReads(io.RawIOBase):
+    def __init__(self, timed: _Timed) -> None:
+        super().__init__()
+        self._timed = timed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._timed.receive_into(buffer)

@@ -3,6 +3,7 @@
     a source is wrong, slow or cut    it is tried a few times, by `fetch`; the others of its upstream go on
     all of an upstream have failed    the next upstream is asked for the rest
     nobody answers at an address      unless it is of the last upstream, it is not asked for a while
+    a source does not let go          the same; the thread in it is left behind
     so at all origins of an upstream  its peers are asked beside the next: they may wait for this receiver
     the last upstream has failed      an error names each source; at the next try all are asked again
 
@@ -18,17 +19,10 @@ from typing import TypeVar
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.fetch import (
-    BlobWanted,
-    Connection,
-    FetchSettings,
-    Source,
-    SourceReport,
-    fetch_blob,
-    is_out_of_reach,
-)
+from rl_agent.weights.fetch import BlobWanted, FetchSettings, SourceReport, fetch_blob
 from rl_agent.weights.given_up import GIVEN_UP_S, GivenUp
 from rl_agent.weights.pieces import PieceSet
+from rl_agent.weights.source import Fenced, Source, SourceFailure, ask
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -73,7 +67,7 @@ class Transfer:
     def is_over(self) -> bool:
         return self.stop.is_set() or self.deadline.is_over
 
-    def ask(self, question: Callable[[Connection, Deadline], _T], *, retries: int) -> _T:
+    def ask(self, question: Callable[[Fenced, Deadline], _T], *, retries: int) -> _T:
         """The first answer that any source gives. Raises WeightsError with all their reasons if none does."""
         reasons: dict[str, str] = {}
         for attempt in range(retries + 1):
@@ -84,26 +78,21 @@ class Transfer:
                     break
                 try:
                     return self._ask(source, question)
-                except (OSError, WeightsError) as error:
-                    reasons[str(source)] = str(error)
+                except SourceFailure as failure:
+                    reasons[str(source)] = str(failure)
         if self.stop.is_set():
             raise WeightsError("told to stop")
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise WeightsError(why or "there is no source")
 
-    def _ask(self, source: Source, question: Callable[[Connection, Deadline], _T]) -> _T:
-        connection = source.connection()
+    def _ask(self, source: Source, question: Callable[[Fenced, Deadline], _T]) -> _T:
         deadline = self.deadline.sooner(self.settings.piece_timeout_s)
         try:
-            try:
-                connection.open(deadline)
-            except OSError as error:
-                if is_out_of_reach(error) and not self.deadline.is_over:
-                    self._leave_out(source, error)
-                raise
-            return question(connection, deadline)
-        finally:
-            connection.close()
+            return ask(source, question, deadline, self.stop, poll_s=self.settings.stop_poll_s)
+        except SourceFailure as failure:
+            if failure.is_stuck or (failure.is_out_of_reach and not self.deadline.is_over):
+                self._leave_out(source, failure)
+            raise
 
     def fetch(self, wanted: BlobWanted, pieces: PieceSet) -> None:
         for way, next_way in pairwise([*self._ways(), []]):
@@ -121,7 +110,7 @@ class Transfer:
         finally:
             for source in sources:
                 report = reports[str(source)]
-                if report.failures and not report.is_reached:
+                if report.is_stuck or (report.failures and not report.is_reached):
                     self._leave_out(source, report.failures[-1])
 
     def _ways(self) -> list[list[Source]]:

@@ -36,6 +36,8 @@ class FakeSource:
 
 
 class FakeConnection:
+    is_cut_at_once = True
+
     def __init__(self, source: FakeSource) -> None:
         self._source = source
         self._interrupted = threading.Event()
@@ -63,12 +65,42 @@ class FakeConnection:
             target[0] ^= 1
 
 
+@dataclass
+class LateSource(FakeSource):
+    """Writes wrong bytes into what it is given, also once it was told to end; then it ends, or never does."""
+
+    is_cut_at_once: bool = True
+    reads: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def connection(self):
+        return LateConnection(self)
+
+
+class LateConnection(FakeConnection):
+    def __init__(self, source):
+        super().__init__(source)
+        self.is_cut_at_once = source.is_cut_at_once
+
+    def read_piece(self, weight_version, blob, index, start, target, deadline):
+        target[:50] = bytes(50)
+        self._source.reads.release()
+        assert self._interrupted.wait(60), "nobody interrupted the wait"
+        if not self.is_cut_at_once:
+            assert self._source.may_end.wait(60)
+        target[:] = bytes(len(target))
+        raise ConnectionAbortedError("interrupted")
+
+
 def nowhere(start, end):
     return None
 
 
-def fetch(*sources, stop=None, timeout_s=30.0, **settings):
+def fetch(*sources, stop=None, timeout_s=30.0, is_in_place=False, **settings):
     written = bytearray(1000)
+
+    def place(start, end):
+        return memoryview(written)[start:end] if is_in_place else None
 
     def write(start, content):
         written[start : start + len(content)] = content
@@ -76,7 +108,7 @@ def fetch(*sources, stop=None, timeout_s=30.0, **settings):
     pieces = PieceSet(10)
     try:
         fetch_blob(
-            BlobWanted(1, "full", BLOB, write, nowhere),
+            BlobWanted(1, "full", BLOB, write, place),
             pieces,
             sources,
             with_fetch(streams_per_source=1, **settings),
@@ -87,9 +119,10 @@ def fetch(*sources, stop=None, timeout_s=30.0, **settings):
     finally:
         for index in range(pieces.count):
             start, end = BLOB.range_of(index)
-            right = CONTENT[start:end] if index in pieces else bytes(end - start)
-            assert written[start:end] == right, "bytes were written that were not verified"
-    return bytes(written)
+            if index in pieces or not is_in_place:
+                right = CONTENT[start:end] if index in pieces else bytes(end - start)
+                assert written[start:end] == right, "bytes were written that were not verified"
+    return memoryview(written)
 
 
 def test_every_piece_is_written_once_it_is_right():
@@ -137,3 +170,30 @@ def test_what_cannot_be_written_is_an_error_and_not_a_hang():
             threading.Event(),
             {},
         )
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Every piece that is on its way is fetched beside by whoever has nothing else to do."""
+    monkeypatch.setattr("rl_agent.weights.endgame.PATIENCE_S", 0.0)
+    monkeypatch.setattr("rl_agent.weights.endgame._CLEARLY", 0.0)
+    monkeypatch.setattr("rl_agent.weights.fetch.GRACE_S", 0.1)
+
+
+@pytest.mark.parametrize("is_cut_at_once", [True, False])
+def test_what_a_slow_source_still_writes_reaches_no_piece_that_another_has_brought(impatient, is_cut_at_once):
+    late = LateSource("late", is_cut_at_once=is_cut_at_once)
+
+    class Honest(FakeSource):
+        def connection(self):
+            assert late.reads.acquire(timeout=30)
+            late.reads.release()
+            return super().connection()
+
+    written = fetch(late, Honest("honest"), is_in_place=True)
+    assert written == CONTENT
+    late.may_end.set()
+    for thread in threading.enumerate():
+        if thread.name == "fetch-late":
+            thread.join(30)
+    assert written == CONTENT

@@ -1,4 +1,4 @@
-"""Who fetches which piece, in what order, and when a cap lets bytes go."""
+"""Which pieces are here, in what order they are given, and when a cap lets bytes go."""
 
 import threading
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.pieces import PieceBoard, PieceSet, bits_to_text, text_to_bits
+from rl_agent.weights.pieces import PieceSet, bits_to_text, text_to_bits
 from rl_agent.weights.throttle import Throttle
 
 ALL = np.ones(6, np.bool_)
@@ -53,26 +53,6 @@ def test_a_recommendation_waits_for_a_piece_to_come():
 
 def test_a_recommendation_does_not_wait_past_its_time():
     assert PieceSet(6).recommend(ALL, 1, wait_s=0.01) == []
-
-
-def test_a_piece_is_one_workers_job_at_a_time():
-    board = PieceBoard(PieceSet(6))
-    assert board.claim([1, 2, 2, 99, -1]) == [1, 2]
-    assert board.claim([2, 3]) == [3]
-    board.give_back([2])
-    assert board.claim([1, 2]) == [2]
-
-
-def test_a_verified_piece_is_nobodys_job():
-    pieces = PieceSet(2)
-    board = PieceBoard(pieces)
-    board.claim([0, 1])
-    board.done(0)
-    board.give_back([1])
-    assert board.claim([0, 1]) == [1]
-    board.done(1)
-    assert board.is_finished
-    assert pieces.is_complete
 
 
 def test_a_cap_spaces_bytes_by_their_number_whoever_sends_them():

@@ -25,17 +25,21 @@ class StoreSource:
     store: SnapshotStore
     name: str = "source"
     lies: dict[str, Lie] = field(default_factory=dict)
+    is_cut_at_once: bool = True
 
     def __str__(self) -> str:
         return self.name
 
     def connection(self) -> "StoreConnection":
+        if "connection" in self.lies:
+            return self.lies["connection"]()
         return StoreConnection(self)
 
 
 class StoreConnection:
     def __init__(self, source: StoreSource) -> None:
         self._source = source
+        self.is_cut_at_once = source.is_cut_at_once
         self.interrupted = threading.Event()
 
     def _answer(self, method: str, right: Any, *arguments: Any) -> Any:

@@ -22,6 +22,8 @@ FIVE_MINUTES_S = 300.0
 class Firewalled:
     """A source, or the way to one, of which packets are dropped, or connections fail, while `is_shut`."""
 
+    is_cut_at_once = True
+
     def __init__(self, source=None, error=None):
         self.source, self.is_shut, self.tried = source, True, 0
         self.error = error or TimeoutError("timed out")

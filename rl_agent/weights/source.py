@@ -1,0 +1,192 @@
+"""Where a version can be had, and the boundary around that: what a source does is its own failure alone.
+
+    a source of any kind ─► `Fenced`: every answer is typed, every exception becomes a `SourceFailure`
+
+Nothing outside of this module calls a source. What it cannot hold back is a call that does not return; so
+those who call one from a thread of its own go on without it (`ask`, and `fetch`).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from typing import Protocol, TypeVar
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.manifest import Manifest
+from rl_agent.weights.pieces import Bits
+
+T = TypeVar("T")
+GRACE_S = 1.0
+"""So long a source has to end what it does once it is interrupted; then its thread is left behind."""
+_REASON_LENGTH = 300
+
+
+class SourceFailure(WeightsError):
+    """One source could not give what it was asked for, whatever it did instead."""
+
+    is_out_of_reach = False
+    """Nobody has answered there, be it to say no."""
+    is_stuck = False
+    """It does not even end when it is interrupted."""
+
+
+class Connection(Protocol):
+    @property
+    def is_cut_at_once(self) -> bool:
+        """Whether `read_piece`, interrupted, returns at once whatever it waits for.
+
+        If so it may be given the place where the bytes belong as its `target`, else never.
+        """
+
+    def open(self, deadline: Deadline) -> None: ...
+
+    def interrupt(self) -> None:
+        """End whatever another thread waits for on this connection, now and later. Does not wait."""
+
+    def close(self) -> None: ...
+
+    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest: ...
+
+    def recommend(
+        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+    ) -> Sequence[int]: ...
+
+    def read_piece(
+        self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
+    ) -> None: ...
+
+
+class Source(Protocol):
+    """Where pieces can be had; `str` of it names it in messages."""
+
+    def connection(self) -> Connection: ...
+
+
+class Fenced:
+    """A connection of a source that may do anything. Raises SourceFailure, and nothing else."""
+
+    def __init__(self, source: Source) -> None:
+        with _failures():
+            self._connection = source.connection()
+
+    @property
+    def is_cut_at_once(self) -> bool:
+        with _failures():
+            return self._connection.is_cut_at_once is True
+
+    def open(self, deadline: Deadline) -> None:
+        with _failures(opens=True):
+            self._connection.open(deadline)
+
+    def interrupt(self) -> None:
+        with suppress(Exception):
+            self._connection.interrupt()
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._connection.close()
+
+    def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
+        with _failures():
+            return self._connection.manifest(weight_version, digest, deadline)
+
+    def recommend(
+        self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
+    ) -> list[int]:
+        """At most `limit` of the pieces that are wanted."""
+        with _failures():
+            proposed = self._connection.recommend(weight_version, blob, wanted, limit, wait_s, deadline)
+            if not isinstance(proposed, list | tuple):
+                raise WeightsError("does not answer with a list of pieces")
+            if len(proposed) > limit:
+                raise WeightsError(f"proposes {len(proposed)} pieces, and was asked for {limit}")
+            if not all(type(index) is int for index in proposed):  # bool is one to isinstance
+                raise WeightsError("proposes what is no piece's number")
+            if not all(0 <= index < len(wanted) and wanted[index] for index in proposed):
+                raise WeightsError("proposes pieces that there are not, or that it was not asked for")
+            if len(set(proposed)) != len(proposed):
+                raise WeightsError("proposes a piece twice")
+            return list(proposed)
+
+    def read_piece(
+        self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
+    ) -> None:
+        with _failures():
+            self._connection.read_piece(weight_version, blob, index, start, target, deadline)
+
+
+@contextmanager
+def _failures(*, opens: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except SourceFailure:
+        raise
+    except Exception as error:
+        failure = SourceFailure(reason_of(error))
+        failure.is_out_of_reach = (
+            opens and isinstance(error, OSError) and not isinstance(error, ConnectionResetError)
+        )
+        raise failure from error
+
+
+def reason_of(error: Exception) -> str:
+    """One short, printable line; it may quote what a stranger has sent."""
+    try:
+        text = str(error)[: 2 * _REASON_LENGTH]
+    except Exception:
+        text = ""
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    kind = type(error).__name__
+    if not text:
+        return kind
+    is_of_ours = isinstance(error, OSError | WeightsError)
+    return (text if is_of_ours else f"{kind}: {text}")[:_REASON_LENGTH]
+
+
+def ask(
+    source: Source,
+    question: Callable[[Fenced, Deadline], T],
+    deadline: Deadline,
+    stop: threading.Event,
+    *,
+    poll_s: float,
+) -> T:
+    """What `question` gets from a connection of its own to the source. Raises SourceFailure.
+
+    It ends at the deadline, and when told to stop, whatever the source does.
+    """
+    connection = Fenced(source)
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            with _failures():
+                try:
+                    connection.open(deadline)
+                    found = question(connection, deadline)
+                finally:
+                    connection.close()
+        except BaseException as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(found)
+
+    with _failures():  # there may be no further threads
+        threading.Thread(target=run, name=f"ask-{source}", daemon=True).start()
+    while not answer.done() and not stop.is_set() and not deadline.is_over:
+        wait([answer], poll_s)
+    grace = Deadline.after(GRACE_S)
+    while not answer.done():
+        connection.interrupt()
+        if grace.is_over:
+            raise stuck()
+        wait([answer], min(poll_s, GRACE_S))
+    return answer.result()
+
+
+def stuck() -> SourceFailure:
+    failure = SourceFailure("does not end when it is interrupted; its thread is left behind")
+    failure.is_stuck = True
+    return failure

@@ -1,0 +1,209 @@
+"""Sources that never quite stop answering: the deadline ends what waits for them, and so does a stop."""
+
+import contextlib
+import itertools
+import socket
+import ssl
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.channel import MAGIC
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.manifest import dump_manifest
+from rl_agent.weights.receive import Announcement
+from rl_agent.weights.source_http import HttpSource
+from rl_agent.weights.store import FULL
+from tests.certificate import make_certificate
+from tests.weight_transfers import announced, receive, source_at
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+TOLD_TO_STOP = pytest.raises(WeightsError, match="told to stop")
+PART = b"HTTP/1.1 206 Partial Content\r\n"
+
+
+def status_line():
+    yield HEAD[:5]
+    yield from itertools.repeat(b"1")
+
+
+def one_header():
+    yield HEAD + b"X-Long: "
+    yield from itertools.repeat(b"a")
+
+
+def many_headers():
+    yield HEAD
+    yield from (b"X-%d: 1\r\n" % number for number in itertools.count())
+
+
+def continues():
+    yield from itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def body():
+    yield HEAD + b"Content-Length: 1000000\r\n\r\n"
+    yield from itertools.repeat(b"{")
+
+
+def chunk_extension():
+    yield PART + b"Transfer-Encoding: chunked\r\n\r\n1;a="
+    yield from itertools.repeat(b"a")
+
+
+def tiny_chunks():
+    yield PART + b"Transfer-Encoding: chunked\r\n\r\n"
+    yield from itertools.repeat(b"1\r\na\r\n")
+
+
+def handshake():
+    """Of a weight server."""
+    yield from itertools.repeat(MAGIC[:1])
+
+
+@contextmanager
+def answering(*answers, tls=None, pause_s=0.01):
+    """A server that drips what the answers yield, the last of them again and again; `.asked` once it is."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        ended, asked, threads = threading.Event(), threading.Event(), []
+
+        def answer(plain, parts):
+            wrapped = plain if tls is None else tls.wrap_socket(plain, server_side=True)
+            with contextlib.suppress(OSError), wrapped as connection:
+                connection.recv(4096)
+                for part in parts:
+                    if ended.is_set():
+                        return
+                    connection.sendall(part)
+                    asked.set()
+                    time.sleep(pause_s)
+
+        def accept():
+            for number in itertools.count():
+                while True:
+                    if ended.is_set():
+                        return
+                    with contextlib.suppress(TimeoutError):
+                        connection, _ = listener.accept()
+                        break
+                parts = answers[min(number, len(answers) - 1)]()
+                threads.append(threading.Thread(target=answer, args=(connection, parts)))
+                threads[-1].start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield listener.getsockname(), asked
+        finally:
+            ended.set()
+            accepting.join()
+            for thread in threads:
+                thread.join()
+
+
+def http(address, **options):
+    return HttpSource("http://{}:{}".format(*address), dict, 5.0, **options)
+
+
+def manifest_of(sender):
+    """The first answer is right, so that what comes after is asked for."""
+    content = dump_manifest(sender.store.newest.manifest)
+    return lambda: iter([HEAD + b"Content-Length: %d\r\n\r\n" % len(content) + content])
+
+
+DRIPS = [status_line, one_header, many_headers, continues, body]
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_dripping_answer_outlives_neither_the_deadline_nor_a_stop(receiver, drip):
+    check_ends(receiver, Announcement(1, "0" * 64), drip)
+
+
+@pytest.mark.parametrize("drip", [*DRIPS, chunk_extension, tiny_chunks])
+def test_a_dripping_piece_outlives_neither_the_deadline_nor_a_stop(sender, receiver, drip):
+    check_ends(receiver, announced(sender.store.newest), manifest_of(sender), drip)
+
+
+def check_ends(receiver, announcement, *answers):
+    began = time.monotonic()
+    with answering(*answers) as (address, _), pytest.raises(WeightsError):
+        receive(receiver, announcement, [http(address)], timeout_s=0.3)
+    with answering(*answers) as (address, asked), stopped_once(asked) as stop, TOLD_TO_STOP:
+        receive(receiver, announcement, [http(address)], timeout_s=60, stop=stop)
+    assert time.monotonic() - began < 20
+    assert receiver.store.versions == []
+
+
+@contextmanager
+def stopped_once(event):
+    stop = threading.Event()
+
+    def follow():
+        event.wait(30)
+        stop.set()
+
+    following = threading.Thread(target=follow)
+    following.start()
+    try:
+        yield stop
+    finally:
+        event.set()
+        following.join()
+
+
+def test_a_dripping_source_keeps_nobody_from_an_honest_one(sender, receiver):
+    newest = sender.store.newest
+    with answering(continues) as (address, _):
+        snapshot, _ = receive(receiver, announced(newest), [sender.source, http(address)])
+    assert snapshot.map(FULL) == newest.map(FULL)
+
+
+def test_a_handshake_that_drips_outlives_neither_the_deadline_nor_a_stop(receiver):
+    began = time.monotonic()
+    with answering(handshake) as (address, _), pytest.raises(WeightsError):
+        receive(receiver, Announcement(1, "0" * 64), [source_at(address)], timeout_s=0.3)
+    with answering(handshake) as (address, asked), stopped_once(asked) as stop, TOLD_TO_STOP:
+        receive(receiver, Announcement(1, "0" * 64), [source_at(address)], timeout_s=60, stop=stop)
+    assert time.monotonic() - began < 8
+
+
+def test_a_server_that_does_not_even_accept_is_left_when_told_to_stop(receiver):
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(8):  # then the kernel drops the packets of who wants to connect
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        stopping = threading.Timer(0.1, stop.set)
+        stopping.start()
+        began = time.monotonic()
+        sources = [http(listener.getsockname()), source_at(listener.getsockname())]
+        for source in sources:
+            with TOLD_TO_STOP:
+                receive(receiver, Announcement(1, "0" * 64), [source], timeout_s=60, stop=stop)
+        assert time.monotonic() - began < 4
+        stopping.join()
+
+
+def test_an_encrypted_answer_that_drips_is_left_when_told_to_stop(tmp_path, receiver):
+    certificate, key = make_certificate(tmp_path)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(certificate, key)
+    client = ssl.create_default_context(cafile=certificate)
+    with answering(one_header, tls=server) as ((_, port), asked):
+        source = HttpSource(f"https://127.0.0.1:{port}", dict, 5.0, client)
+        with stopped_once(asked) as stop, TOLD_TO_STOP:
+            receive(receiver, Announcement(1, "0" * 64), [source], timeout_s=60, stop=stop)
+
+
+def test_an_interrupted_connection_stays_so():
+    with answering(body) as (address, _):
+        connection = http(address).connection()
+        connection.open(Deadline.after(10))
+        connection.interrupt()
+        with pytest.raises(ConnectionAbortedError):
+            connection.manifest(1, None, Deadline.after(10))

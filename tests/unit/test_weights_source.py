@@ -1,0 +1,153 @@
+"""Whatever a source does is its own failure: the fetch goes on with others, and ends in time without them."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights import source as source_module
+from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.source import Fenced, SourceFailure, ask, reason_of
+from rl_agent.weights.store import FULL
+from tests.unit.weight_sources import StoreSource, receiving
+from tests.unit.weight_versions import publish_steps
+from tests.weight_transfers import announced
+
+
+class Odd(Exception):
+    def __str__(self):
+        raise KeyError("not even a text")
+
+
+ERRORS = [
+    TypeError("list indices must be integers"),
+    RecursionError("maximum recursion depth exceeded"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    MemoryError(),
+    ZeroDivisionError("division by zero"),
+    AttributeError("'NoneType' object has no attribute 'get'"),
+    StopIteration(),
+    AssertionError(),
+    Odd(),
+]
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory):
+    with publish_steps(tmp_path_factory.mktemp("sender"), 1, rows=300) as store:
+        yield store
+
+
+@pytest.fixture
+def receive(tmp_path):
+    with receiving(tmp_path, streams_per_source=1, retries=1, retry_pause_s=0.0) as (function, _, _):
+        yield function
+
+
+def raising(error):
+    def lie(*_):
+        raise error
+
+    return lie
+
+
+@pytest.mark.parametrize("method", ["connection", "open", "manifest", "recommend", "read_piece", "close"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_exception_of_any_kind_is_the_failure_of_its_source_alone(sender, receive, method, error):
+    broken = StoreSource(sender, "broken", {method: raising(error)})
+    snapshot, _ = receive(announced(sender.newest), broken, StoreSource(sender))
+    assert snapshot.map(FULL) == sender.newest.map(FULL)
+
+
+@pytest.mark.parametrize("method", ["connection", "open", "manifest", "recommend", "read_piece"])
+def test_the_only_source_fails_with_the_kind_of_what_it_did(sender, receive, method):
+    broken = StoreSource(sender, "broken", {method: raising(TypeError("x" * 10_000 + "\x1b[2J"))})
+    with pytest.raises(WeightsError, match=r"broken: TypeError: x{100,300}$") as failure:
+        receive(announced(sender.newest), broken)
+    assert str(failure.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([True], "no piece's number"),
+        ([1.0], "no piece's number"),
+        (["1"], "no piece's number"),
+        ([np.int64(1)], "no piece's number"),
+        (None, "list of pieces"),
+        ({"1": 1}, "list of pieces"),
+        ("12", "list of pieces"),
+        ([1, 1], "twice"),
+        ([-1], "that there are not"),
+        ([2**70], "that there are not"),
+        ([0], "not asked for"),
+        ([1, 2, 3, 4], "proposes 4 pieces, and was asked for 3"),
+    ],
+)
+def test_a_proposal_is_a_list_of_some_of_the_wanted_pieces(sender, answer, message):
+    lying = Fenced(StoreSource(sender, "lying", {"recommend": lambda *_: answer}))
+    wanted = np.array([False, True, True, True, True])
+    with pytest.raises(SourceFailure, match=message):
+        lying.recommend(1, FULL, wanted, 3, 0.0, Deadline.after(10))
+
+
+@given(st.text(), st.sampled_from([OSError, WeightsError, ValueError]))
+def test_a_reason_is_one_short_printable_line(text, kind):
+    reason = reason_of(kind(text))
+    assert reason.isprintable()
+    assert 0 < len(reason) <= 300
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """A wait that no interrupt ends, until the test does."""
+    monkeypatch.setattr(source_module, "GRACE_S", 0.05)
+    monkeypatch.setattr("rl_agent.weights.fetch.GRACE_S", 0.05)
+    released = threading.Event()
+
+    def wait(right, *_):
+        released.wait(60)
+        return right
+
+    yield wait
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("fetch-", "ask-")):
+            thread.join(30)
+
+
+@pytest.mark.parametrize("method", ["open", "recommend", "read_piece", "close"])
+def test_a_source_that_cannot_be_interrupted_holds_up_nothing(sender, receive, never, method):
+    stuck = StoreSource(sender, "stuck", {method: never}, is_cut_at_once=False)
+    snapshot, _ = receive(announced(sender.newest), StoreSource(sender), stuck)
+    assert snapshot.map(FULL) == sender.newest.map(FULL)
+
+
+@pytest.mark.parametrize("method", ["open", "manifest", "recommend", "read_piece"])
+def test_a_stop_and_the_deadline_end_a_fetch_whose_only_source_cannot_be_interrupted(
+    sender, receive, never, method
+):
+    stuck = StoreSource(sender, "stuck", {method: never}, is_cut_at_once=False)
+    with pytest.raises(WeightsError, match=r"left behind|deadline"):
+        receive(announced(sender.newest), stuck, timeout_s=0.2)
+    stop = threading.Event()
+
+    def stopped(*arguments):
+        stop.set()
+        return never(*arguments)
+
+    stuck.lies[method] = stopped
+    with pytest.raises(WeightsError, match="told to stop"):
+        receive(announced(sender.newest), stuck, stop=stop)
+
+
+def test_a_question_is_asked_over_a_connection_that_is_closed_after(sender):
+    closed = []
+    source = StoreSource(sender, lies={"close": lambda *_: closed.append(True)})
+    stop = threading.Event()
+    found = ask(source, lambda c, d: c.manifest(1, None, d), Deadline.after(10), stop, poll_s=0.05)
+    assert found == sender.newest.manifest
+    assert closed == [True]
