@@ -4,12 +4,12 @@ An environment may delete or overwrite a screenshot after its next step, and the
 log path only; so each image is copied to `images/<episode>/step-<k>-<n>.<suffix>` before it is used.
 """
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from rl_agent.errors import EnvironmentFailure
+from rl_agent.files import file_name
 from rl_agent.types import EpisodeKey, Observation, Split
 
 
@@ -27,9 +27,8 @@ def keep_images(observation: Observation, place: Path, step: int) -> Observation
 
 
 def image_place(images: Path, split: Split, iteration: int, key: EpisodeKey) -> Path:
-    """The folder of an episode's images; a task's id may hold what a file name may not."""
-    name = re.sub(r"[^\w.-]", "_", key.task_id)
-    return images / f"{split}-iteration{iteration}" / f"{name}-{key.group}-{key.attempt}"
+    """The folder of an episode's images, and of no other's."""
+    return images / f"{split}-iteration{iteration}" / f"{file_name(key.task_id)}-{key.group}-{key.attempt}"
 
 
 def _copy(source: Path, target: Path) -> None:
