@@ -6,16 +6,24 @@ from pydantic import Field
 
 from rl_agent.sections import Positive, Seconds, Section, Share
 
+DrawUnit = Literal["group", "episode", "step"]
+"""What is drawn as one; `update.select` says what each does."""
+HeldOutUnit = Literal["task", "group", "episode", "step"]
+"""What is held out for validation as one."""
+
 
 class TrainerConfig(Section):
     kind: Literal["llamafactory"]
     recent_iterations: Positive
     reward_threshold: float
     positive_samples_to_train: Positive
+    draw_by: DrawUnit
+    max_samples_per_task: Positive | None
     recency_bias_power: Annotated[float, Field(ge=0)]
     filter_unchanged_steps: bool
     min_response_tokens: Annotated[int, Field(ge=0)]
     val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
+    val_split_by: HeldOutUnit
     finetuning_type: Literal["full", "lora"]
     lora_rank: Positive
     lora_alpha: Positive
@@ -42,7 +50,6 @@ class TrainerConfig(Section):
     save_steps: Annotated[float, Field(gt=0)]
     save_total_limit: Positive
     save_only_model: bool
-    preprocessing_num_workers: Positive
     dataloader_num_workers: Annotated[int, Field(ge=0)]
     dataloader_pin_memory: bool
     remove_unused_columns: bool

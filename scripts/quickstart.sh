@@ -35,7 +35,7 @@ readonly SPOT_ENGINE=(   # what the engine group and the experiment say, in vLLM
 )
 readonly GPU_SETTINGS=(
   engine=gpu engine.max_model_len=128 engine.enforce_eager=true
-  trainer=llamafactory trainer.gradient_accumulation_steps=1 trainer.preprocessing_num_workers=1
+  trainer=llamafactory trainer.gradient_accumulation_steps=1
 )
 
 # Usage: parse_arguments <arguments…>

@@ -20,7 +20,7 @@ import uvloop
 from aiohttp import web
 
 EOS_TOKEN_ID = 2
-FIRST_TOKEN_ID = 10
+FIRST_TOKEN_ID = 18  # "0" to the tokenizer of `tests.tiny_chat`
 
 
 @dataclass(frozen=True, slots=True)

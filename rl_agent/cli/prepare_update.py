@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     if yaml is None:
         recent = trainer.recent_iterations
         print(
-            f"nothing to train on: no step of the last {recent} iterations is positive "
+            f"nothing to train on: no step of the last {recent} iterations is positive and can be trained on "
             f"(trainer.reward_threshold={trainer.reward_threshold:g}); the model stays as it is",
             file=sys.stderr,
         )

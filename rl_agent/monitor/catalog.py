@@ -224,7 +224,9 @@ LLAMAFACTORY_UPDATE = Chapter(
     _under(
         "update/",
         ("validation_samples", "", "held back"),
-        ("candidates", "", "episodes that could have been chosen"),
+        ("candidates", "", "steps that could have been chosen"),
+        ("tasks", "", "that the samples are of"),
+        ("left_out", "", "positive steps that could not be trained on as they were seen"),
         ("loss_first", "", "of the first step that was logged"),
         ("loss_last", "", "of the last one"),
         ("eval_loss", "", "on the validation samples, the last time"),

@@ -25,6 +25,7 @@ from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.settings import check_settings, is_loopback
 from rl_agent.types import Split, Task
+from rl_agent.update.render import check_extra_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
     if not isinstance(config.trainer, TrainerConfig):
         check_streaming(config, command, num_gpus)
         return
+    check_extra_args(config.trainer)
     name = config.trainer.deepspeed
     if command.rl_phase == "rollout" or name is None:
         return

@@ -30,15 +30,16 @@ class FileDigest:
     """Empty in records of before it was BLAKE3; then the size alone is compared."""
 
 
-def digest_files(paths: Iterable[Path]) -> dict[str, FileDigest]:
-    """Digest of each file by its name. Raises OSError for one that cannot be read.
+def digest_files(paths: Iterable[Path], *, below: Path | None = None) -> dict[str, FileDigest]:
+    """Digest of each file by its name, or by its path `below` a folder.
 
-    What takes longer than a moment is logged as it goes on.
+    What takes longer than a moment is logged as it goes on. Raises OSError for one that cannot be read.
     """
     sizes = {path: path.stat().st_size for path in paths}
+    names = {path: path.relative_to(below).as_posix() if below else path.name for path in sizes}
     say = _Progress(sum(sizes.values()))
     with ThreadPoolExecutor(_READERS, "read") as readers:
-        return {path.name: _digest(path, size, readers, say) for path, size in sizes.items()}
+        return {names[path]: _digest(path, size, readers, say) for path, size in sizes.items()}
 
 
 def _digest(path: Path, size: int, readers: ThreadPoolExecutor, say: "_Progress") -> FileDigest:
@@ -104,7 +105,8 @@ def first_difference(folder: Path, wanted: Mapping[str, FileDigest]) -> str:
         if size_bytes != digest.size_bytes:
             return f"{folder / name}: has {size_bytes} of the {digest.size_bytes} bytes that were written"
     try:
-        found = digest_files(folder / name for name, digest in wanted.items() if digest.blake3)
+        recorded = (folder / name for name, digest in wanted.items() if digest.blake3)
+        found = digest_files(recorded, below=folder)
     except OSError as error:
         return f"{error.filename or folder}: cannot be read ({error.strerror})"
     different = [name for name, digest in found.items() if digest != wanted[name]]

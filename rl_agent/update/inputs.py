@@ -15,13 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
 from rl_agent.update.digest import FileDigest, digest_files, first_difference
+from rl_agent.update.export import DATASET_FOLDER
 
 SUMMARY_FILE = "update.json"
 TRAIN_FILE = "train.yaml"
 DEEPSPEED_FILE = "deepspeed.json"
 """Only where DeepSpeed has to load shards of another number of processes."""
 
-_DATASET = ".jsonl"
+_DATASET = ".arrow"
 _POLL_S = 0.25
 
 
@@ -32,6 +33,10 @@ class Prepared:
     samples: int
     validation_samples: int
     candidates: int
+    tasks: int
+    """That the samples are of."""
+    left_out: dict[str, int]
+    """Steps that could not be trained on as they were seen, by the reason."""
     learning_rate: float
     started_from: str
     """The model that was served."""
@@ -59,13 +64,14 @@ def forget(folder: Path) -> None:
 
 
 def digest_datasets(folder: Path) -> dict[str, FileDigest]:
-    return digest_files(sorted(folder.glob(f"*{_DATASET}")))
+    """Digests of what is trained on."""
+    return digest_files(sorted((folder / DATASET_FOLDER).rglob(f"*{_DATASET}")), below=folder)
 
 
 def digest_inputs(folder: Path) -> dict[str, FileDigest]:
     """Digests of what the training reads from an update's folder."""
-    others = [folder / name for name in ("dataset_info.json", TRAIN_FILE, DEEPSPEED_FILE)]
-    return digest_datasets(folder) | digest_files(path for path in others if path.exists())
+    others = [folder / name for name in (TRAIN_FILE, DEEPSPEED_FILE) if (folder / name).exists()]
+    return digest_files([*sorted((folder / DATASET_FOLDER).rglob("*.*")), *others], below=folder)
 
 
 def write_summary(folder: Path, summary: Prepared) -> None:

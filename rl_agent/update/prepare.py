@@ -1,41 +1,22 @@
-"""One update's inputs: dataset, `dataset_info.json`, `train.yaml`, and the optimizer's state to resume from.
+"""One update's inputs: dataset, `train.yaml`, and the optimizer's state to resume from.
 
-    shards of the last k iterations ─► candidates ─► draw ─► examples ─► train.yaml ─► update.json
-               version's trainer/, or the interrupted training ─► start ─┘
+    samples ─────────────────────────────────────────────────► dataset/ ─► train.yaml ─► update.json
+    version's trainer/, or the interrupted training ─► start ─────────────────┘
 
-Shards are read twice, each time without the tokens: once for what decides, once for the texts of the steps
-that were drawn. Everything is written anew, so that a repeated call gives the same files.
+Everything is written anew, so that a repeated call gives the same files.
 """
 
-import json
 import logging
 import shutil
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
-
-from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.files import remove, write_whole
-from rl_agent.paths import RunPaths
-from rl_agent.rollout.manifest import Part, parts_of, read_parts
-from rl_agent.types import EpisodeKey
-from rl_agent.update import select, versions
-from rl_agent.update.export import (
-    DATASET,
-    VALIDATION,
-    Dialogue,
-    TokenTexts,
-    examples,
-    write_dataset,
-    write_dataset_info,
-)
+from rl_agent.update import versions
+from rl_agent.update.export import write_datasets
 from rl_agent.update.inputs import (
     TRAIN_FILE,
     Prepared,
@@ -47,21 +28,12 @@ from rl_agent.update.inputs import (
 )
 from rl_agent.update.optimizer import update_steps
 from rl_agent.update.render import setup_of, to_yaml, training_arguments
+from rl_agent.update.samples import collect_samples
 from rl_agent.update.start import choose_start, find_interrupted, is_finished, same_update
 from rl_agent.update.verify import verify_model
 from rl_agent.update.weights import parameters, read_tensors, size_bytes
 from rl_agent.weights.sources import local_folder
 
-_OUTCOME = TypeAdapter(select.Outcome)
-_DIALOGUE = TypeAdapter(Dialogue)
-_MEDIA_TOKENS = (
-    "image_token_id",
-    "image_token_index",
-    "video_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
-)
-"""Keys of a vision model's config.json."""
 _log = logging.getLogger(__name__)
 
 
@@ -77,26 +49,13 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     before = last_summary(folder)
     forget(folder)
-    shards = recent_shards(paths, config.llamafactory.recent_iterations)
-    pool = [
-        one
-        for position, parts in enumerate(shards)
-        for one in select.candidates(_outcomes(parts), position, config.llamafactory)
-    ]
-    if not pool:
+    samples = collect_samples(config, iteration)
+    if not samples.training:
         return None
     versions.adopt(paths)
     verify_model(resolve_model(config).path)
     _check_disk(config)
-
-    rng = select.seeded(config.seed, iteration)
-    drawn = select.draw(
-        pool, config.llamafactory.positive_samples_to_train, config.llamafactory.recency_bias_power, rng
-    )
-    chosen, held_out = select.split(
-        drawn, config.llamafactory.val_split_ratio, do_eval=config.llamafactory.do_eval
-    )
-    _export(folder, shards, chosen, held_out, _token_texts(config))
+    write_datasets(folder, samples.training.values(), samples.validation.values())
 
     model = resolve_model(config).path
     training = paths.training_dir(iteration)
@@ -105,17 +64,19 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         _log.info("the training had come to its end: only publishing is left")
         write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
         return folder / TRAIN_FILE
-    new_steps = update_steps(len(chosen), setup.world_size, config.llamafactory)
+    new_steps = update_steps(len(samples.training), setup.world_size, config.llamafactory)
     interrupted = find_interrupted(paths, iteration, before) if before is not None else None
     start = choose_start(plan, iteration, setup, new_steps, interrupted)
     verify_model(start.model)
-    arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(held_out))
+    arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(samples.validation))
     remove(training)  # what is gone on with has a second name in the resume folder
     write_whole(folder / TRAIN_FILE, to_yaml(arguments))
     summary = Prepared(
-        samples=len(chosen),
-        validation_samples=len(held_out),
-        candidates=len(pool),
+        samples=len(samples.training),
+        validation_samples=len(samples.validation),
+        candidates=samples.candidates,
+        tasks=samples.tasks,
+        left_out=samples.left_out,
         learning_rate=config.llamafactory.learning_rate,
         started_from=model,
         steps_before=start.steps_before,
@@ -127,53 +88,6 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     )
     write_summary(folder, summary)
     return folder / TRAIN_FILE
-
-
-def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
-    """The files of the last `count` finished training iterations, oldest iteration first.
-
-    Raises StoreError for one that is missing.
-    """
-    return [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
-
-
-def _outcomes(parts: Sequence[Part]) -> Iterator[select.Outcome]:
-    return read_parts(parts, _OUTCOME)
-
-
-def _export(
-    folder: Path,
-    shards: Sequence[Sequence[Part]],
-    chosen: Sequence[select.Candidate],
-    held_out: Sequence[select.Candidate],
-    tokens: TokenTexts,
-) -> None:
-    validation = set(held_out)
-    rows: dict[str, list[dict[str, Any]]] = {DATASET: [], VALIDATION: []}
-    for position, parts in enumerate(shards):
-        steps: dict[EpisodeKey, list[int]] = defaultdict(list)
-        for one in (*chosen, *held_out):
-            if one.position == position:
-                steps[one.key].append(one.step)
-        for key, step, row in examples(read_parts(parts, _DIALOGUE), steps, tokens):
-            is_held_out = select.Candidate(position, key, step) in validation
-            rows[VALIDATION if is_held_out else DATASET].append(row)
-    names = [name for name, of_name in rows.items() if of_name]
-    for name in names:
-        write_dataset(folder, name, rows[name])
-    with_images = any("images" in row for of_name in rows.values() for row in of_name)
-    write_dataset_info(folder, names, with_images=with_images)
-
-
-def _token_texts(config: Config) -> TokenTexts:
-    model = resolve_model(config).path
-    chat = ChatTokenizer.load(model, config.model.chat_template_kwargs)
-    stop = tuple(chat.decode([token_id]) for token_id in sorted(chat.eos_token_ids))
-    folder = local_folder(model)
-    path = folder / "config.json" if folder else None
-    settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
-    media = tuple(chat.decode([settings[key]]) for key in _MEDIA_TOKENS if settings.get(key) is not None)
-    return TokenTexts(stop, media)
 
 
 def _check_disk(config: Config) -> None:

@@ -18,6 +18,8 @@ def metrics_of(training: Path, summary: Prepared) -> dict[str, float]:
         "update/samples": summary.samples,
         "update/validation_samples": summary.validation_samples,
         "update/candidates": summary.candidates,
+        "update/tasks": summary.tasks,
+        "update/left_out": sum(summary.left_out.values()),
         "update/steps": summary.new_steps,
         "update/total_steps": summary.steps_before + summary.new_steps,
         "update/loss": sum(line["loss"] for line in steps) / len(steps) if steps else None,

@@ -14,7 +14,7 @@ from rl_agent.config import Plan, TrainerConfig
 from rl_agent.engine.sharing import training_gpu_count, trains_on_cpu
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.update.export import DATASET, VALIDATION
+from rl_agent.update.export import DATASET, DATASET_FOLDER, VALIDATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,25 @@ def deepspeed_file(name: str | None) -> Path | None:
     return path
 
 
+_OF_TEXTS = (
+    *("dataset", "dataset_dir", "eval_dataset", "tokenized_path", "streaming", "max_samples", "val_size"),
+    *("cutoff_len", "packing", "neat_packing", "mask_history", "train_on_prompt", "preserve_thinking"),
+    *("enable_thinking", "default_system", "tool_format", "mix_strategy", "interleave_probs"),
+    *("overwrite_cache", "preprocessing_batch_size", "preprocessing_num_workers", "image_min_pixels"),
+)
+"""What LLaMA-Factory makes samples by; it is given samples, and would not say that it passes these over."""
+
+
+def check_extra_args(trainer: TrainerConfig) -> None:
+    """Raises ConfigError for a key that would change nothing, or not what it says."""
+    for key in _OF_TEXTS:
+        if trainer.extra_args.get(key) is not None:
+            raise ConfigError(
+                f"trainer.extra_args.{key}: LLaMA-Factory does not read it here, for it is given the recorded"
+                " token ids of each step and makes no samples itself; leave it out"
+            )
+
+
 def training_arguments(
     plan: Plan, iteration: int, start: Start, setup: Setup, *, has_validation: bool
 ) -> dict[str, Any]:
@@ -99,15 +118,10 @@ def training_arguments(
         },
         _finetuning(trainer),
         {
-            "dataset": DATASET,
-            "dataset_dir": str(plan.paths.update_dir(iteration)),
+            "dataset": DATASET,  # a name that has to be there; it loads what lies at tokenized_path
+            "tokenized_path": str(plan.paths.update_dir(iteration) / DATASET_FOLDER),
             "cutoff_len": trainer.cutoff_len,
             "image_max_pixels": trainer.image_max_pixels,
-            "mask_history": trainer.mask_history,
-            # The engine saw earlier responses with their thoughts: so does the trainer.
-            "preserve_thinking": True,
-            "overwrite_cache": True,
-            "preprocessing_num_workers": trainer.preprocessing_num_workers,
         },
         {
             "output_dir": str(plan.paths.training_dir(iteration)),

@@ -5,12 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
-from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.config import Plan
 from rl_agent.monitor import metrics
-from rl_agent.types import EpisodeKey, Observation
-from rl_agent.update.export import Dialogue, Spoken, TokenTexts, Turn, example
+from rl_agent.update.inputs import read_summary
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training import assert_serves, collect, optimizer_steps, tensors_of, update
 
@@ -30,16 +28,16 @@ def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(tmp_pa
     first_plan = make_plan(log_path, base, "trainer.learning_rate=0.001", *settings)
     collect(first_plan, 1, 60)
     first, first_log = update(first_plan, 1)
-    # 60 examples, 6 of them held out: 7 batches of 8, 4 optimizer steps an epoch, 2 epochs.
-    assert [line["current_steps"] for line in first_log] == list(range(1, 9))
+    before = steps_of(first_plan, 1, samples=60)
+    assert [line["current_steps"] for line in first_log] == list(range(1, before + 1))
 
     second_plan = make_plan(log_path, base, "trainer.learning_rate=0.0005", *settings)
     collect(second_plan, 2, 25)
     second, second_log = update(second_plan, 2)
-    # 85 examples, 8 held out: 10 batches, 5 steps an epoch, 2 epochs, after the 8 of before.
-    assert [line["current_steps"] for line in second_log] == list(range(9, 19))
-    assert optimizer_steps(first) == {8}
-    assert optimizer_steps(second) == {18}
+    steps = steps_of(second_plan, 2, samples=85)
+    assert [line["current_steps"] for line in second_log] == list(range(before + 1, before + steps + 1))
+    assert optimizer_steps(first) == {before}
+    assert optimizer_steps(second) == {before + steps}
 
     losses = [line["loss"] for line in first_log + second_log]
     assert all(map(math.isfinite, losses))
@@ -49,15 +47,23 @@ def test_two_full_updates_continue_the_optimizer_and_serve_what_they_made(tmp_pa
     assert {line["lr"] for line in second_log} == {0.0005}
 
     assert_serves(second, base)
-    assert_steps_match_the_learning_rate(first, second, steps=10, learning_rate=0.0005)
+    assert_steps_match_the_learning_rate(first, second, steps=steps, learning_rate=0.0005)
     records = list(metrics.read(second_plan.paths.metrics))
     numbers = [record for record in records if "update/loss" in record]
-    assert [n["update/total_steps"] for n in numbers] == [8, 18]
+    assert [n["update/total_steps"] for n in numbers] == [before, before + steps]
     assert all(math.isfinite(n["update/eval_loss"]) for n in numbers)
-    steps = [record for record in records if "update_step/loss" in record]
-    assert [step["update_step"] for step in steps] == list(range(1, 19))
-    assert [step["update_step/loss"] for step in steps] == pytest.approx(losses)
-    assert all(step["update_step/grad_norm"] > 0 for step in steps)
+    lines = [record for record in records if "update_step/loss" in record]
+    assert [line["update_step"] for line in lines] == list(range(1, before + steps + 1))
+    assert [line["update_step/loss"] for line in lines] == pytest.approx(losses)
+    assert all(line["update_step/grad_norm"] > 0 for line in lines)
+
+
+def steps_of(plan: Plan, iteration: int, *, samples: int) -> int:
+    """Of an update: batches of 8, two of them a step, 2 epochs, without what is held out."""
+    summary = read_summary(plan.paths.update_dir(iteration))
+    assert summary.samples + summary.validation_samples == samples
+    assert 0 < summary.validation_samples < samples / 3
+    return 2 * math.ceil(math.ceil(summary.samples / 8) / 2)
 
 
 def assert_steps_match_the_learning_rate(old: Path, new: Path, *, steps: int, learning_rate: float) -> None:
@@ -114,36 +120,3 @@ def test_a_decaying_schedule_runs_anew_in_each_update_with_the_old_moments(tmp_p
     assert second_log[-1]["loss"] < first_log[-1]["loss"]
     steps = [line["update_step"] for line in metrics.read(plan.paths.metrics) if "update_step" in line]
     assert steps == list(range(1, 9))
-
-
-def test_what_is_trained_on_is_what_the_engine_saw(tmp_path):
-    """Two turns with a system prompt: the exported text becomes the tokens of the rollout again."""
-    from llamafactory.data.template import get_template_and_fix_tokenizer
-    from llamafactory.hparams import DataArguments
-    from transformers import AutoTokenizer
-
-    base = make_tiny_model(tmp_path / "base")
-    chat = ChatTokenizer.load(str(base), {})
-    fast = Tokenizer.from_file(str(base / "tokenizer.json"))
-    replies = ["I think <think>12</think> 12<|im_end|>", "So 19.\n<|im_end|>"]
-    shown = [Observation("What is 5 + 7?\n"), Observation(" And 7 more, Ü? ")]
-    spoken = [fast.encode(reply, add_special_tokens=False).ids for reply in replies]
-    seen = chat.start("Be brief.", shown[0]) + spoken[0]
-    seen += chat.extend(spoken[0], shown[1]) + spoken[1]
-
-    turns = tuple(Turn(show, Spoken(reply)) for show, reply in zip(shown, replies, strict=True))
-    row = example(Dialogue(EpisodeKey("t", 0, 0), turns, "Be brief."), 1, TokenTexts(("<|im_end|>",)))
-    roles = {"human": "user", "gpt": "assistant"}
-    messages = [{"role": roles[turn["from"]], "content": turn["value"]} for turn in row["conversations"]]
-    for name in ("qwen3_nothink", "qwen3"):
-        tokenizer = AutoTokenizer.from_pretrained(base)
-        template = get_template_and_fix_tokenizer(
-            tokenizer, DataArguments(template=name, preserve_thinking=True)
-        )
-        pairs = template.encode_multiturn(tokenizer, messages, row["system"])
-        trained_on = [token for pair in pairs for part in pair for token in part]
-        end_of_line = tokenizer.encode("\n", add_special_tokens=False)
-        if name == "qwen3_nothink":
-            assert trained_on == seen + end_of_line
-        else:  # the second reply has no thought: the reasoning template puts an empty one there
-            assert trained_on[: len(seen) - len(spoken[1])] == seen[: -len(spoken[1])]

@@ -13,6 +13,7 @@ from rl_agent.paths import CONFIG_DIR, PROJECT_ROOT
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
+from tiny_tokenizer import prompt_text as prompt_text
 from tiny_tokenizer import save_tokenizer, train_tokenizer
 
 

@@ -5,16 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from rl_agent.config import Plan
 from rl_agent.paths import PROJECT_ROOT
+from tests.integration.tiny_model import prompt_text
 from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 
 def collect(plan: Plan, iteration: int, count: int) -> None:
     """A finished shard of right answers, as the engine would write them."""
+    tokenizer = Tokenizer.from_file(str(Path(plan.config.model.base_model) / "tokenizer.json"))
     episodes = []
     for index in range(count):
-        step = make_step(f"{index % 30 + 7}<|im_end|>", observation=f"What is {index % 30} + 7?")
+        question = f"What is {index % 30} + 7?"
+        prompt = tokenizer.encode(prompt_text(question), add_special_tokens=False).ids
+        answer = f"{index % 30 + 7}<|im_end|>"
+        step = make_step(answer, observation=question, prompt=tuple(prompt), tokenizer=tokenizer)
         episodes.append(make_trajectory(index, iteration=iteration, steps=(step,)))
     write_shard(plan.paths.shard("train", iteration), make_header(iteration), *episodes)
 

@@ -11,10 +11,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.rollout.line import to_line
 from rl_agent.rollout.shard import read_shard
 from rl_agent.types import Observation, Trajectory
-from rl_agent.update.export import Dialogue, Spoken, TokenTexts, Turn, example
-from tests.integration.tiny_vision_model import MEDIA, TEMPLATE
+from rl_agent.update.export import Dialogue, Example, Terms, example
+from tests.integration.tiny_vision_model import MEDIA, TEMPLATE, VISION_START
+
+DIALOGUE = TypeAdapter(Dialogue)
 
 
 class Reference:
@@ -61,16 +67,29 @@ def _opened(seen: list[Observation]) -> list[Any]:
     return [Image.open(path).convert("RGB") for observation in seen for path in observation.images]
 
 
-def trained_tokens(model: Path, trajectory: Trajectory, step: int) -> list[int]:
-    """The tokens that LLaMA-Factory makes of the example that is exported for a step."""
-    turns = tuple(Turn(s.observation, Spoken(s.generation.text)) for s in trajectory.steps)
-    row = example(Dialogue(trajectory.key, turns, ""), step, TokenTexts(("<|im_end|>",), MEDIA))
-    roles = {"human": "user", "gpt": "assistant"}
-    messages = [{"role": roles[turn["from"]], "content": turn["value"]} for turn in row["conversations"]]
+def trains_on_it(model: Path, trajectory: Trajectory, step: int) -> bool:
+    """Whether the example is what the engine saw, and LLaMA-Factory makes as many images of it."""
     tokenizer, processor, template = _training_template(model)
-    shown = template.mm_plugin.process_messages(messages, row["images"], [], [], processor)
-    pairs = template.encode_multiturn(tokenizer, shown, row["system"])
-    return [token for pair in pairs for part in pair for token in part]
+    made = example(DIALOGUE.validate_json(to_line(trajectory)), step, _terms(model, tokenizer))
+    recorded = trajectory.steps[step]
+    prompt, said = list(recorded.prompt_token_ids), list(recorded.generation.token_ids)
+    if not isinstance(made, Example) or made.input_ids.tolist() != prompt + said:
+        return False
+    images, ids = list(made.images), made.input_ids.tolist()
+    inputs = template.mm_plugin.get_mm_inputs(images, [], [], [len(images)], [0], [0], [ids], processor)
+    patches = int(inputs["image_grid_thw"].prod(-1).sum())
+    placeholders = ids.count(processor.image_token_id)
+    return patches == placeholders * processor.image_processor.merge_size**2
+
+
+def _terms(model: Path, tokenizer: Any) -> Terms:
+    return Terms(
+        chat=ChatTokenizer.load(str(model), {}),
+        media=frozenset(tokenizer.convert_tokens_to_ids(list(MEDIA))),
+        image_start=tokenizer.convert_tokens_to_ids(VISION_START),
+        mask_history=True,
+        image_max_pixels=2**24,
+    )
 
 
 @cache
@@ -107,7 +126,7 @@ def compare(model: Path, shard: Path) -> Iterator[dict[str, Any]]:
                 "placeholders": prompt.count(reference.processor.image_token_id),
                 "is_same_prompt": inputs["input_ids"][0].tolist() == prompt,
                 "logprob_difference": max(abs(ours - theirs) for ours, theirs in differences),
-                "is_trained_on": trained_tokens(model, trajectory, number)[: len(prompt)] == prompt,
+                "is_trained_on": trains_on_it(model, trajectory, number),
             }
             said.append(step.generation.text)
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-VOCABULARY = {"a": 0, "b": 1, "<|im_end|>": 2}
+from tests.tiny_chat import CHATML, save_tiny_model_folder, tiny_tokenizer
+
+TOKENS = tiny_tokenizer().get_vocab_size()
+ROWS = TOKENS + 1
 
 
-def write_model(folder: Path, *, value: float = 0.5, rows: int = 4, **extra: np.ndarray) -> Path:
-    """A model of three tensors, all `value`, with a tokenizer of three tokens."""
+def write_model(folder: Path, *, value: float = 0.5, rows: int = ROWS, **extra: np.ndarray) -> Path:
+    """A model of three tensors, all `value`, with the tokenizer of `tests.tiny_chat`."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         "model.embed_tokens.weight": np.full((rows, 8), value, np.float32),
@@ -20,11 +22,8 @@ def write_model(folder: Path, *, value: float = 0.5, rows: int = 4, **extra: np.
     }
     save_file(tensors | extra, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"vocab_size": rows, "tie_word_embeddings": False}))
-    tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
-    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    save_tiny_model_folder(folder)
+    (folder / "chat_template.jinja").write_text(CHATML)
     return folder
 
 

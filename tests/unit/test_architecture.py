@@ -41,7 +41,17 @@ LAYERS = {
 }
 """A package may import its own layer and lower ones; bash stands above them all."""
 
-SLOW_IMPORTS = {"torch", "transformers", "pandas", "reasoning_gym", "wandb", "openai", "matplotlib", "vllm"}
+SLOW_IMPORTS = {
+    "torch",
+    "transformers",
+    "datasets",
+    "pandas",
+    "reasoning_gym",
+    "wandb",
+    "openai",
+    "matplotlib",
+    "vllm",
+}
 """Imported inside the function that needs them: verbs start in every iteration."""
 
 TENSOR_PACKAGES = {"trainer"}

@@ -80,7 +80,7 @@ async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_m
     async with connected(Script(completion(3, 3))) as client:
         generation = await ask(client)
 
-    assert generation.token_ids == (10, 11, 2)
+    assert generation.token_ids == (18, 19, 2)
     assert generation.text == "01"
     assert (generation.weight_version_min, generation.weight_version_max) == (7, 7)
     assert generation.duration_s > 0

@@ -17,17 +17,21 @@ from rl_agent.update.inputs import (
     write_summary,
 )
 
-DATASET_FILE = "rl_agent_train.jsonl"
+DATASET_FILE = "dataset/train/data-00000-of-00001.arrow"
+INFO_FILE = "dataset/train/dataset_info.json"
 
 
 def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> Prepared:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (DATASET_FILE, "dataset_info.json", TRAIN_FILE):
+    (folder / DATASET_FILE).parent.mkdir(parents=True, exist_ok=True)
+    for name in (DATASET_FILE, INFO_FILE, TRAIN_FILE):
         (folder / name).write_text(f"{name} {text}")
     summary = Prepared(
         samples=5,
         validation_samples=0,
         candidates=9,
+        tasks=4,
+        left_out={},
         learning_rate=1e-3,
         started_from="/base",
         steps_before=0,
@@ -61,7 +65,7 @@ class SharedFolder:
 def test_a_summary_is_read_back_as_it_was_written(tmp_path):
     summary = write_inputs(tmp_path)
     assert read_summary(tmp_path) == summary
-    assert set(summary.files) == {DATASET_FILE, "dataset_info.json", TRAIN_FILE}
+    assert set(summary.files) == {DATASET_FILE, INFO_FILE, TRAIN_FILE}
 
 
 def test_inputs_that_are_there_are_not_waited_for(tmp_path):
@@ -78,7 +82,7 @@ def test_a_node_waits_until_it_sees_the_inputs_and_says_so_once(tmp_path):
     assert "waiting up to 60 s" in line
 
 
-@pytest.mark.parametrize("name", [DATASET_FILE, TRAIN_FILE, "dataset_info.json"])
+@pytest.mark.parametrize("name", [DATASET_FILE, TRAIN_FILE, INFO_FILE])
 def test_a_file_of_an_earlier_update_is_not_trained_on(tmp_path, name):
     write_inputs(tmp_path)
     new = (tmp_path / name).read_text()
@@ -91,7 +95,7 @@ def test_a_file_of_an_earlier_update_is_not_trained_on(tmp_path, name):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / DATASET_FILE).unlink(), r"jsonl: cannot be read .*; waited 60 s for"),
+        (lambda folder: (folder / DATASET_FILE).unlink(), r"arrow: cannot be read .*; waited 60 s for"),
         (lambda folder: (folder / TRAIN_FILE).write_text("x"), r"train\.yaml: has 1 of the 14 bytes"),
         (forget, r"update\.json: not there; run prepare-update first"),
         (

@@ -1,5 +1,6 @@
 """Preparing an update: from shards to the files that LLaMA-Factory reads."""
 
+import dataclasses
 import json
 import shutil
 from collections import namedtuple
@@ -7,18 +8,21 @@ from pathlib import Path
 
 import pytest
 import yaml
+from datasets import load_from_disk
 
 from rl_agent.cli import prepare_update, publish
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.types import Status
+from rl_agent.types import EpisodeKey, Status
 from rl_agent.update.checkpoints import STATE
+from rl_agent.update.export import IGNORED
 from rl_agent.update.inputs import await_inputs, read_summary
 from rl_agent.update.prepare import needed_bytes, prepare
 from rl_agent.update.versions import read_record
 from tests.integration.tiny_model import make_plan
+from tests.tiny_chat import tiny_chat
 from tests.unit.optimizer_states import write_optimizer_state
-from tests.unit.safetensors_files import write_checkpoint, write_model
+from tests.unit.safetensors_files import ROWS, write_checkpoint, write_model
 from tests.unit.trajectories import make_header, make_step, make_trajectory, write_shard
 
 
@@ -40,13 +44,13 @@ def good(index: int, iteration: int = 1, **rest):
     return make_trajectory(index, iteration=iteration, **rest)
 
 
-def rows(yaml_path: Path, name: str = "rl_agent_train") -> list[dict]:
-    text = (yaml_path.parent / f"{name}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+def rows(yaml_path: Path, name: str = "train") -> list[dict]:
+    return list(load_from_disk(str(yaml_path.parent / "dataset"))[name])
 
 
 def answers(yaml_path: Path) -> list[str]:
-    return sorted(row["conversations"][-1]["value"] for row in rows(yaml_path))
+    tokens = [[label for label in row["labels"] if label != IGNORED] for row in rows(yaml_path)]
+    return sorted(tiny_chat().decode_response(labels) for labels in tokens)
 
 
 def say(text: str):
@@ -63,7 +67,7 @@ def test_positive_steps_become_a_dataset_and_a_yaml(plan_of):
     arguments = yaml.safe_load(path.read_text())
     assert arguments["model_name_or_path"] == plan.config.model.base_model
     assert "resume_from_checkpoint" not in arguments
-    assert arguments["dataset_dir"] == str(path.parent)
+    assert arguments["tokenized_path"] == str(path.parent / "dataset")
     summary = read_summary(path.parent)
     assert (summary.samples, summary.candidates, summary.new_steps, summary.steps_before) == (2, 2, 2, 0)
 
@@ -102,9 +106,27 @@ def test_nothing_positive_is_an_outcome_that_leaves_nothing_to_train_on(plan_of,
 
 
 def test_short_responses_are_left_out_where_asked(plan_of):
-    plan = plan_of("trainer.min_response_tokens=14")
-    collect(plan, 1, good(0, steps=say("abc")), good(1, steps=say("abcd")))  # with <|im_end|> 13 and 14
+    plan = plan_of("trainer.min_response_tokens=5")
+    collect(plan, 1, good(0, steps=say("abc")), good(1, steps=say("abcd")))  # with <|im_end|> 4 and 5
     assert answers(prepare(plan, 1)) == ["abcd"]
+
+
+def test_a_step_with_a_context_that_is_too_long_is_left_out_and_counted(plan_of, caplog):
+    plan = plan_of("trainer.cutoff_len=10")
+    collect(plan, 1, good(0, steps=say("abc")), good(1, steps=say("abcdefghij")))
+    path = prepare(plan, 1)
+    assert answers(path) == ["abc"]
+    assert read_summary(path.parent).left_out == {"longer than trainer.cutoff_len": 1}
+    assert "positive steps that are left out: 1 longer than trainer.cutoff_len" in caplog.text
+
+
+def test_a_task_counts_once_however_often_it_was_solved(plan_of):
+    plan = plan_of("trainer.positive_samples_to_train=2")
+    easy = [dataclasses.replace(good(0, steps=say("easy")), key=EpisodeKey("easy", 0, n)) for n in range(500)]
+    collect(plan, 1, *easy, good(1, steps=say("hard")))
+    path = prepare(plan, 1)
+    assert answers(path) == ["easy", "hard"]
+    assert read_summary(path.parent).tasks == 2
 
 
 def test_more_nodes_make_fewer_steps_of_the_same_samples(plan_of):
@@ -120,6 +142,12 @@ def test_more_nodes_make_fewer_steps_of_the_same_samples(plan_of):
     assert steps == [6, 3, 2]
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*") if path.is_file()
+    }
+
+
 def test_a_repeated_preparation_writes_the_same_files(plan_of):
     plan = plan_of(
         "trainer.positive_samples_to_train=5", "trainer.do_eval=true", "trainer.val_split_ratio=0.4"
@@ -127,11 +155,12 @@ def test_a_repeated_preparation_writes_the_same_files(plan_of):
     for iteration in (1, 2):
         collect(plan, iteration, *(good(i, iteration, steps=say(f"{iteration}-{i}")) for i in range(20)))
     first = prepare(plan, 2)
-    before = {path.name: path.read_bytes() for path in first.parent.iterdir() if path.is_file()}
-    again = prepare(plan, 2)
-    assert {path.name: path.read_bytes() for path in again.parent.iterdir() if path.is_file()} == before
-    assert len(rows(first)) == 3
-    assert len(rows(first, "rl_agent_validation")) == 2
+    before = files_of(first.parent)
+    assert files_of(prepare(plan, 2).parent) == before
+    assert len(rows(first)) + len(rows(first, "validation")) == 5
+    assert all(
+        any(name.startswith(f"dataset/{part}/") for name in before) for part in ("train", "validation")
+    )
     assert yaml.safe_load(before["train.yaml"])["eval_dataset"] == "rl_agent_validation"
 
 
@@ -165,7 +194,7 @@ def test_a_full_disk_is_said_before_training(plan_of, monkeypatch):
 
 
 def test_the_estimate_counts_weights_twice_and_two_moments(plan_of, tmp_path):
-    values = 4 * 8 + 8 + 4 * 8
+    values = ROWS * 8 + 8 + ROWS * 8
     assert needed_bytes(tmp_path / "base", plan_of().config) == values * (4 + 4 + 8)
     only_model = plan_of("trainer.save_only_model=true").config
     assert needed_bytes(tmp_path / "base", only_model) == values * (4 + 4)

@@ -9,7 +9,14 @@ from omegaconf import OmegaConf
 from rl_agent.config import Hardware
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.update.render import Start, deepspeed_file, setup_of, to_yaml, training_arguments
+from rl_agent.update.render import (
+    Start,
+    check_extra_args,
+    deepspeed_file,
+    setup_of,
+    to_yaml,
+    training_arguments,
+)
 from tests.integration.tiny_model import make_plan
 
 START = Start("/models/base")
@@ -38,7 +45,7 @@ def test_the_yaml_holds_every_field_of_a_full_update(plan_of):
     assert arguments["model_name_or_path"] == "/models/base"
     assert arguments["template"] == "qwen3_nothink"
     assert arguments["dataset"] == "rl_agent_train"
-    assert arguments["dataset_dir"] == str(plan.paths.update_dir(3))
+    assert arguments["tokenized_path"] == str(plan.paths.update_dir(3) / "dataset")
     assert arguments["output_dir"] == str(plan.paths.training_dir(3))
     assert arguments["run_name"] == "test-iteration3"
     assert arguments["report_to"] == "none"
@@ -47,14 +54,13 @@ def test_the_yaml_holds_every_field_of_a_full_update(plan_of):
         *(
             "overwrite_output_dir",
             "trust_remote_code",
-            "mask_history",
             "cutoff_len",
             "learning_rate",
             "image_max_pixels",
         ),
         *("per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "num_train_epochs"),
         *("logging_steps", "save_strategy", "lr_scheduler_type", "weight_decay", "warmup_steps"),
-        *("save_steps", "save_total_limit", "preprocessing_num_workers", "dataloader_num_workers", "bf16"),
+        *("save_steps", "save_total_limit", "dataloader_num_workers", "bf16"),
         *("remove_unused_columns", "save_only_model", "dataloader_pin_memory", "gradient_checkpointing"),
         *("plot_loss", "seed", "use_cpu"),
     }
@@ -115,10 +121,19 @@ def test_a_process_waits_for_its_peers_as_long_as_configured(plan_of):
 
 
 def test_extra_arguments_come_last_and_null_removes_a_key(plan_of):
-    plan = plan_of("+trainer.extra_args.packing=true", "+trainer.extra_args.template=null")
+    plan = plan_of("+trainer.extra_args.flash_attn=sdpa", "+trainer.extra_args.template=null")
     arguments = rendered(plan)
-    assert arguments["packing"] is True
+    assert arguments["flash_attn"] == "sdpa"
     assert "template" not in arguments
+
+
+def test_an_extra_argument_about_how_samples_are_made_is_refused(plan_of):
+    plan = plan_of("+trainer.extra_args.packing=true")
+    with pytest.raises(
+        ConfigError, match=r"trainer\.extra_args\.packing: LLaMA-Factory does not read it here"
+    ):
+        check_extra_args(plan.config.llamafactory)
+    check_extra_args(plan_of("+trainer.extra_args.packing=null").config.llamafactory)
 
 
 @pytest.mark.parametrize(

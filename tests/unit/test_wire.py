@@ -33,7 +33,7 @@ def test_a_completion_request_leaves_no_sampling_parameter_to_the_server():
 def test_a_completion_becomes_token_ids_with_a_logprob_each():
     response = wire.read_completion(json.dumps(completion(3, 3)).encode())
 
-    assert response == wire.Response((10, 11, 2), (-0.5, -0.515625, -0.53125), "01", "stop")
+    assert response == wire.Response((18, 19, 2), (-0.5, -0.515625, -0.53125), "01", "stop")
 
 
 def test_a_text_that_the_answer_leaves_out_is_made_of_all_tokens_but_the_one_that_ended_it():
@@ -42,7 +42,7 @@ def test_a_text_that_the_answer_leaves_out_is_made_of_all_tokens_but_the_one_tha
         answer["choices"][0]["text"] = ""
         return json.dumps(answer).encode()
 
-    for tokens, wanted, said in ((3, 3, "10,11"), (3, 8, "10,11,12")):
+    for tokens, wanted, said in ((3, 3, "18,19"), (3, 8, "18,19,20")):
         decode = lambda ids: ",".join(map(str, ids))  # noqa: E731
         assert wire.read_completion(without_text(tokens, wanted), decode).text == said
         assert (

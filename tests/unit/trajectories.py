@@ -1,7 +1,10 @@
 """Builds trajectories for tests of the store and the update."""
 
 import json
+from functools import cache
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from rl_agent.paths import RunPaths, rank_of
 from rl_agent.rollout.line import to_line
@@ -17,6 +20,7 @@ from rl_agent.types import (
     Task,
     Trajectory,
 )
+from tests.tiny_chat import tiny_tokenizer
 
 
 def make_step(
@@ -26,8 +30,13 @@ def make_step(
     images: tuple[str, ...] = (),
     changed: bool = True,
     finish_reason: str = "stop",
+    prompt: tuple[int, ...] = (1, 2, 3),
+    context_reset: bool = False,
+    tokenizer: Tokenizer | None = None,
 ) -> Step:
-    tokens = tuple(range(len(response)))
+    """A step whose response has the tokens of `tests.tiny_chat`, if it is not given another tokenizer."""
+    encoding = (tokenizer or _tokenizer()).encode(response, add_special_tokens=False)
+    tokens = tuple(encoding.ids)
     generation = Generation(
         token_ids=tokens,
         logprobs=tuple(-0.5 for _ in tokens),
@@ -38,12 +47,18 @@ def make_step(
     )
     return Step(
         observation=Observation(observation, images),
-        prompt_token_ids=(1, 2, 3),
+        prompt_token_ids=prompt,
         generation=generation,
         action=response,
         reward=1.0,
         changed=changed,
+        context_reset=context_reset,
     )
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return tiny_tokenizer()
 
 
 def make_trajectory(

@@ -14,7 +14,7 @@ from rl_agent.update.checks import check_model
 from rl_agent.update.publish import publish
 from rl_agent.update.weights import CHUNK_BYTES, first_not_finite, read_tensors
 from tests.unit.publishing.trainings import finish_training, kept, publish_iteration, served_value
-from tests.unit.safetensors_files import write_model
+from tests.unit.safetensors_files import ROWS, TOKENS, write_model
 
 
 def cut_short(checkpoint: Path) -> None:
@@ -43,11 +43,11 @@ def put(value: float, dtype: str = "F32") -> Callable[[Path], None]:
 
 
 def reshape(checkpoint: Path) -> None:
-    write_model(checkpoint, rows=5)
+    write_model(checkpoint, rows=ROWS + 1)
 
 
 def shrink_vocabulary(checkpoint: Path) -> None:
-    write_model(checkpoint, rows=2)
+    write_model(checkpoint, rows=TOKENS - 1)
 
 
 def add_tensor(checkpoint: Path) -> None:
@@ -62,8 +62,8 @@ DAMAGE = {
     "no tokenizer": (drop("tokenizer.json"), r"holds no tokenizer\.json"),
     "nan": (put(float("nan")), r"lm_head\.weight holds NaN or infinity"),
     "infinity": (put(float("-inf")), r"lm_head\.weight holds NaN or infinity"),
-    "another shape": (reshape, r"has shape \(5, 8\), in .* it is \(4, 8\)"),
-    "too few embeddings": (shrink_vocabulary, "has 2 embeddings for 3 tokens"),
+    "another shape": (reshape, rf"has shape \({ROWS + 1}, 8\), in .* it is \({ROWS}, 8\)"),
+    "too few embeddings": (shrink_vocabulary, f"has {TOKENS - 1} embeddings for {TOKENS} tokens"),
     "an unknown tensor": (add_tensor, "has the unknown tensor extra"),
 }
 

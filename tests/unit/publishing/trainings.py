@@ -18,11 +18,12 @@ def finish_training(plan: Plan, iteration: int, *, value: float | None = None, *
     folder = plan.paths.update_dir(iteration)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRAIN_FILE).touch()
-    (folder / "dataset_info.json").touch()
     summary = Prepared(
         samples=5,
         validation_samples=0,
         candidates=9,
+        tasks=1,
+        left_out={},
         learning_rate=1e-3,
         started_from="/base",
         steps_before=0,
