@@ -1,12 +1,15 @@
 """A number for the weights that a worker of vLLM serves, equal on engines alike that serve the same.
 
 Finds errors, not intent: digests of versions are for that. On a CPU vLLM packs the weights of most layers for
-the processor and lets the parameters go, quantized ones and others. Such a layer is asked what it makes of a
-few rows: that tells a weight that is stale, torn or another worker's, but no change that is lost in rounding.
+the processor and lets the parameters go, quantized ones and others; an output layer keeps both. Such a layer
+is asked what it makes of a few rows: that tells a weight that is stale, torn or another worker's, but no
+change that is lost in rounding.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+
+from rl_agent.weights.repacking import keeps_two_forms
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +47,9 @@ def served(model: "torch.nn.Module") -> "Iterator[tuple[str, torch.Tensor]]":
 
 
 def _is_packed(layer: Any) -> bool:
-    """Whether it is a linear layer of vLLM whose weight is not among its parameters any more."""
+    """Whether it is a linear layer of vLLM that does not compute with a weight among its parameters."""
+    if keeps_two_forms(layer):
+        return True
     if not hasattr(layer, "quant_method") or not hasattr(layer, "input_size"):
         return False
     weight = getattr(layer, "weight", None)
@@ -54,7 +59,11 @@ def _is_packed(layer: Any) -> bool:
 def _answer(layer: Any) -> "torch.Tensor":
     import torch
 
-    width = getattr(layer, "input_size_per_partition", layer.input_size)  # which not all divide
+    if keeps_two_forms(layer):
+        width, dtype = layer.weight.shape[1], layer.weight.dtype
+    else:
+        width = getattr(layer, "input_size_per_partition", layer.input_size)  # which not all divide
+        dtype = layer.params_dtype
     signs = torch.randint(0, 2, (_PROBES, width), generator=torch.Generator().manual_seed(0))
-    answer: torch.Tensor = layer.quant_method.apply(layer, (2 * signs - 1).to(layer.params_dtype), None)
+    answer: torch.Tensor = layer.quant_method.apply(layer, (2 * signs - 1).to(dtype), None)
     return answer

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rl_agent.errors import WeightsError
 from rl_agent.weights.fingerprint import fingerprint, served
 from rl_agent.weights.names import AS_STARTED
+from rl_agent.weights.repacking import repacking
 from rl_agent.weights.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.sources import Checkpoint, tensor_at
 from rl_agent.weights.store import FULL, Snapshot, open_snapshot
@@ -66,7 +67,8 @@ class WeightsWorker:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
         self._rl_agent_check(snapshot)
         self._rl_agent_held = None
-        self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
+        with repacking(self.model_runner.get_model(), self.device):
+            self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
         self._rl_agent_held = weight_version
         self._rl_agent_shapes = shapes_of(snapshot)
         return {
