@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from rl_agent.cluster.address import LOOPBACK
 from rl_agent.cluster.heartbeat import driver_pid
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
@@ -25,20 +27,19 @@ from rl_agent.files import remove
 from rl_agent.grpo_config import BatchSettings
 from rl_agent.pool.ask import Manager
 from rl_agent.trainer.background import Background
-from rl_agent.trainer.lora import served_weights
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.served import ServedWeights
 from rl_agent.trainer.settings import StreamSettings
 from rl_agent.weights.publish import Publisher
 from rl_agent.weights.settings import publish_settings, server_settings
 from rl_agent.weights.shelf import Shelf
-from rl_agent.weights.sources import StateDict
+from rl_agent.weights.sources import Source
 from rl_agent.weights.store import Snapshot, SnapshotStore
 from rl_agent.weights.ways import open_way
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
-_SERVING = {"bfloat16": "BF16", "float32": "F32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,14 @@ class WeightFeed:
     def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, batch: BatchSettings) -> None:
         self._settings = settings
         self._ranks = ranks
-        self._dtype = _SERVING[dtype]
+        self._dtype: torch.dtype = getattr(torch, dtype)
         self._batch = batch
         self._stack = ExitStack()
         self._outlet: _Outlet | None = None
 
     def __enter__(self) -> Self:
         if self._ranks.rank == 0 and self._settings.manager is not None:
-            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._dtype, self._batch))
+            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._batch))
         return self
 
     def __exit__(
@@ -79,7 +80,7 @@ class WeightFeed:
         outlet = self._outlet
         if not self._ranks.any_of_world(outlet is not None and outlet.newest <= weight_version):
             return weight_version
-        source = StateDict.of(served_weights(policy.model))
+        source = ServedWeights(policy, self._dtype)
         if outlet is None:
             for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
                 pass
@@ -102,7 +103,7 @@ class WeightFeed:
 class _Outlet:
     """Rank 0's side: the store, the server, the announcements."""
 
-    def __init__(self, settings: StreamSettings, dtype: str, batch: BatchSettings) -> None:
+    def __init__(self, settings: StreamSettings, batch: BatchSettings) -> None:
         manager = settings.pool_manager
         assert manager is not None
         weights = settings.weights
@@ -111,7 +112,7 @@ class _Outlet:
         self._store = SnapshotStore(
             settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
         )
-        self._publisher = Publisher(self._store, publish_settings(weights, dtype=dtype))
+        self._publisher = Publisher(self._store, publish_settings(weights, dtype=None))
         self._server = open_way(weights.transport, own[0]).server(
             Shelf(self._store), token.encode(), server_settings(weights, own, weights.port)
         )
@@ -142,7 +143,7 @@ class _Outlet:
     def newest(self) -> int:
         return -1 if self._store.newest is None else self._store.newest.weight_version
 
-    def publish(self, weight_version: int, source: StateDict) -> int:
+    def publish(self, weight_version: int, source: Source) -> int:
         began = time.monotonic()
         newest = self._store.newest
         told = None if newest is None else Content(newest.weight_version, newest.manifest.digest)

@@ -7,7 +7,7 @@ there is no second copy.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,6 +22,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer.batch import PackedBatch
 from rl_agent.trainer.buffers import persistent_buffers
+from rl_agent.trainer.file_layout import FileLayout
 from rl_agent.trainer.parallel import local, whole
 from rl_agent.trainer.policy import Policy
 
@@ -59,17 +60,47 @@ class Merged:
 Weight: TypeAlias = Tensor | Merged
 
 
-def add_adapter(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze the model and give its layers adapters; nothing where all weights are trained."""
+def add_adapter(model: nn.Module, settings: LoraSettings, files: FileLayout | None = None) -> None:
+    """Freeze the model and give its layers adapters; nothing where all weights are trained.
+
+    Raises ConfigError for targets that are no linear layers: peft passes over experts that are one tensor.
+    """
     if settings.rank is None:
         return
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
+    if not isinstance(targets, str):
+        _check_targets(model, targets, files or FileLayout())
     config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets)
-    inject_adapter_in_model(config, model, _ADAPTER)
+    try:
+        inject_adapter_in_model(config, model, _ADAPTER)
+    except ValueError as error:
+        raise ConfigError(f"trainer.lora.targets: {error}") from error
     if isinstance(model.get_output_embeddings(), LoraLayer):  # type: ignore[operator]
         raise ConfigError(
             f"trainer.lora.targets={targets}: the output matrix can have no adapter; name layers before it"
         )
+
+
+def _check_targets(model: nn.Module, targets: Iterable[str], files: FileLayout) -> None:
+    experts = experts_of(model)
+    names = [name for weight in experts for name in (weight, *files.names_of(weight))]
+    for target in targets:
+        for name in names:
+            if f".{target}." in f".{name}.":
+                raise ConfigError(
+                    f"trainer.lora.targets: {target}: {name} is of experts, which are one tensor and get no"
+                    " adapter; name linear layers, such as q_proj and o_proj, or take all-linear"
+                )
+
+
+def experts_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights that hold all experts of a layer."""
+    return {
+        f"{name}.{own}": parameter
+        for name, module in model.named_modules()
+        for own, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim == 3 and not isinstance(module, nn.Conv1d)
+    }
 
 
 def initialize(model: nn.Module, seed: int) -> None:

@@ -1,28 +1,26 @@
-"""Weights from and to folders in Hugging Face's format, without any rank holding more than it must."""
+"""Models from folders in Hugging Face's format, without any rank holding more than it must."""
 
-import shutil
-from collections.abc import Iterator
+import logging
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 from transformers import PreTrainedModel
 
 from rl_agent.errors import ConfigError
-from rl_agent.files import remove, sync, sync_tree
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer import lora
 from rl_agent.trainer.buffers import compute_buffers
+from rl_agent.trainer.file_layout import FileLayout
 from rl_agent.trainer.fused import use_fused_kernels
-from rl_agent.trainer.parallel import Ranks, computing_dtype, shard, whole
+from rl_agent.trainer.parallel import Ranks, computing_dtype, shard
 from rl_agent.trainer.policy import Policy, Scorer, build_model, read_config
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.update.weights import read_tensors
 
-_COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
-"""Tokenizer, chat template and generation settings; the model's own configuration is written anew."""
+_log = logging.getLogger(__name__)
 
 
 def load_policy(settings: TrainerSettings, ranks: Ranks) -> Policy:
@@ -55,61 +53,44 @@ def load_model(
         model = build_model(
             read_config(folder), activation_checkpointing=settings.parallel.activation_checkpointing
         )
+        assert isinstance(model, PreTrainedModel)
+        files = FileLayout.of(model, folder)
         use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device)
-        lora.add_adapter(model, adapter)
+        lora.add_adapter(model, adapter, files)
         if is_frozen:
             model.requires_grad_(False)
+    if adapter.rank is not None and ranks.rank == 0 and (experts := lora.experts_of(model)):
+        _log.info("trainer.lora: %d tensors of experts get no adapter and stay as they are", len(experts))
     if computing_dtype(ranks, settings.parallel) == torch.bfloat16:
-        _halve_frozen(model, folder)
+        _halve_frozen(model, folder, files)
     policy = Policy(
-        model, temperature=settings.loss.temperature, chunk_tokens=settings.batch.logits_chunk_tokens
+        model,
+        temperature=settings.loss.temperature,
+        chunk_tokens=settings.batch.logits_chunk_tokens,
+        files=files,
     )
     shard(policy, ranks, settings.parallel)
     policy.to_empty(device=ranks.device)
     compute_buffers(model)
-    try:
-        dcp.load(lora.base_weights(model), storage_reader=HuggingFaceStorageReader(str(folder)))
-    except dcp.CheckpointException as error:
-        raise ConfigError(f"{folder}: does not hold all weights of its model ({error})") from error
+    _read(model, folder, files)
     lora.initialize(model, settings.seed)
     return policy
 
 
-def _halve_frozen(model: nn.Module, folder: Path) -> None:
+def _read(model: PreTrainedModel, folder: Path, files: FileLayout) -> None:
+    """Each rank what it holds."""
+    weights = lora.base_weights(model)
+    targets = dict(target for weight, tensor in weights.items() for target in files.targets(weight, tensor))
+    try:
+        dcp.load(targets, storage_reader=HuggingFaceStorageReader(str(folder)))
+    except dcp.CheckpointException as error:
+        raise ConfigError(f"{folder}: cannot be read ({error})") from error
+
+
+def _halve_frozen(model: nn.Module, folder: Path, files: FileLayout) -> None:
     """Hold in bf16 what is not trained and is in bf16 in its file; nothing is lost by it."""
-    files = read_tensors(folder)
+    tensors = read_tensors(folder)
     for name, weight in lora.base_parameters(model).items():
-        is_half = name in files and files[name].dtype == "BF16"
+        is_half = all(tensors[each].dtype == "BF16" for each in files.names_of(name))
         if is_half and not weight.requires_grad:
             weight.data = weight.data.to(torch.bfloat16)
-
-
-def named_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Whole weights as they are served, one at a time; every rank of a row has to iterate."""
-    for name, weight in lora.served_weights(policy.model).items():
-        yield name, whole(weight.detach())
-
-
-def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write what transformers and vLLM load; `base` gives the tokenizer. The folder appears whole."""
-    tensors = {}
-    for name, weight in named_weights(policy):
-        if ranks.rank == 0:
-            tensors[name] = weight.to("cpu", dtype)
-    if ranks.rank != 0:
-        return
-    growing = folder.with_name(folder.name + ".tmp")
-    remove(growing)
-    growing.mkdir(parents=True)
-    for pattern in _COPIED:
-        for file in base.glob(pattern):
-            if not file.name.endswith(".index.json"):
-                shutil.copy2(file, growing / file.name)
-    model = policy.model
-    assert isinstance(model, PreTrainedModel)
-    model.config.dtype = dtype
-    model.save_pretrained(growing, state_dict=tensors)
-    sync_tree(growing)
-    remove(folder)
-    growing.rename(folder)
-    sync(folder.parent)

@@ -13,6 +13,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.trainer import attention
 from rl_agent.trainer.batch import PackedBatch
 from rl_agent.trainer.buffers import forget_lengths
+from rl_agent.trainer.file_layout import FileLayout
 from rl_agent.trainer.head import OutputHead, layers_of
 from rl_agent.trainer.logprobs import chosen_logprobs
 
@@ -25,10 +26,17 @@ class Policy(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, temperature: float, chunk_tokens: int, packs_up_to: float = math.inf
+        self,
+        model: nn.Module,
+        *,
+        temperature: float,
+        chunk_tokens: int,
+        packs_up_to: float = math.inf,
+        files: FileLayout | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.files = files or FileLayout()
         self.same_passes: Callable[[int], int] = lambda passes: passes
         """How many passes every rank makes that shares the weights, where this one needs so many."""
         self._head = OutputHead(model)

@@ -23,11 +23,11 @@ from rl_agent.paths import RunPaths
 from rl_agent.pool.turns import TrainerTurns, TurnFiles
 from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.live import LiveIteration
-from rl_agent.trainer.model_files import export
 from rl_agent.trainer.order import Deal, samples_of
 from rl_agent.trainer.parallel import Ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.promote import Made, promote
+from rl_agent.trainer.served import export
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.sharing import SharedDevices, WindowedSource, read_status
 from rl_agent.trainer.states import StreamProgress, note_published, note_served

@@ -20,10 +20,11 @@ from transformers.utils import logging as transformers_logging
 
 from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.trainer.meter import Meter, PoolWatch
-from rl_agent.trainer.model_files import export, load_policy, load_reference
+from rl_agent.trainer.model_files import load_policy, load_reference
 from rl_agent.trainer.parallel import Ranks, join_ranks
 from rl_agent.trainer.policy import Policy
 from rl_agent.trainer.replay import Replay
+from rl_agent.trainer.served import export
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.stream import Stream
 from rl_agent.trainer.trainer import Trainer

@@ -10,6 +10,7 @@ from yarl import URL
 from rl_agent.errors import DeadlineError
 from rl_agent.files import remove
 from rl_agent.trainer.feed import WeightFeed
+from rl_agent.trainer.file_layout import FileLayout
 from rl_agent.trainer.parallel import join_ranks
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.source_tcp import TcpSource
@@ -25,6 +26,7 @@ class Policy:
     def __init__(self, value):
         self.model = torch.nn.Linear(64, 64, bias=False)
         torch.nn.init.constant_(self.model.weight, value)
+        self.files = FileLayout()
 
 
 @pytest.fixture

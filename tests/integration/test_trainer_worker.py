@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -56,6 +57,15 @@ def recorded(tmp_path_factory) -> Path:
     in_order = [episode for _, _, episode in sorted(episodes, key=lambda entry: entry[:2])]
     paths = RunPaths(folder)
     write_shard(paths.shard("train", 1), make_header(), *in_order)
+    return folder
+
+
+@pytest.fixture
+def recorded_of_experts(recorded, tmp_path) -> Path:
+    """The same episodes with a mixture of experts, which two ranks cannot divide evenly."""
+    folder = tmp_path / "of_experts"
+    shutil.copytree(recorded, folder, ignore=shutil.ignore_patterns("model"))
+    make_tiny_model(folder / "model", experts=5)
     return folder
 
 
@@ -172,6 +182,24 @@ def test_one_of_two_ranks_is_killed_and_one_rank_goes_on_to_the_same_weights(
     resumed = finish(settings)
     _, expected = uninterrupted
     for name, weight in expected.items():
+        torch.testing.assert_close(resumed[name], weight, rtol=0, atol=2e-5, msg=name)
+
+
+def test_two_ranks_that_share_experts_are_killed_and_one_goes_on_to_the_same_weights(
+    recorded_of_experts, tmp_path
+):
+    expected = finish(write_settings(recorded_of_experts, tmp_path / "uninterrupted"))
+    settings = write_settings(recorded_of_experts, tmp_path / "killed")
+    first, second = start(settings, ranks=2)
+    wait_for_step(settings.parent, 3, first)
+    for process in (first, second):
+        process.kill()
+        process.wait(30)
+    resumed = finish(settings)
+    before = load_file(recorded_of_experts / "model/model.safetensors")
+    assert before.keys() == expected.keys() == resumed.keys()
+    for name, weight in expected.items():
+        assert not torch.equal(weight, before[name]), name
         torch.testing.assert_close(resumed[name], weight, rtol=0, atol=2e-5, msg=name)
 
 

@@ -17,16 +17,29 @@ from tiny_tokenizer import prompt_text as prompt_text
 from tiny_tokenizer import save_tokenizer, train_tokenizer
 
 
-def make_tiny_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden_size: int = 64) -> Path:
-    """Write a model folder that transformers, vLLM and LLaMA-Factory load; its weights are random."""
+def make_tiny_model(
+    folder: Path,
+    *,
+    seed: int = 0,
+    layers: int = 2,
+    hidden_size: int = 64,
+    experts: int = 0,
+    tied: bool = False,
+) -> Path:
+    """Write a model folder that transformers, vLLM and LLaMA-Factory load; its weights are random.
+
+    With `experts` it is a mixture of as many in every layer.
+    """
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
     folder.mkdir(parents=True)
     tokenizer = train_tokenizer(f"What is {a} + {b}? Answer: {a + b}" for a in range(30) for b in range(30))
     save_tokenizer(tokenizer, folder, max_length=256)
     torch.manual_seed(seed)
-    config = Qwen3Config(
+    mixture = {"num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": hidden_size}
+    config = (Qwen3MoeConfig if experts else Qwen3Config)(
+        **(mixture if experts else {}),
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=hidden_size,
         intermediate_size=2 * hidden_size,
@@ -35,11 +48,11 @@ def make_tiny_model(folder: Path, *, seed: int = 0, layers: int = 2, hidden_size
         num_key_value_heads=2,
         head_dim=hidden_size // 4,
         max_position_embeddings=256,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         eos_token_id=tokenizer.token_to_id("<|im_end|>"),
         pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
     )
-    Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
     return folder
 
 

@@ -19,17 +19,26 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.lora import WithoutAdapter, add_adapter, initialize
+from rl_agent.trainer.model_files import load_policy
 from rl_agent.trainer.parallel import Ranks, grid, join_ranks, local, shard, whole
 from rl_agent.trainer.policy import Policy
+from rl_agent.trainer.served import ServedWeights
 from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.start_weights import StartWeights
 from rl_agent.trainer.update_step import UpdateStep
+from tests.integration.tiny_experts import make_experts
 from tests.integration.trainer_samples import random_groups, tiny_policy
-from tests.integration.trainer_settings import PARALLEL, batch_settings, lora_settings, loss_settings
+from tests.integration.trainer_settings import (
+    PARALLEL,
+    batch_settings,
+    lora_settings,
+    loss_settings,
+    trainer_settings,
+)
 
 ORDER = [3, 0, 5, 1, 4, 2]
 
@@ -62,12 +71,13 @@ class Case(NamedTuple):
     adapter: bool = False
 
 
+EXPERTS = "experts, read from files"
 CASES = [
     Case(variant, shard_size, *more)
     for variant in VARIANTS
     for shard_size in (1, 2)
     for more in (("whole",), ("streamed",), ("streamed", True))
-]
+] + [Case(EXPERTS, shard_size, "streamed") for shard_size in (1, 2)]
 
 
 @contextmanager
@@ -100,12 +110,26 @@ def move(policy: Policy) -> None:
             local(parameter).mul_(1.1)
 
 
+def experts_policy(ranks: Ranks) -> Policy:
+    """A mixture of experts from a folder; over two ranks the experts divide unevenly."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_experts(Path(folder), "qwen3_moe")
+        settings = trainer_settings(Path(folder), Path(folder), steps=1)
+        policy = load_policy(settings, ranks)
+        expected = load_file(Path(folder, "model.safetensors"))
+        served = dict(ServedWeights(policy, torch.float32).tensors())
+        assert served.keys() == expected.keys()
+        assert all(torch.equal(served[name], expected[name]) for name in expected)
+    return policy
+
+
 def compute(
     ranks: Ranks,
     arrival: str,
     *,
     parallel: dict | None = None,
     adapter: bool = False,
+    experts: bool = False,
     groups: dict | None = None,
     **loss: Any,
 ) -> tuple[dict, dict]:
@@ -114,6 +138,8 @@ def compute(
     if adapter:
         policy = adapted_policy(ranks)
         policies: list = [policy] + [WithoutAdapter(policy)] * (settings.kl_in != "none")
+    elif experts:
+        policies = [experts_policy(ranks)]
     else:
         policies = [tiny_policy(seed=seed) for seed in ((0,) if settings.kl_in == "none" else (0, 9))]
         for policy in policies:
@@ -168,7 +194,8 @@ def main() -> None:
                 grid(met.device, case.shard_size),
                 case.arrival,
                 adapter=case.adapter,
-                **VARIANTS[case.variant],
+                experts=case.variant == EXPERTS,
+                **VARIANTS.get(case.variant, {}),
             )
             if met.rank == 0:
                 save_file(gradients, Path(sys.argv[1], str(index)), {"metrics": json.dumps(metrics)})
