@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from rl_agent.agent.template import Message, compile_template, render
+from rl_agent.engine.tokens import vocabulary_of
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
 
@@ -27,6 +28,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
+    "config.json",
 )
 _MARKER = "response-goes-here"
 _LONGEST_CHARACTER = 4
@@ -46,7 +48,10 @@ class ChatTokenizer:
         variables: Mapping[str, Any],
         *,
         origin: str = "model",
+        vocab_size: int | None = None,
     ) -> None:
+        """`vocab_size`: of the model, whose embedding may hold more than the tokenizer knows."""
+        self.vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._template = compile_template(chat_template, origin)
         self._eos_tokens = dict(eos_tokens)
@@ -69,6 +74,7 @@ class ChatTokenizer:
             _eos_tokens(tokenizer, special.get("eos_token"), _read_json(folder / "generation_config.json")),
             special | dict(chat_template_kwargs),
             origin=str(folder),
+            vocab_size=vocabulary_of(folder),
         )
 
     def start(self, system_prompt: str | None, observation: Observation) -> list[int]:

@@ -136,7 +136,8 @@ class EngineClient:
     ) -> Generation:
         """Draw one response to a prompt of token ids.
 
-        `decode` makes the text of a prompt's response here, which spares a pool's engines that work.
+        `decode` makes the text of a prompt's response here: it is what the tokens say, whatever a server
+        says, and spares a pool's engines that work. An answer that cannot be right is asked for anew.
 
         Raises PromptTooLong, EngineError, TimeoutError (no whole answer within the request timeout), and
         RetryLater if the server is gone.
@@ -146,17 +147,19 @@ class EngineClient:
             raise PromptTooLong(f"{len(prompt_token_ids)} tokens fill the {self.served.max_model_len}")
         if sampling.max_tokens > room:
             sampling = replace(sampling, max_tokens=room)
-        needs_text = decode is None or self.served.weight_version is None  # an engine gives it all the same
+        is_pool = self.served.weight_version is not None
+        needs_text = decode is None or not is_pool  # an engine gives it all the same
         body = await off_loop(
             len(prompt_token_ids),
             wire.completion_request,
             self.served.id,
             prompt_token_ids,
-            sampling,
+            sampling if is_pool else replace(sampling, vocab_size=None),
             request_id,
             needs_text=needs_text,
         )
-        read = partial(wire.read_completion, decode=decode and partial(decode, prompt_token_ids))
+        decode_response = decode and partial(decode, prompt_token_ids)
+        read = partial(wire.read_completion, decode=decode_response, sampling=sampling)
         started = self._clock()
         response = await self._post(self._completions, body, read)
         return self._stamped(response, started)
@@ -174,9 +177,10 @@ class EngineClient:
 
         Raises like `generate`; a prompt that is too long is the server's to refuse, an EngineError.
         """
-        body = wire.chat_request(self.served.id, messages, sampling, request_id, chat_template_kwargs)
+        asked = replace(sampling, vocab_size=None)  # a pool takes no images
+        body = wire.chat_request(self.served.id, messages, asked, request_id, chat_template_kwargs)
         started = self._clock()
-        read = partial(wire.read_chat_completion, decode=decode)
+        read = partial(wire.read_chat_completion, decode=decode, sampling=sampling)
         response = await self._post(self._chat_completions, body, read)
         return response.prompt_token_ids, self._stamped(response, started)
 
@@ -209,10 +213,14 @@ class EngineClient:
                 async with self._session.post(url, data=body) as answer:
                     payload = await answer.read()
                 if answer.status == _OK:
-                    response = await off_loop(len(payload), read, payload)
-                    if response.finish_reason != "abort":
-                        return response
-                    problem = "the engine aborted the request"
+                    try:
+                        response = await off_loop(len(payload), read, payload)
+                    except EngineError as error:
+                        problem = str(error)
+                    else:
+                        if response.finish_reason != wire.ABORTED:
+                            return response
+                        problem = "the engine aborted the request"
                 else:
                     problem = f"HTTP {answer.status}: {_excerpt(payload)}"
                     if answer.status < _SERVER_ERROR and answer.status != _TOO_MANY_REQUESTS:

@@ -4,17 +4,25 @@ Requests state every sampling parameter: vLLM fills what is missing from the mod
 `generation_config.json`, and a penalty that slipped in there would not be in the recorded behaviour.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.errors import EngineError
 
 T = TypeVar("T")
+FINISHED = ("stop", "length")
+ABORTED = "abort"
+"""The server itself ended the request."""
+MAX_MODEL_LEN = 2**31
+MAX_LOAD = 2**31
+MAX_NAME = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class Sampling:
     """Responses to what began alike, as siblings' do; told to a pool alone."""
     episode: str = ""
     """Whose turn it is, where all turns of one are to be of one weight version; told to a pool alone."""
+    vocab_size: int | None = None
+    """Token ids that an answer may hold are below it; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Response:
 
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, strict=True)
 
 
 class _Logprobs(_Answer):
@@ -85,7 +95,7 @@ class _Logprobs(_Answer):
 
 
 class _Span(_Answer):
-    weight_version: int
+    weight_version: Annotated[int, Field(ge=0, lt=2**48)]
 
 
 class _Choice(_Answer):
@@ -116,15 +126,16 @@ class _ChatChoice(_Answer):
 
 
 class _ChatCompletion(_Answer):
-    prompt_token_ids: tuple[int, ...]
+    # Placeholders of images may lie behind the vocabulary.
+    prompt_token_ids: tuple[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)], ...]
     choices: tuple[_ChatChoice, ...]
 
 
 class _ModelCard(_Answer):
-    id: str
-    root: str
-    max_model_len: int
-    weight_version: int | None = None
+    id: Annotated[str, Field(max_length=MAX_NAME)]
+    root: Annotated[str, Field(max_length=MAX_NAME)]
+    max_model_len: Annotated[int, Field(ge=1, lt=MAX_MODEL_LEN)]
+    weight_version: Annotated[int, Field(ge=0, lt=2**48)] | None = None
 
 
 class _ModelList(_Answer):
@@ -140,7 +151,7 @@ _COMPLETION = TypeAdapter(_Completion)
 _CHAT_COMPLETION = TypeAdapter(_ChatCompletion)
 _MODEL_LIST = TypeAdapter(_ModelList)
 _SGLANG_MODEL = TypeAdapter(_SglangModel)
-_PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+_PRESSURE_LINE = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? (\S+)", re.MULTILINE)
 
 
 def completion_request(
@@ -192,30 +203,47 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         **({"expected_tokens": sampling.expected_tokens} if sampling.expected_tokens else {}),
         **({"group": sampling.group} if sampling.group else {}),
         **({"episode": sampling.episode} if sampling.episode else {}),
+        **({"vocab_size": sampling.vocab_size} if sampling.vocab_size else {}),
     }
 
 
-def read_completion(payload: bytes, decode: Callable[[Sequence[int]], str] | None = None) -> Response:
-    """Without a text in the answer `decode` makes it, of all tokens but the one that ended the response.
+def read_completion(
+    payload: bytes,
+    decode: Callable[[Sequence[int]], str] | None = None,
+    *,
+    sampling: Sampling,
+) -> Response:
+    """`decode` makes the text, of all tokens but the one that ended the response; else the answer has it.
 
-    Raises EngineError if the answer is not a completion with token ids and logprobs.
+    Raises EngineError if the answer is not a completion with token ids and logprobs, or if these cannot be
+    what was asked for.
     """
     choice = _only_choice(_validate(_COMPLETION, payload).choices)
+    logprobs = choice.logprobs.token_logprobs
+    _check(choice.token_ids, logprobs, choice.finish_reason, sampling)
     text = choice.text
-    if not text and decode is not None:
+    if decode is not None:  # what the environment reads is what the trainer learns from
         text = decode(choice.token_ids[:-1] if choice.finish_reason == "stop" else choice.token_ids)
-    response = _checked(choice.token_ids, choice.logprobs.token_logprobs, text, choice.finish_reason)
-    return replace(response, weight_versions=_range(choice.weight_versions))
+    versions = _range(choice.weight_versions)
+    return Response(choice.token_ids, logprobs, text, choice.finish_reason, weight_versions=versions)
 
 
-def read_chat_completion(payload: bytes, decode: Callable[[Sequence[int]], str]) -> Response:
+def read_chat_completion(
+    payload: bytes, decode: Callable[[Sequence[int]], str], *, sampling: Sampling
+) -> Response:
     """Like `read_completion`; the text is decoded here, since a server's reasoning parser splits it."""
     answer = _validate(_CHAT_COMPLETION, payload)
     choice = _only_choice(answer.choices)
     logprobs = tuple(token.logprob for token in choice.logprobs.content)
-    response = _checked(choice.token_ids, logprobs, decode(choice.token_ids), choice.finish_reason)
-    versions = _range(choice.weight_versions)
-    return replace(response, prompt_token_ids=answer.prompt_token_ids, weight_versions=versions)
+    _check(choice.token_ids, logprobs, choice.finish_reason, sampling)
+    return Response(
+        choice.token_ids,
+        logprobs,
+        decode(choice.token_ids),
+        choice.finish_reason,
+        answer.prompt_token_ids,
+        _range(choice.weight_versions),
+    )
 
 
 def _range(spans: tuple[_Span, ...]) -> tuple[int, int] | None:
@@ -245,12 +273,23 @@ def read_pressure(text: str) -> EnginePressure:
 
     Data-parallel ranks declare them from the start, and give a value with their first request.
     """
-    counts = {"running": 0.0, "waiting": 0.0}
-    for state, value in _PRESSURE_LINE.findall(text):
-        counts[state] += float(value)
     if "vllm:num_requests_running" not in text:
         raise EngineError("the server reports no vllm:num_requests_running at /metrics")
-    return EnginePressure(int(counts["running"]), int(counts["waiting"]))
+    counts = {"running": 0, "waiting": 0}
+    for state, value in _PRESSURE_LINE.findall(text):
+        if (count := read_gauge(value)) is None:
+            raise EngineError(f"the server reports {value[:40]!r} requests {state} at /metrics")
+        counts[state] += int(count)
+    return EnginePressure(counts["running"], counts["waiting"])
+
+
+def read_gauge(text: str) -> float | None:
+    """A value of Prometheus text that counts something; None if it cannot."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and 0 <= value <= MAX_LOAD else None
 
 
 def _validate(adapter: TypeAdapter[T], payload: bytes) -> T:
@@ -268,9 +307,14 @@ def _only_choice(choices: tuple[T, ...]) -> T:
     return choices[0]
 
 
-def _checked(
-    token_ids: tuple[int, ...], logprobs: tuple[float, ...], text: str, finish_reason: str
-) -> Response:
-    if len(token_ids) != len(logprobs):
-        raise EngineError(f"the server sent {len(token_ids)} token ids with {len(logprobs)} logprobs")
-    return Response(token_ids, logprobs, text, finish_reason)
+def _check(
+    token_ids: tuple[int, ...], logprobs: tuple[float, ...], finish_reason: str, sampling: Sampling
+) -> None:
+    if flaw := flaw_of(token_ids, logprobs, sampling.vocab_size):
+        raise EngineError(f"the server sent {flaw}")
+    if len(token_ids) > sampling.max_tokens:
+        raise EngineError(f"the server sent {len(token_ids)} tokens, {sampling.max_tokens} were asked for")
+    if finish_reason not in (*FINISHED, ABORTED):
+        raise EngineError(f"the server ended a response for the reason {finish_reason[:40]!r}, which is none")
+    if not token_ids and finish_reason != ABORTED:
+        raise EngineError("the server sent a response without a token")

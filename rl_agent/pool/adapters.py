@@ -5,15 +5,18 @@
                  without a tokenizer, and beside the former where `by_tokens.is_same`
     sglang       POST /generate: documented wire format; lists may be cumulative or incremental
 
-A reader checks what it can: as many logprobs as tokens, and, where the engine counts tokens, that none is
-missing (an error) or sent twice (dropped). `tests/unit/test_pool_adapters.py` is what any adapter must pass.
+A reader checks the form, and, where the engine counts tokens, that none is missing (an error) or sent twice
+(dropped). Whatever the wire, `answers.AnswerCheck` then looks at the tokens themselves.
+`tests/unit/test_pool_adapters.py` is what any adapter must pass.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from pydantic_core import to_json
+
+from rl_agent.pool.answers import Chunk, Refused, StreamError, WrongAnswer, excerpt, is_refusal
 
 T = TypeVar("T")
 C = TypeVar("C", covariant=True)
@@ -29,24 +32,6 @@ class Asked(msgspec.Struct, frozen=True):
     request_id: str
     stream_interval: int | None
     """None: the whole response at once."""
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """Some tokens of a response; `finish_reason` is set on its last one."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    text: str = ""
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-
-
-class StreamError(Exception):
-    """The engine's stream cannot be used any further."""
-
-
-class Refused(StreamError):
-    """The engine says that the request is wrong; another engine would say the same."""
 
 
 class Reader(Protocol):
@@ -69,8 +54,11 @@ class _Wire(msgspec.Struct, frozen=True):
     """What is read of an event, checked; msgspec takes a fifth of pydantic's time."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
 class _Usage(_Wire, frozen=True):
-    completion_tokens: int
+    completion_tokens: _Count
 
 
 class _Error(_Wire, frozen=True):
@@ -80,7 +68,7 @@ class _Error(_Wire, frozen=True):
 
 class _Logprobs(_Wire, frozen=True):
     token_logprobs: tuple[float, ...]
-    text_offset: tuple[int, ...] = ()
+    text_offset: tuple[_Count, ...] = ()
 
 
 class _Choice(_Wire, frozen=True):
@@ -125,7 +113,7 @@ class _SglangFinish(_Wire, frozen=True):
 
 
 class _SglangMeta(_Wire, frozen=True):
-    completion_tokens: int
+    completion_tokens: _Count
     finish_reason: _SglangFinish | None = None
     output_token_logprobs: tuple[tuple[float, int, str | None], ...] = ()
 
@@ -150,12 +138,12 @@ class _TokenCount:
     def is_new(self, tokens: Sequence[int], logprobs: Sequence[float], usage: _Usage | None) -> bool:
         size = len(tokens)
         if size != len(logprobs):
-            raise StreamError(f"{size} tokens with {len(logprobs)} logprobs")
+            raise WrongAnswer(f"{size} tokens with {len(logprobs)} logprobs")
         if usage is not None and usage.completion_tokens <= self.seen and size:
             return False
         self.seen += size
         if usage is not None and usage.completion_tokens != self.seen:
-            raise StreamError(f"token {self.seen} came where the engine counts {usage.completion_tokens}")
+            raise WrongAnswer(f"token {self.seen} came where the engine counts {usage.completion_tokens}")
         return True
 
 
@@ -327,18 +315,19 @@ class _SglangReader:
         _raise_error(event.error)
         meta = event.meta_info
         if meta is None:
-            raise StreamError("an event without meta_info")
+            raise WrongAnswer("an event without meta_info")
         finish = meta.finish_reason
         if finish is not None and finish.type == "abort":
             if finish.status_code == 400:
-                raise Refused(finish.message)
-            raise StreamError(f"the engine aborted the request: {finish.message or 'no reason given'}")
+                raise Refused(excerpt(finish.message))
+            words = excerpt(finish.message) or "no reason given"
+            raise StreamError(f"the engine aborted the request: {words}")
         new = meta.completion_tokens - self._seen
         entries = meta.output_token_logprobs
         if new < 0 or (new == 0 and finish is None):
             return []
         if len(entries) not in (new, meta.completion_tokens):
-            raise StreamError(f"{len(entries)} logprobs with {new} new tokens of {meta.completion_tokens}")
+            raise WrongAnswer(f"{len(entries)} logprobs with {new} new tokens of {meta.completion_tokens}")
         is_cumulative = len(entries) == meta.completion_tokens
         entries = entries[len(entries) - new :] if new else ()
         text = event.text
@@ -373,20 +362,14 @@ def detect(paths: Sequence[str]) -> Adapter | None:
 def _validate(decoder: "msgspec.json.Decoder[T]", payload: bytes) -> T:
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StreamError(f"an event that cannot be read: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WrongAnswer(f"an event that cannot be read: {error}") from error
 
 
 def _raise_error(error: _Error | None) -> None:
     if error is None:
         return
-    text = str(error.code)
-    code = int(text) if text.isdigit() else 500
-    if is_refusal(code):
-        raise Refused(error.message)
-    raise StreamError(error.message)
-
-
-def is_refusal(status: int) -> bool:
-    """Whether an HTTP status puts the fault with the request; too busy and too slow do not."""
-    return 400 <= status < 500 and status not in (401, 403, 404, 408, 409, 425, 429)
+    words = excerpt(error.message)
+    if any(is_refusal(code) and error.code in (code, str(code)) for code in range(400, 500)):
+        raise Refused(words)
+    raise StreamError(words)

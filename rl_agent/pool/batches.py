@@ -145,6 +145,7 @@ class Batches:
                 group=item.group,
                 min_weight_version=item.min_weight_version,
                 expected_tokens=item.expected_tokens,
+                vocab_size=item.vocab_size,
             ),
             made,
         )

@@ -13,7 +13,7 @@ from rl_agent.pool.balance import (
 from rl_agent.pool.continuation import can_continue, tokens_left
 from rl_agent.pool.evening import Rest, Share, plan_moves
 from rl_agent.pool.events import Command, Generate
-from rl_agent.pool.finishing import begin_anew, holders, suits
+from rl_agent.pool.finishing import begin_anew, has_other, holders, suits
 from rl_agent.pool.lengths import rest_of
 from rl_agent.pool.poison import is_suspect, must_wait
 from rl_agent.pool.records import Engine, EngineState, Request, RequestState
@@ -108,6 +108,9 @@ def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None
         if begun is not None and free and not holders(state, begun):
             begin_anew(state, request)
         fit = [engine for engine in free if suits(state, engine, request)]
+        avoided = {*request.wronged_by, request.refused_by}
+        if has_other(state, request, avoided):  # though it may be busy now
+            fit = [engine for engine in fit if engine.offer.name not in avoided]
         if not fit or must_wait(request, state.rules):
             state.suspects.append(request_id)
             continue

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from rl_agent.cluster.processes import ProcessId
-from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.answers import StreamError
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.turns import POLL_S, EngineSays, TurnFiles
 from rl_agent.weights.vllm_load import VllmServer

@@ -1,6 +1,6 @@
 """The life of an engine: registration, leases, what it serves, its end; `drains` has the orderly one."""
 
-from rl_agent.pool import events, poison, versions
+from rl_agent.pool import events, poison, quarantine, versions
 from rl_agent.pool.events import Command, EngineChanged, Probe
 from rl_agent.pool.records import Engine, EngineState
 from rl_agent.pool.state import FLAP_WINDOW_S, PoolState, doubt, end_engine, renew_lease, set_timer
@@ -30,6 +30,7 @@ def registered(state: PoolState, event: events.Registered, now: float, out: list
     set_timer(state, now + state.rules.start_timeout_s, "start", offer.engine_id)
     if pause:
         set_timer(state, engine.ready_after, "pause", offer.engine_id)
+    quarantine.keep_out(state, engine, now)
     out += [EngineChanged(offer.engine_id, engine.state, ""), Probe(offer.engine_id)]
 
 
@@ -121,7 +122,3 @@ def start_due(state: PoolState, engine: Engine, now: float, out: list[Command]) 
 def probe_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
     if engine.state in (EngineState.REGISTERED, EngineState.LOADING) or engine.is_doubted:
         out.append(Probe(engine.engine_id))
-
-
-def pause_over(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
-    state.placement.changed(engine, now)

@@ -139,7 +139,9 @@ class Broken:
     attempt: int
     problem: str
     is_refusal: bool = False
-    """The engine said that the request itself is wrong (4xx): no other engine will take it."""
+    """The engine said that the request itself is wrong (4xx)."""
+    is_wrong_answer: bool = False
+    """What the engine sent cannot be what it sampled."""
 
 
 @dataclass(frozen=True, slots=True)

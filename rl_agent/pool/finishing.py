@@ -10,6 +10,8 @@ token waits until its submitter says that it is over. Who reads along has seen t
 goes on anywhere. What is not finished within `finish_within_s` goes on with the new weights.
 """
 
+from collections.abc import Collection
+
 from rl_agent.pool import events
 from rl_agent.pool.events import Command
 from rl_agent.pool.records import Engine, EngineState, Request
@@ -63,7 +65,11 @@ def _stop(engine: Engine, now: float) -> None:
 def holders(state: PoolState, weight_version: int) -> list[Engine]:
     """Engines that may go on with what was begun with that version, now or when they have room."""
     ready = state.living(EngineState.READY)
-    return [engine for engine in ready if engine.weight_version == weight_version and not engine.is_switching]
+    return [
+        engine
+        for engine in ready
+        if engine.weight_version == weight_version and not (engine.is_switching or engine.is_quarantined)
+    ]
 
 
 def suits(state: PoolState, engine: Engine, request: Request) -> bool:
@@ -73,6 +79,13 @@ def suits(state: PoolState, engine: Engine, request: Request) -> bool:
         None,
         engine.weight_version,
     )
+
+
+def has_other(state: PoolState, request: Request, names: Collection[str]) -> bool:
+    """Whether any engine but those of these names may run it, now or when it has room."""
+    ready = state.living(EngineState.READY)
+    others = (one for one in ready if one.offer.name not in names and not one.is_quarantined)
+    return any(suits(state, engine, request) for engine in others)
 
 
 def begin_anew(state: PoolState, request: Request) -> None:

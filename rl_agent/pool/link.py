@@ -15,17 +15,17 @@ from typing import Any, Protocol
 import aiohttp
 from yarl import URL
 
-from rl_agent.engine.wire import read_served_model, read_started_on
+from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
 from rl_agent.pool import by_tokens
-from rl_agent.pool.adapters import (
-    ADAPTERS,
-    Adapter,
-    Asked,
+from rl_agent.pool.adapters import ADAPTERS, Adapter, Asked, detect
+from rl_agent.pool.answers import (
+    AnswerCheck,
     Chunk,
     Refused,
     StreamError,
-    detect,
+    WrongAnswer,
+    excerpt,
     is_refusal,
 )
 from rl_agent.pool.records import Load
@@ -41,7 +41,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _LOAD_LINE = re.compile(
     r"^(?:vllm|sglang):(num_requests_running|num_running_reqs|num_requests_waiting|num_queue_reqs"
-    r"|kv_cache_usage_perc|token_usage)(?:\{[^}]*\})? (\S+)",
+    r"|kv_cache_usage_perc|token_usage)(?:\{[^}\n]*\})? (\S+)",
     re.MULTILINE,
 )
 
@@ -161,7 +161,7 @@ class EngineLink:
         try:
             paths = list(json.loads(payload)["paths"])
             adapter = detect(paths)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StreamError("its /openapi.json cannot be read") from error
         if adapter is None:
             raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
@@ -193,8 +193,9 @@ class EngineLink:
         token_by_token: bool = False,
         stream_interval: int | None = 1,
         needs_text: bool = True,
+        vocab_size: int | None = None,
     ) -> AsyncGenerator[Chunk, None]:
-        """The response as it is made, or without an interval whole. Raises StreamError, Refused.
+        """The response as it is made, or without an interval whole. Raises StreamError, Refused, WrongAnswer.
 
         The last chunk has the finish. Who reads on to the end leaves the connection to the next request.
         Who needs no text may get some all the same.
@@ -210,10 +211,12 @@ class EngineLink:
             self.on_bytes()
             answer = _Overheard(plain_answer, self.on_bytes)
             reader = adapter.reader(token_by_token=token_by_token)
+            check = AnswerCheck(max_tokens, vocab_size)
             events = EventReader() if interval is not None else None
             while part := await (_read_all(answer) if events is None else answer.read()):
                 for payload in [part] if events is None else _payloads(events, part):
                     for chunk in reader.read(payload):
+                        check.admit(chunk)
                         yield chunk
                         if chunk.finish_reason is not None:
                             if events is not None:
@@ -282,7 +285,7 @@ def _payloads(events: EventReader, part: bytes) -> list[bytes]:
     try:
         return [payload for payload in events.feed(part) if payload != b"[DONE]"]
     except ValueError as error:
-        raise StreamError(str(error)) from error
+        raise WrongAnswer(str(error)) from error
 
 
 async def _read_to_end(answer: Answer) -> None:
@@ -300,27 +303,32 @@ async def _read_all(answer: Answer) -> bytes:
     while part := await answer.read():
         size += len(part)
         if size > MAX_ANSWER_BYTES:
-            raise StreamError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            raise WrongAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         parts.append(part)
     return b"".join(parts)
 
 
 async def _raise_status(answer: Answer) -> None:
     payload = await _read_all(answer)
-    words = " ".join(payload[:400].decode("utf-8", "replace").split())
-    problem = f"HTTP {answer.status}: {words}"
+    problem = f"HTTP {answer.status}: {excerpt(payload[:400].decode('utf-8', 'replace'))}"
     raise Refused(problem) if is_refusal(answer.status) else StreamError(problem)
 
 
 def read_load(text: str) -> Load | None:
-    """Running, waiting and KV use out of Prometheus text, summed (KV: the highest) over replicas."""
+    """Running, waiting and KV use out of Prometheus text, summed (KV: the highest) over replicas.
+
+    None where it has none of them, or one that is no count.
+    """
     running = waiting = kv_use = 0.0
     lines = _LOAD_LINE.findall(text)
-    for name, value in lines:
+    for name, shown in lines:
+        if (value := read_gauge(shown)) is None:
+            return None
         if "running" in name:
-            running += float(value)
+            running += value
         elif "waiting" in name or "queue" in name:
-            waiting += float(value)
+            waiting += value
         else:
-            kv_use = max(kv_use, float(value))
-    return Load(int(running), int(waiting), kv_use) if lines else None
+            kv_use = max(kv_use, value)
+    is_load = bool(lines) and max(running, waiting) <= MAX_LOAD
+    return Load(int(running), int(waiting), min(1.0, kv_use)) if is_load else None

@@ -9,14 +9,15 @@ What always holds, and `check` asserts:
 - No request is at an engine whose weights are older than it asks for.
 
 A failed request never ends an engine: it makes the pool doubt it, which stops new work until the next sign
-of life. Only the lease, the worker's word, or the end of a drain does.
+of life. Only the lease, the worker's word, or the end of a drain does. One that answers wrongly is kept out
+for a while (`quarantine`).
 """
 
 import heapq
 from collections.abc import Callable
 from typing import Any
 
-from rl_agent.pool import dispatch, drains, engines, events, finishing, requests, versions
+from rl_agent.pool import dispatch, drains, engines, events, finishing, quarantine, requests, versions
 from rl_agent.pool.events import Command, Event
 from rl_agent.pool.records import EngineState, RequestState
 from rl_agent.pool.state import PoolState
@@ -64,7 +65,7 @@ _OF_ENGINES = {
     "leave": drains.leave_due,
     "drained": drains.drained,
     "probe": engines.probe_due,
-    "pause": engines.pause_over,
+    "pause": quarantine.pause_over,
     "behind": versions.behind_due,
 }
 

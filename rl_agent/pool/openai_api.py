@@ -22,7 +22,7 @@ from aiohttp import web
 from pydantic_core import to_json
 
 from rl_agent.config import PoolConfig
-from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.answers import StreamError
 from rl_agent.pool.continuation import can_continue, stop_strings
 from rl_agent.pool.events import EpisodeEnded
 from rl_agent.pool.guard import problem
@@ -52,6 +52,7 @@ _OF_THE_CALL = (
     "expected_tokens",
     "group",
     "episode",
+    "vocab_size",
     "detokenize",
 )
 MAX_EXCHANGES = 4096
@@ -180,6 +181,7 @@ class OpenAiApi:
                     episode=asked.episode,
                     is_read_along=asked.stream,
                     needs_text=asked.needs_text,
+                    vocab_size=asked.vocab_size,
                 )
                 watch = self._pool.watches[order.request_id] = Watch()
                 self._pool.submit(order)

@@ -41,6 +41,7 @@ _HANDLED = frozenset(
         "expected_tokens",
         "group",
         "episode",
+        "vocab_size",
         "detokenize",
         "echo",
         "best_of",
@@ -79,6 +80,7 @@ class Asked:
     """Of requests that begin alike: kept on one engine while that helps, and like each other in length."""
     episode: str
     """Whose turn this is: all turns of one are to be of one weight version."""
+    vocab_size: int | None
     params: dict[str, Any]
     needs_text: bool
     """Chats do not: what the tokens say is read off them by an engine (`openai_chat`)."""
@@ -115,6 +117,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         expected_tokens=_integer(body, "expected_tokens", 0, at_least=0, at_most=2**24) or None,
         group=_name(body, "group"),
         episode=_name(body, "episode") or "",
+        vocab_size=_integer(body, "vocab_size", 0, at_least=0, at_most=2**31) or None,
         params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
         needs_text=not is_chat and body.get("detokenize") is not False,
     )

@@ -13,7 +13,8 @@ it: it goes on like any other, in short chunks.
 `unrelated` deaths are those of engines where nothing was stuck: spot machines that were taken away.
 
 One that has `poison_engines` different engines die under it without getting anywhere is failed, alone. Where
-there are fewer machines than that, twice as many deaths count.
+there are fewer machines than that, twice as many deaths count. With engines that answer what they cannot have
+sampled it is the same: the request is tried elsewhere, and blamed only if all of them do so (`quarantine`).
 """
 
 from rl_agent.pool.records import Engine, PoolRules, Request
@@ -56,6 +57,14 @@ def progressed(request: Request, engine: Engine, rules: PoolRules) -> None:
         engine.suspect = None
 
 
+def wronged(request: Request, engine: Engine, rules: PoolRules) -> None:
+    """`engine` sent what it cannot have sampled; what it had sent before was right."""
+    if not is_stuck(request, rules):
+        _clear(request)
+    request.wronged_by[engine.offer.name] += 1
+    request.reached = max(request.reached, len(request.token_ids))
+
+
 def is_stuck(request: Request, rules: PoolRules) -> bool:
     """Whether the running attempt has got nowhere."""
     start = max(request.attempt_start, request.reached)
@@ -63,7 +72,7 @@ def is_stuck(request: Request, rules: PoolRules) -> bool:
 
 
 def is_suspect(request: Request) -> bool:
-    return request.num_deaths > 0 or bool(request.questions)
+    return request.num_deaths > 0 or bool(request.questions or request.wronged_by or request.refused_by)
 
 
 def must_wait(request: Request, rules: PoolRules) -> bool:
@@ -84,6 +93,12 @@ def is_hopeless(request: Request, rules: PoolRules) -> bool:
     return request.fruitless >= rules.max_fruitless
 
 
+def is_cause_of_wrong_answers(request: Request, rules: PoolRules) -> bool:
+    """Whether so many engines answer it wrongly that they cannot all be broken."""
+    by = request.wronged_by
+    return len(by) >= rules.poison_engines or by.total() >= 2 * rules.poison_engines
+
+
 def words(request: Request) -> str:
     names = ", ".join(sorted(request.deaths))
     return (
@@ -95,4 +110,5 @@ def words(request: Request) -> str:
 def _clear(request: Request) -> None:
     request.deaths.clear()
     request.questions.clear()
-    request.num_deaths = 0
+    request.wronged_by.clear()
+    request.num_deaths, request.refused_by = 0, ""

@@ -9,7 +9,7 @@ request  queued ─► running ─► completed | failed
 """
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -121,7 +121,10 @@ class Engine:
     registered_at: float
     lease_until: float
     ready_after: float
-    """A name whose engines keep dying waits before it gets work again."""
+    """A name whose engines keep dying, or answer wrongly, waits before it gets work again."""
+    is_quarantined: bool = False
+    """It waits for its wrong answers."""
+    wrong_answers: int = 0
     reason: str = ""
     model: str = ""
     weight_version: int = 0
@@ -213,6 +216,8 @@ class Order:
     """Somebody waits for every token."""
     needs_text: bool = True
     """False: the tokens are enough, and an engine that can be asked for them alone makes no text."""
+    vocab_size: int | None = None
+    """Token ids that an engine may answer are below it, as its submitter knows the model. None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +263,10 @@ class Request:
     """Engines (id, name) where its connection broke and that may be dead."""
     num_deaths: int = 0
     unrelated_before: int = 0
+    wronged_by: Counter[str] = field(default_factory=Counter)
+    """Names of engines that answered wrongly, and how often, since it last got anywhere."""
+    refused_by: str = ""
+    """Name of an engine that said the request is wrong, where another is asked for its opinion."""
     fruitless: int = 0
     """Breaks at engines that turned out to be alive, since it last got anywhere."""
     reached: int = 0
@@ -321,6 +330,7 @@ class Account:
     failed: int = 0
     moves: int = 0
     engine_deaths: int = 0
+    wrong_answers: int = 0
     tokens: int = 0
     gone: EngineTotals = field(default_factory=EngineTotals)
     """Of the engines that are gone; however many those are."""

@@ -34,6 +34,7 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
         },
         "tokens": account.tokens,
         "engine_deaths": account.engine_deaths,
+        "wrong_answers": account.wrong_answers,
         "engines": engines,
         "runs": [
             {
@@ -72,6 +73,8 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
         "state": engine.state.value,
         "reason": engine.reason,
         "is_doubted": engine.is_doubted,
+        "is_quarantined": engine.is_quarantined,
+        "wrong_answers": engine.wrong_answers,
         "model": engine.model,
         "weight_version": engine.weight_version,
         "weights_digest": engine.weights.digest or None,
@@ -131,6 +134,11 @@ class _Collector:
             by_engine,
             CounterMetricFamily("rl_pool_moves", "Requests moved to another engine", value=account.moves),
             CounterMetricFamily("rl_pool_engine_deaths", "Engines that died", value=account.engine_deaths),
+            CounterMetricFamily(
+                "rl_pool_wrong_answers",
+                "Answers with what an engine cannot have sampled",
+                value=account.wrong_answers,
+            ),
             CounterMetricFamily("rl_pool_tokens", "Tokens sampled", value=account.tokens),
             CounterMetricFamily(
                 "rl_pool_finishing_seconds",

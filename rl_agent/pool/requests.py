@@ -1,10 +1,21 @@
 """The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
 
-from rl_agent.pool import drains, events, finishing, poison
+from rl_agent.pool import drains, events, finishing, poison, quarantine
 from rl_agent.pool.continuation import find_stop, finish_of_tokens
 from rl_agent.pool.events import Abort, Command, Probe
 from rl_agent.pool.records import Engine, EngineState, Made, Request, RequestState, Span
-from rl_agent.pool.state import PoolState, doubt, end, enqueue, fail, move, release, renew_lease, set_timer
+from rl_agent.pool.state import (
+    PoolState,
+    doubt,
+    end,
+    enqueue,
+    fail,
+    move,
+    release,
+    renew_lease,
+    set_timer,
+    throw_away,
+)
 
 
 def submitted(state: PoolState, event: events.Submitted, now: float, out: list[Command]) -> None:
@@ -91,9 +102,25 @@ def broken(state: PoolState, event: events.Broken, now: float, out: list[Command
     if request is None:
         return
     if event.is_refusal:
-        fail(state, request, f"refused by the engine: {event.problem}", now, out, is_at_engine=False)
+        _refused(state, request, event.problem, now, out)
+    elif event.is_wrong_answer:
+        quarantine.answered_wrongly(state, request, event.problem, now, out)
     else:
         broke(state, request, event.problem, now, out)
+
+
+def _refused(state: PoolState, request: Request, problem: str, now: float, out: list[Command]) -> None:
+    """Fail it, unless the fault may be another's: this engine's, or that of who made its tokens so far."""
+    name = state.engines[request.engine_id or ""].offer.name
+    is_continued = request.attempt_start > 0
+    is_doubtful = is_continued or finishing.has_other(state, request, {name})
+    if request.refused_by or not is_doubtful or (is_continued and request.order.is_read_along):
+        fail(state, request, f"refused by the engine: {problem}", now, out, is_at_engine=False)
+        return
+    request.refused_by = name
+    if is_continued:
+        throw_away(state, request)
+    move(state, request, now, out, is_at_engine=False)
 
 
 def broke(state: PoolState, request: Request, problem: str, now: float, out: list[Command]) -> None:
@@ -144,6 +171,8 @@ def deadline_due(state: PoolState, request: Request, now: float, out: list[Comma
         words = f"its deadline passed after {waited}, with {len(request.token_ids)} tokens made"
     elif not state.engines:
         words = f"its deadline passed after {waited} with no engine in the pool"
+    elif all(engine.is_quarantined for engine in state.engines.values()):
+        words = f"its deadline passed after {waited} with no engine in the pool that answers rightly"
     elif request.order.min_weight_version > state.weight_version:
         needed = request.order.min_weight_version
         words = f"its deadline passed after {waited} in the queue for weight version {needed}"

@@ -15,11 +15,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rl_agent.config import PoolConfig
+from rl_agent.engine.tokens import vocabulary_of
 from rl_agent.pool import events
-from rl_agent.pool.adapters import Refused, StreamError
+from rl_agent.pool.answers import Refused, StreamError, WrongAnswer
 from rl_agent.pool.continuation import params_of, prompt_of, stop_strings, tokens_left
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.machine import step
@@ -35,6 +37,7 @@ from rl_agent.pool.records import (
 )
 from rl_agent.pool.settings import rules_of
 from rl_agent.pool.state import PoolState
+from rl_agent.weights.sources import local_folder
 
 log = logging.getLogger(__name__)
 TELLS_A_LEASE = 20
@@ -45,9 +48,9 @@ TELLS_A_LEASE = 20
 class Reached:
     """An engine's connection."""
 
+    offer: EngineOffer
     link: EngineLink
     has_worker: bool
-    price_per_hour: float
     heard_at: float = 0.0
     """When the machine was last told of bytes from there."""
 
@@ -79,6 +82,8 @@ class Pool:
         self.links: dict[str, Reached] = {}
         self.watches: dict[str, Watch] = {}
         self._on_ended = on_ended
+        self._vocabularies: dict[str, int | None] = {}
+        """Of the pool's model; None where nobody knows."""
         self._attempts: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -121,7 +126,7 @@ class Pool:
         has_worker: bool,
         weights: WeightsReport = NO_WEIGHTS,
     ) -> None:
-        self.links[offer.engine_id] = Reached(link, has_worker, offer.price_per_hour)
+        self.links[offer.engine_id] = Reached(offer, link, has_worker)
         link.on_bytes = partial(self._heard, offer.engine_id)
         self.tell(events.Registered(offer, weights))
         if not has_worker:
@@ -145,7 +150,11 @@ class Pool:
 
     def ready_link(self) -> EngineLink | None:
         """Some engine that can be asked about tokens and templates: the least busy one."""
-        ready = [e for e in self.state.living(EngineState.READY) if not e.is_doubted]
+        ready = [
+            engine
+            for engine in self.state.living(EngineState.READY)
+            if not (engine.is_doubted or engine.is_quarantined)
+        ]
         engine = min(ready, key=lambda e: len(e.running), default=None)
         return self.links[engine.engine_id].link if engine else None
 
@@ -188,16 +197,22 @@ class Pool:
             self._on_ended(request)
 
     def _engine_changed(self, engine_id: str, state: EngineState, reason: str) -> None:
-        engine = self.state.engines.get(engine_id) or self.state.departed[-1]
-        words = f": {reason}" if reason else ""
-        log.info("engine %s (%s) is %s%s", engine.offer.name, engine_id[:8], state.value, words)
+        reached = self.links[engine_id]
+        offer, words = reached.offer, f": {reason}" if reason else ""
+        log.info("engine %s (%s) is %s%s", offer.name, engine_id[:8], state.value, words)
         if state is EngineState.GONE:
-            reached = self.links.pop(engine_id, None)
-            if reached is not None and not reached.has_worker and engine.lease_until <= self.clock():
-                self.start(self._await_return(engine.offer, reached.link), f"await {engine.offer.name}")
+            del self.links[engine_id]
+            if not reached.has_worker and self._was_silent(engine_id):
+                self.start(self._await_return(offer, reached.link), f"await {offer.name}")
             keeper = self._keepers.pop(engine_id, None)
             if keeper is not None:
                 keeper.cancel()
+
+    def _was_silent(self, engine_id: str) -> bool:
+        """Of an engine that is gone: its lease was over. Many may have gone in one step."""
+        gone = (engine for engine in reversed(self.state.departed) if engine.engine_id == engine_id)
+        engine = next(gone, None)
+        return engine is None or engine.lease_until <= self.clock()
 
     def _set_timer(self) -> None:
         due = self.state.wake_at()
@@ -223,7 +238,8 @@ class Pool:
         except Refused as error:
             self.tell(events.Broken(request_id, attempt, str(error), is_refusal=True))
         except StreamError as error:
-            self.tell(events.Broken(request_id, attempt, str(error)))
+            is_wrong = isinstance(error, WrongAnswer)
+            self.tell(events.Broken(request_id, attempt, str(error), is_wrong_answer=is_wrong))
         except Exception as error:
             log.exception("attempt %d of %s", attempt, request_id)
             self.tell(events.Broken(request_id, attempt, f"{type(error).__name__} in the manager"))
@@ -245,6 +261,7 @@ class Pool:
             token_by_token=bool(stops),
             stream_interval=None if is_one_chunk else request.interval,
             needs_text=request.order.needs_text,
+            vocab_size=request.order.vocab_size or self._vocabularies.get(engine.model),
         )
         async with aclosing(stream):
             async for chunk in stream:
@@ -270,10 +287,21 @@ class Pool:
             return
         try:
             info = await reached.link.probe()
+            await self._learn_vocabulary(info.model)
         except StreamError as error:
             self.tell(events.ProbeFailed(engine_id, str(error)))
+        except Exception as error:  # an engine may answer what nobody has thought of; that is its own failure
+            log.exception("probe of %s", engine_id[:8])
+            self.tell(events.ProbeFailed(engine_id, f"its answer raised {type(error).__name__}"))
         else:
             self.tell(events.Probed(engine_id, info.model, info.max_model_len))
+
+    async def _learn_vocabulary(self, model: str) -> None:
+        """How many tokens the pool's model has, if its folder can be read here."""
+        if model in self._vocabularies or self.state.model not in ("", model):
+            return
+        size = await asyncio.to_thread(_vocabulary_of, model)
+        self._vocabularies = {model: size}
 
     async def _keep(self, engine_id: str, link: EngineLink) -> None:
         """Signs of life of an engine that has no worker: the manager asks for them."""
@@ -286,6 +314,9 @@ class Pool:
             return events.Beat(engine_id, await link.look(self.config.lease_s / 2))
         except StreamError as error:
             return events.Beat(engine_id, problem=str(error))
+        except Exception as error:
+            log.exception("look at %s", engine_id[:8])
+            return events.Beat(engine_id, problem=f"its answer raised {type(error).__name__}")
 
     async def _await_return(self, offer: EngineOffer, link: EngineLink) -> None:
         """An engine without a worker that went silent may only have been too busy: take it back if so."""
@@ -296,3 +327,13 @@ class Pool:
             await asyncio.sleep(self.config.probe_interval_s)
         if not any(engine.offer.name == offer.name for engine in self.state.engines.values()):
             self.register(replace(offer, engine_id=secrets.token_hex(16)), link, has_worker=False)
+
+
+def _vocabulary_of(model: str) -> int | None:
+    if Path(model).is_absolute() or "/" not in model:
+        return vocabulary_of(Path(model))
+    try:
+        folder = local_folder(model)
+    except Exception:  # the hub's library has many ways to say that it has no such model
+        return None
+    return vocabulary_of(folder) if folder is not None else None

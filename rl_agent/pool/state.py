@@ -50,6 +50,10 @@ class PoolState:
         """Requests of each run that are at an engine, if any: the run with the fewest goes next."""
         self.affinity: dict[tuple[str, str], str] = {}
         self.deaths_of_name: dict[str, list[float]] = {}
+        self.wronged: dict[str, dict[str, float]] = {}
+        """Requests that engines of a name answered wrongly, and when (see `quarantine`)."""
+        self.quarantined_until: dict[str, float] = {}
+        """By the name of an engine."""
         self.held: dict[int, list[tuple[int, str]]] = {}
         """Waiting requests by the weight version they need, for which no engine had that and room."""
         self.begun: dict[int, list[tuple[int, str]]] = {}

@@ -8,7 +8,7 @@ import json
 
 from pydantic_core import to_json
 
-from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.answers import StreamError
 from rl_agent.pool.continuation import stop_strings
 from rl_agent.pool.records import Request
 from rl_agent.pool.service import Pool

@@ -12,7 +12,7 @@ from itertools import count
 from aiohttp import WSMsgType, web
 
 from rl_agent.pool import frames
-from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.answers import StreamError
 from rl_agent.pool.link import Answer
 
 CONNECT_WAIT_S = 5.0

@@ -158,6 +158,8 @@ class BatchItem(Message):
     """Engines with an older version do not get it."""
     expected_tokens: Annotated[int, Field(ge=1)] | None = None
     """How long the response is taken to be, if that is known: the longest of a batch begin first."""
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """Of the model: an engine that answers another token is at fault. None: what the manager knows itself."""
 
 
 class BatchRequest(Message):

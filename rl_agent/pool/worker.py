@@ -22,7 +22,7 @@ import aiohttp
 
 from rl_agent.engine.server import last_lines
 from rl_agent.errors import ConfigError, StoreError, WeightsError
-from rl_agent.pool.adapters import StreamError
+from rl_agent.pool.answers import StreamError
 from rl_agent.pool.engine_process import EngineProcess, describe_exit
 from rl_agent.pool.engine_turns import EngineTurns, sleep_until_turn
 from rl_agent.pool.engine_weights import EngineWeights

@@ -5,6 +5,7 @@ import heapq
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from rl_agent.agent.chat import ChatTokenizer
@@ -80,7 +81,7 @@ class RankRollout:
             engine=engine,
             gate=self._gate,
             chat=chat,
-            sampling=_sampling(assignment),
+            sampling=replace(_sampling(assignment), vocab_size=chat.vocab_size),
             system_prompt=config.policy_config.system_prompt,
             chat_template_kwargs=config.model.chat_template_kwargs,
             lengths=self._lengths,

@@ -41,6 +41,7 @@ def decode(content: bytes) -> list[Group]:
                 )
                 for sample in group["samples"]
             ),
+            flaw=group.get("flaw", ""),
         )
         for group in json.loads(arrays["index"].tobytes())
     ]
@@ -56,7 +57,7 @@ def _describe(group: Group) -> dict[str, Any]:
         }
         for sample in group.samples
     ]
-    return {"key": group.key, "samples": samples}
+    return {"key": group.key, "samples": samples, "flaw": group.flaw}
 
 
 class _SegmentReader:

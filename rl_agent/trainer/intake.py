@@ -20,13 +20,17 @@ from rl_agent.trainer.samples import Group
 KNOWN = "known"
 UNINFORMATIVE = "uninformative"
 EMPTY = "empty"
+IMPOSSIBLE = "impossible_tokens"
 NOT_DEALT = "not_dealt"
 
 
 class Intake:
     """Groups on their way into mini-batches; every rank keeps an equal one."""
 
-    def __init__(self, rule: AdmissionRule, order: Order, *, drop_uninformative: bool) -> None:
+    def __init__(
+        self, rule: AdmissionRule, order: Order, *, drop_uninformative: bool, vocab_size: int | None = None
+    ) -> None:
+        """`vocab_size`: rows of the model's embedding, where they are known."""
         self.consumed: set[str] = set()
         self.steps = 0
         """Of the iteration that are done, those included that nothing came for."""
@@ -35,6 +39,7 @@ class Intake:
         self._rule = rule
         self._order = order
         self._drop_uninformative = drop_uninformative
+        self._vocab_size = vocab_size
         self._buffered: dict[str, Group] = {}
         self._taken: list[Group] = []
         self._looked_at: set[str] = set()
@@ -125,6 +130,8 @@ class Intake:
             self.consumed.add(key)
 
     def _refusal(self, group: Group, version: int) -> str | None:
+        if group.flaw or (self._vocab_size and group.largest_token >= self._vocab_size):
+            return IMPOSSIBLE
         if not any(sample.response_tokens for sample in group.samples):
             return EMPTY
         verdict = self._rule.judge((sample.versions for sample in group.samples), version)

@@ -3,18 +3,26 @@
 A trajectory becomes one segment as long as its context only grew; where the whole context was sent again
 (`context_reset`), a new segment begins. Every token the engine sampled is a response token of exactly one
 segment and carries the engine's logprob; everything else is context and is never trained on.
+
+A collector records no token that an engine cannot have sampled. Where one is stored all the same (a damaged
+file, or one of another program), its group is marked, and turned away rather than trained on.
 """
 
+import logging
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.errors import ConfigError
 from rl_agent.rollout.resample import is_comparable
 from rl_agent.trainer.admission import Versions
 from rl_agent.types import EpisodeKey, Step, Trajectory
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +60,8 @@ class Group:
     samples: tuple[Sample, ...]
     chosen: frozenset[str] | None = None
     """Keys of the samples that a step trains on; None: all. Their advantages need the others as well."""
+    flaw: str = ""
+    """What is stored of it that cannot be; it has no samples then."""
 
     def is_trained(self, sample: Sample) -> bool:
         """Whether a step trains on this sample of the group."""
@@ -62,6 +72,12 @@ class Group:
         return tuple(sample for sample in self.samples if self.is_trained(sample))
 
     @property
+    def largest_token(self) -> int:
+        """Of all token ids, those of prompts too; -1 without any."""
+        segments = (segment for sample in self.samples for segment in sample.segments)
+        return max((int(segment.token_ids.max(initial=-1)) for segment in segments), default=-1)
+
+    @property
     def total_tokens(self) -> int:
         """That are trained on."""
         return sum(len(segment) for sample in self.trained for segment in sample.segments)
@@ -70,13 +86,31 @@ class Group:
 def make_group(trajectories: Iterable[Trajectory]) -> Group:
     """The group of these siblings, in the order of their attempts. Raises ConfigError for images."""
     siblings = sorted(trajectories, key=lambda trajectory: trajectory.key.attempt)
-    comparable = tuple(_sample(trajectory) for trajectory in siblings if is_comparable(trajectory))
-    return Group(group_key(siblings[0].iteration, siblings[0].key), comparable)
+    comparable = [trajectory for trajectory in siblings if is_comparable(trajectory)]
+    key = group_key(siblings[0].iteration, siblings[0].key)
+    for trajectory in comparable:
+        if flaw := _flaw(trajectory):
+            _log.warning("group %s is left out, for its episode %s holds %s", key, trajectory.key, flaw)
+            return Group(key, (), flaw=flaw)
+    return Group(key, tuple(_sample(trajectory) for trajectory in comparable))
 
 
 def group_key(iteration: int, episode: EpisodeKey) -> str:
     """Of the group of this episode."""
     return f"{iteration}/{episode.task_id}:{episode.group}"
+
+
+def _flaw(trajectory: Trajectory) -> str:
+    """What of an episode cannot be, whatever the model; empty if nothing."""
+    if trajectory.reward is not None and not math.isfinite(trajectory.reward):
+        return f"the reward {trajectory.reward}"
+    for step in trajectory.steps:
+        prompt, response = step.prompt_token_ids, step.generation
+        if prompt and not (min(prompt) >= 0 and max(prompt) < MAX_TOKEN_ID):
+            return "a prompt with a token id that is none"
+        if flaw := flaw_of(response.token_ids, response.logprobs, None):
+            return flaw
+    return ""
 
 
 def _sample(trajectory: Trajectory) -> Sample:

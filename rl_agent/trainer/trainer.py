@@ -92,6 +92,7 @@ class Trainer:
             self._rule,
             self._arrival,
             drop_uninformative=settings.loss.drop_uninformative,
+            vocab_size=policy.config.get("vocab_size"),
         )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._start = StartWeights(policy)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -86,6 +87,23 @@ async def test_an_engine_that_was_only_silent_comes_back_by_itself():
         assert list(pool.state.engines) != [first]
         await pool.submit("run", [10])
         assert len(await pool.samples("run")) == 1
+
+
+async def test_engines_that_go_silent_together_all_come_back():
+    async with (
+        manager("lease_s=0.5", "heartbeat_s=0.1") as pool,
+        serving(engine()) as a,
+        serving(engine()) as b,
+        serving(engine()) as c,
+    ):
+        urls = {served.url for served in (a, b, c)}
+        for url in urls:
+            await pool.join(url)
+        await pool.ready(3)
+        time.sleep(1.0)  # noqa: ASYNC251 - as after SIGSTOP: all leases of this manager are over at once
+        await pool.until(lambda: pool.state.account.engine_deaths == 3)
+        await pool.ready(3)
+        assert {one.offer.name for one in pool.state.engines.values()} == urls
 
 
 async def test_a_consumer_that_reconnects_sees_each_sample_exactly_once():

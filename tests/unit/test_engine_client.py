@@ -2,6 +2,7 @@ import asyncio
 import json
 from collections import deque
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -86,14 +87,34 @@ async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_m
     assert generation.duration_s > 0
 
 
-async def test_an_engine_that_is_no_pool_is_asked_for_the_text_and_believed():
+async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one_and_its_tokens_say_what_the_text_is():
     script = Script(completion(3, 3))
+    sampling = replace(SAMPLING, vocab_size=300)
     async with connected(script) as client:
-        decode = lambda prompt, response: "something else"  # noqa: E731
-        generation = await client.generate([1, 2], SAMPLING, request_id="a:0:0:0", decode=decode)
+        decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
+        generation = await client.generate([1, 2], sampling, request_id="a:0:0:0", decode=decode)
 
-    assert generation.text == "01"
-    assert "detokenize" not in script.asked[0]
+    assert generation.text == "[1, 2] (18, 19)"
+    assert not {"detokenize", "vocab_size"} & script.asked[0].keys()
+
+
+def wrong_answer():
+    answer = completion(3, 3)
+    answer["choices"][0]["token_ids"][1] = -7
+    return answer
+
+
+async def test_an_answer_that_cannot_be_right_is_asked_for_anew():
+    script = Script(wrong_answer(), {}, completion(3, 3))
+    async with connected(script) as client:
+        assert (await ask(client)).token_ids == (18, 19, 2)
+    assert len(script.pauses) == 2
+
+
+async def test_an_engine_that_goes_on_answering_wrongly_fails_the_episode_with_the_reason():
+    async with connected(Script(*[wrong_answer()] * 3)) as client:
+        with pytest.raises(EngineError, match="failed 3 times; the last: the server sent a token id -7"):
+            await ask(client)
 
 
 async def test_response_tokens_are_counted_as_responses_return():

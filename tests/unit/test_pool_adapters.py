@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.pool.adapters import ADAPTERS, Asked, Refused, StreamError, detect
+from rl_agent.pool.adapters import ADAPTERS, Asked, detect
+from rl_agent.pool.answers import Refused, StreamError
 from rl_agent.pool.link import EngineLink, HttpTransport, read_load
 from rl_agent.pool.records import Load
 from rl_agent.pool.sse import EventReader

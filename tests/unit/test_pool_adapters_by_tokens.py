@@ -5,7 +5,8 @@ import json
 import pytest
 from aiohttp import web
 
-from rl_agent.pool.adapters import ADAPTERS, Asked, Refused
+from rl_agent.pool.adapters import ADAPTERS, Asked
+from rl_agent.pool.answers import Refused
 from tests.unit.adapter_wires import ROUTES, collect, engine, response, vllm, vllm_tokens
 
 STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "skip_special_tokens": False}

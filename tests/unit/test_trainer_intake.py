@@ -1,5 +1,8 @@
 """What becomes of groups that reach a trainer, and groups as bytes."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,9 @@ from rl_agent.trainer.group_codec import decode, encode
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.order import Arrival
 from rl_agent.trainer.samples import Group, Sample, Segment
+from rl_agent.trainer.samples import make_group as group_of
+from rl_agent.types import EpisodeKey
+from tests.unit.trajectories import make_step, make_trajectory
 
 
 def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int = 2) -> Group:
@@ -23,8 +29,9 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
     return Group(key, samples)
 
 
-def intake(*, max_staleness: int = 0, drop: bool = True) -> Intake:
-    return Intake(AdmissionRule(max_staleness, False), Arrival(2, 1), drop_uninformative=drop)
+def intake(*, max_staleness: int = 0, drop: bool = True, vocab_size: int | None = None) -> Intake:
+    rule = AdmissionRule(max_staleness, False)
+    return Intake(rule, Arrival(2, 1), drop_uninformative=drop, vocab_size=vocab_size)
 
 
 def keys(taken) -> list[str | None]:
@@ -75,6 +82,49 @@ def test_a_group_that_waited_is_judged_by_the_version_of_the_step_that_takes_it(
     held.step_done()
     assert held.next_group(1) is None
     assert held.turned_away == {"too_stale": 1}
+
+
+STORED = {
+    "negative": {"token_ids": (1, -7)},
+    "huge": {"token_ids": (1, 2**40)},
+    "beyond 64 bits": {"token_ids": (1, 2**70)},
+    "positive": {"logprobs": (-1.0, 50.0)},
+    "nan": {"logprobs": (-1.0, math.nan)},
+    "minus infinity": {"logprobs": (-math.inf, -1.0)},
+    "one logprob": {"logprobs": (-1.0,)},
+}
+
+
+def episode_with(attempt, *, prompt=(1, 2), reward=1.0, **generation):
+    step = make_step("ab")
+    made = replace(step.generation, **generation)
+    steps = (replace(step, generation=made, prompt_token_ids=prompt),)
+    found = make_trajectory(steps=steps, reward=reward)
+    return replace(found, key=EpisodeKey("task", 0, attempt))
+
+
+@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
+def test_a_stored_episode_that_cannot_be_costs_its_group_and_is_named(stored, caplog):
+    held = intake()
+    group = group_of([episode_with(0, reward=0.0), episode_with(1, **stored)])
+    held.offer(decode(encode([group])))
+    held.offer([make_group("b")])
+    assert keys([held.next_group(0)]) == ["b"]
+    assert held.turned_away == {"impossible_tokens": 1}
+    assert "its episode task:0:1 holds" in caplog.text
+
+
+@pytest.mark.parametrize("stored", [{"prompt": (1, -1)}, {"prompt": (2**40,)}, {"reward": math.nan}])
+def test_so_does_one_with_such_a_prompt_or_reward(stored):
+    assert group_of([episode_with(0), episode_with(1, **stored)]).flaw
+
+
+def test_tokens_behind_the_embedding_of_the_model_cost_their_group():
+    for vocab_size, wanted in ((None, "x"), (10, "x"), (9, None)):
+        held = intake(vocab_size=vocab_size)
+        held.offer([make_group("x")])  # its largest token is 9
+        assert keys([held.next_group(0)]) == [wanted]
+        assert held.turned_away == ({} if wanted else {"impossible_tokens": 1})
 
 
 def test_an_abandoned_step_gives_its_groups_back_in_order():

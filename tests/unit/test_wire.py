@@ -1,4 +1,6 @@
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -31,24 +33,21 @@ def test_a_completion_request_leaves_no_sampling_parameter_to_the_server():
 
 
 def test_a_completion_becomes_token_ids_with_a_logprob_each():
-    response = wire.read_completion(json.dumps(completion(3, 3)).encode())
+    response = wire.read_completion(json.dumps(completion(3, 3)).encode(), sampling=SAMPLING)
 
     assert response == wire.Response((18, 19, 2), (-0.5, -0.515625, -0.53125), "01", "stop")
 
 
-def test_a_text_that_the_answer_leaves_out_is_made_of_all_tokens_but_the_one_that_ended_it():
-    def without_text(tokens, wanted):
-        answer = completion(tokens, wanted)
-        answer["choices"][0]["text"] = ""
-        return json.dumps(answer).encode()
+@pytest.mark.parametrize("text", ["", "something that the tokens do not say"])
+def test_the_text_is_what_all_tokens_but_the_one_that_ended_it_say(text):
+    def decode(token_ids):
+        return ",".join(map(str, token_ids))
 
     for tokens, wanted, said in ((3, 3, "18,19"), (3, 8, "18,19,20")):
-        decode = lambda ids: ",".join(map(str, ids))  # noqa: E731
-        assert wire.read_completion(without_text(tokens, wanted), decode).text == said
-        assert (
-            wire.read_completion(json.dumps(completion(tokens, wanted)).encode(), decode).text
-            == ("0123456789"[: len(said.split(","))])
-        )
+        answer = completion(tokens, wanted)
+        answer["choices"][0]["text"] = text
+        read = wire.read_completion(json.dumps(answer).encode(), decode, sampling=SAMPLING)
+        assert read.text == said
 
 
 def test_only_who_makes_the_text_says_that_none_is_needed():
@@ -76,11 +75,40 @@ def broken(change):
             "3 token ids with 2 logprobs",
         ),
         (broken(lambda choices: choices[0]["logprobs"].update(token_logprobs=[None] * 3)), "token_logprobs"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 11, -7])), "a token id -7"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 2**40, 2])), "token id 1099511627776"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 300, 2])), "300, .* ends at 300"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 2**70, 2])), "more than 64 bits"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, True, 2])), "token_ids"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, "11", 2])), "token_ids"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 11.0, 2])), "token_ids"),
+        *(
+            (broken(lambda choices, value=value: choices[0]["logprobs"].update(token_logprobs=value)), words)
+            for value, words in (
+                ([-1.0, 50.0, -1.0], "a logprob of 50 "),
+                ([-1.0, math.nan, -1.0], "a logprob of nan "),
+                ([-1.0, -1.0, -math.inf], "a logprob of -inf "),
+                ([-9999.0, -1.0, -1.0], "a logprob of -9999 "),
+                ([math.inf, -math.inf, -1.0], "a logprob of inf "),
+                ([-1.0, "-1.0", -1.0], "token_logprobs"),
+            )
+        ),
+        (json.dumps(completion(6, 6)).encode(), "6 tokens, 5 were asked for"),
+        (json.dumps(completion(0, 6)).encode(), "without a token"),
+        (broken(lambda choices: choices[0].update(finish_reason="banana")), "'banana'"),
+        (broken(lambda choices: choices[0].update(finish_reason=None)), "finish_reason"),
+        (b'{"x":' + b"[" * 100_000, "Invalid JSON"),
     ],
 )
 def test_an_unusable_answer_says_what_is_wrong_with_it(payload, message):
     with pytest.raises(EngineError, match=message):
-        wire.read_completion(payload)
+        wire.read_completion(payload, sampling=replace(SAMPLING, vocab_size=300))
+
+
+def test_a_token_that_the_tokenizer_does_not_know_may_be_sampled_where_the_embedding_is_padded():
+    payload = broken(lambda choices: choices[0].update(token_ids=[10, 299, 2]))
+    read = wire.read_completion(payload, sampling=replace(SAMPLING, vocab_size=300))
+    assert read.token_ids == (10, 299, 2)
 
 
 def test_a_chat_completion_is_decoded_here_and_holds_the_servers_prompt():
@@ -96,7 +124,7 @@ def test_a_chat_completion_is_decoded_here_and_holds_the_servers_prompt():
         ],
     }
 
-    response = wire.read_chat_completion(json.dumps(answer).encode(), decode=str)
+    response = wire.read_chat_completion(json.dumps(answer).encode(), str, sampling=SAMPLING)
 
     assert response.prompt_token_ids == (1, 9, 9)
     assert (response.token_ids, response.logprobs, response.text) == ((10, 2), (-1.0, -2.0), "(10, 2)")
