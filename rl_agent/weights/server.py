@@ -9,16 +9,14 @@
     {"op": "piece", …, "by": "pair"}                               -> {"size_bytes": n}, then n by the pair
     anything that cannot be had                                    -> {"error": why}
 
-It may listen at several addresses, with one shelf, one cap and one limit for all. A thread a connection;
-every operation on a socket has a deadline; who takes no bytes is let go.
+It may listen at several addresses (`door`), with one shelf, one cap and one limit for all. Every operation on
+a socket has a deadline; who takes no bytes is let go.
 """
 
-import logging
 import os
-import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +24,9 @@ from types import TracebackType
 from typing import Protocol, assert_never
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.channel import Channel, accept, shut
+from rl_agent.weights.channel import Channel
 from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.door import Door
 from rl_agent.weights.manifest import dump_manifest
 from rl_agent.weights.messages import (
     Answer,
@@ -46,8 +45,6 @@ from rl_agent.weights.shelf import Offer, Shelf
 from rl_agent.weights.source_tcp import Place
 from rl_agent.weights.throttle import Throttle
 
-_log = logging.getLogger(__name__)
-_ACCEPT_POLL_S = 0.2
 _THROTTLED_BYTES = 2**18
 _MAX_WAIT_S = 5.0
 _MAX_LIMIT = 64
@@ -65,6 +62,7 @@ class ServerSettings:
     port: int
     """At each of them; 0: a free one."""
     max_connections: int
+    """Of receivers that have shown the token."""
     idle_timeout_s: float
     """How long a receiver may take no bytes, or ask for nothing."""
     piece_timeout_s: float
@@ -106,26 +104,27 @@ class WeightServer:
         if not token:
             raise WeightsError("a weight server needs a token")
         self._shelf = shelf
-        self._token = token
         self._memory = memory
         self._pairs = pairs
         self._paired = threading.BoundedSemaphore(_MOST_PAIRS)
         self._unanswered = Counter[str]()
         self._settings = settings
         self._throttle = Throttle(settings.bytes_per_s)
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._connections: dict[socket.socket, threading.Thread] = {}
         self._sent_bytes = 0
-        self._listeners = _listen(settings.hosts, settings.port)
-        self._acceptors = [
-            threading.Thread(target=self._accept, args=(listener,), name="weights-accept", daemon=True)
-            for listener in self._listeners
-        ]
+        self._door = Door(
+            settings.hosts,
+            settings.port,
+            most=settings.max_connections,
+            token=token,
+            idle_s=settings.idle_timeout_s,
+            serve=self._serve,
+        )
+        self._stopping = self._door.stopping
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        return [listener.getsockname()[:2] for listener in self._listeners]
+        return self._door.addresses
 
     @property
     def address(self) -> tuple[str, int]:
@@ -141,71 +140,30 @@ class WeightServer:
         ]
 
     @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return self._door.connections
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes of pieces that were sent so far, over connections and pairs."""
         return self._sent_bytes
 
     def __enter__(self) -> "WeightServer":
-        for acceptor in self._acceptors:
-            acceptor.start()
+        self._door.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        for acceptor, listener in zip(self._acceptors, self._listeners, strict=True):
-            acceptor.join()
-            listener.close()
-        with self._lock:
-            threads = list(self._connections.values())
-            for connection in self._connections:
-                shut(connection)
-        for thread in threads:
-            thread.join()
+        self._door.__exit__(kind, error, trace)
         if self._memory is not None:
             self._memory.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _serve(self, channel: Channel, host: str, closing: ExitStack) -> None:
+        visit = _Visit(channel, host, closing)
         while not self._stopping.is_set():
-            try:
-                connection, peer = listener.accept()
-            except TimeoutError:
-                continue
-            except OSError as error:  # a client that was gone before it was accepted, or no descriptors left
-                _log.warning("cannot accept a receiver: %s", error)
-                self._stopping.wait(_ACCEPT_POLL_S)
-                continue
-            thread = threading.Thread(
-                target=self._serve, args=(connection, peer), name=f"weights-{peer[0]}", daemon=True
-            )
-            with self._lock:
-                if len(self._connections) >= self._settings.max_connections:
-                    connection.close()
-                    continue
-                self._connections[connection] = thread
-            try:
-                thread.start()
-            except RuntimeError as error:  # there can be no more threads
-                _log.warning("cannot serve a receiver: %s", error)
-                self._forget(connection)
-
-    def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        try:
-            with ExitStack() as closing:
-                closing.callback(self._forget, connection)
-                channel = accept(connection, self._token, self._settings.idle_timeout_s)
-                visit = _Visit(channel, peer[0], closing)
-                while not self._stopping.is_set():
-                    self._answer(visit)
-        except (OSError, WeightsError) as error:
-            if not self._stopping.is_set():
-                _log.info("receiver %s:%s left: %s", *peer[:2], error)
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._lock:
-            del self._connections[connection]
-        connection.close()
+            self._answer(visit)
 
     def _answer(self, visit: _Visit) -> None:
         channel = visit.channel
@@ -313,16 +271,3 @@ class WeightServer:
             start += size_bytes
             with self._lock:
                 self._sent_bytes += size_bytes
-
-
-def _listen(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """At all of them or, where an OSError is raised, at none."""
-    with ExitStack() as stack:
-        listeners = []
-        for host in hosts:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family, backlog=128)
-            listener.settimeout(_ACCEPT_POLL_S)
-            listeners.append(stack.enter_context(listener))
-        stack.pop_all()
-    return listeners

@@ -108,6 +108,7 @@ def test_connections_to_all_addresses_count_together(tmp_path):
     with host(store, server=replace(TWO, max_connections=1)) as sender:
         first, second = (source.connection() for source in sources_of(sender))
         first.open(Deadline.after(10))
+        first.manifest(1, None, Deadline.after(10))
         with pytest.raises(OSError):
             second.open(Deadline.after(10))
         first.close()

@@ -147,6 +147,7 @@ def test_a_server_takes_no_more_connections_than_it_may(tmp_path):
     with host(store, server=replace(SERVER, max_connections=1)) as sender:
         first, second = sender.source.connection(), sender.source.connection()
         first.open(Deadline.after(10))
+        first.manifest(1, None, Deadline.after(10))
         with pytest.raises(OSError):
             second.open(Deadline.after(10))
         first.close()

@@ -189,7 +189,7 @@ def test_a_pair_that_cannot_even_be_closed_keeps_no_place_of_a_connection(tmp_pa
 
     with host(publish_steps(tmp_path / "sender", 1), pairs=Broken(), server=PATIENT) as sender:
         receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
-    assert not sender.server._connections
+    assert not sender.server.connections
 
 
 def test_a_host_that_never_comes_to_a_pair_is_invited_only_so_often(tmp_path, receiver):
