@@ -12,7 +12,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -145,11 +145,11 @@ class HostWeights:
     def _upstreams(self, offer: WeightsOffer, announced: Announcement) -> list[Upstream]:
         """A trainer's store on this host, who makes the versions with other hosts beside, the manager."""
         is_by_http = self._settings.transport == "http"
-        others = [] if is_by_http else [self._source(source, offer) for source in offer.sources]
-        own = offer.publisher_addresses
+        addresses = () if is_by_http else offer.sources
+        own, others = addresses[: offer.publisher_addresses], addresses[offer.publisher_addresses :]
         return [
             Upstream(self._stores_with(announced)),
-            Upstream(others[:own], others[own:]),
+            Upstream(self._sources(own, offer), self._sources(others, offer)),
             Upstream([self._by_manager(offer)]),
         ]
 
@@ -164,10 +164,19 @@ class HostWeights:
 
         return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
 
-    def _source(self, text: str, offer: WeightsOffer) -> Source:
-        url = URL(text)
+    def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
+        """Those that can be understood: another host's is what that one says."""
+        found = []
+        for address in addresses:
+            try:
+                found.append(self._source(URL(address), offer))
+            except ValueError:
+                log.warning("%r: is no address of a source; others are asked", address)
+        return found
+
+    def _source(self, url: URL, offer: WeightsOffer) -> Source:
         if url.host is None or url.port is None:
-            raise WeightsError(f"{text}: is no address of a source")
+            raise ValueError
         idle_s = self._settings.idle_timeout_s
         return self._way.source(TcpSource(url.host, url.port, offer.transfer_token.encode(), idle_s))
 

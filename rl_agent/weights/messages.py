@@ -9,6 +9,7 @@ from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, json
 
 from rl_agent.errors import WeightsError
 
+Session = Annotated[str, Meta(pattern=r"^[\w.:\[\]-]{1,255}:[0-9]{1,5}$")]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -55,7 +56,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     error: str | UnsetType = UNSET
     indices: tuple[Number, ...] | UnsetType = UNSET
     size_bytes: Number | UnsetType = UNSET
-    session: str | UnsetType = UNSET
+    session: Session | UnsetType = UNSET
     address: Number | UnsetType = UNSET
     invitation: str | UnsetType = UNSET
 

@@ -25,6 +25,8 @@ from rl_agent.weights.pieces import PieceSet
 from rl_agent.weights.source import Fenced, Source, SourceFailure, ask
 
 _log = logging.getLogger(__name__)
+_ANSWER_S = 10.0
+"""A source that takes longer for an answer is asked again after the others, and given twice the time."""
 _T = TypeVar("_T")
 
 
@@ -77,7 +79,7 @@ class Transfer:
                 if self.is_over:
                     break
                 try:
-                    return self._ask(source, question)
+                    return self._ask(source, question, within_s=_ANSWER_S * 2.0**attempt)
                 except SourceFailure as failure:
                     reasons[str(source)] = str(failure)
         if self.stop.is_set():
@@ -85,8 +87,8 @@ class Transfer:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise WeightsError(why or "there is no source")
 
-    def _ask(self, source: Source, question: Callable[[Fenced, Deadline], _T]) -> _T:
-        deadline = self.deadline.sooner(self.settings.piece_timeout_s)
+    def _ask(self, source: Source, question: Callable[[Fenced, Deadline], _T], *, within_s: float) -> _T:
+        deadline = self.deadline.sooner(min(within_s, self.settings.piece_timeout_s))
         try:
             return ask(source, question, deadline, self.stop, poll_s=self.settings.stop_poll_s)
         except SourceFailure as failure:

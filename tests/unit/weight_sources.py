@@ -26,6 +26,7 @@ class StoreSource:
     name: str = "source"
     lies: dict[str, Lie] = field(default_factory=dict)
     is_cut_at_once: bool = True
+    connections: list["StoreConnection"] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.name
@@ -33,7 +34,8 @@ class StoreSource:
     def connection(self) -> "StoreConnection":
         if "connection" in self.lies:
             return self.lies["connection"]()
-        return StoreConnection(self)
+        self.connections.append(StoreConnection(self))
+        return self.connections[-1]
 
 
 class StoreConnection:

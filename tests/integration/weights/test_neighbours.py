@@ -177,3 +177,10 @@ def test_nothing_in_a_folder_of_another_user_is_opened(tmp_path, monkeypatch):
     looking.start()
     looking.join(5)
     assert not looking.is_alive()
+
+
+async def test_an_address_that_cannot_be_understood_costs_that_source_alone(tmp_path, trainer):
+    offer = publish(trainer, 1)
+    sources = ("tcp://[bad:1", "tcp://nowhere", *offer.sources)
+    with engine_host(tmp_path) as here:
+        assert await here.fetch(offer.model_copy(update={"sources": sources, "publisher_addresses": 1})) == 1
