@@ -119,7 +119,7 @@ class Door:
         except Exception as error:  # of whatever kind, it is this connection's
             if self.stopping.is_set():
                 return
-            if has_token:
+            if has_token or isinstance(error, ConnectionError):  # it has changed its mind
                 _log.info("receiver %s left: %s", host, reason_of(error))
             else:
                 self._complaints.log(f"receiver {host} was turned away: {reason_of(error)}")

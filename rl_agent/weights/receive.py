@@ -122,7 +122,7 @@ class Receiver:
             except (OSError, WeightsError) as error:
                 if transfer.is_over:
                     raise
-                _log.warning("version %d: %s; fetching it in full", announced.weight_version, error)
+                _log.warning("by differences: %s; fetching it in full", error)
             else:
                 transfer.report.deltas = len(route.deltas)
                 return self._store.publish(draft, manifest)

@@ -3,21 +3,18 @@
     a source of any kind ─► `Fenced`: every answer is typed, every exception becomes a `SourceFailure`
 
 Nothing outside of this module calls a source. What it cannot hold back is a call that does not return; so
-those who call one from a thread of its own go on without it (`ask`, and `fetch`).
+those who call one do so in a thread of its own, and go on without it (`asking`, `fetch`).
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.manifest import Manifest
 from rl_agent.weights.pieces import Bits
 
-T = TypeVar("T")
 GRACE_S = 1.0
 """So long a source has to end what it does once it is interrupted; then its thread is left behind."""
 _REASON_LENGTH = 300
@@ -68,16 +65,16 @@ class Fenced:
     """A connection of a source that may do anything. Raises SourceFailure, and nothing else."""
 
     def __init__(self, source: Source) -> None:
-        with _failures():
+        with failures_of():
             self._connection = source.connection()
 
     @property
     def is_cut_at_once(self) -> bool:
-        with _failures():
+        with failures_of():
             return self._connection.is_cut_at_once is True
 
     def open(self, deadline: Deadline) -> None:
-        with _failures(opens=True):
+        with failures_of(opens=True):
             self._connection.open(deadline)
 
     def interrupt(self) -> None:
@@ -89,14 +86,14 @@ class Fenced:
             self._connection.close()
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
-        with _failures():
+        with failures_of():
             return self._connection.manifest(weight_version, digest, deadline)
 
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
         """At most `limit` of the pieces that are wanted."""
-        with _failures():
+        with failures_of():
             proposed = self._connection.recommend(weight_version, blob, wanted, limit, wait_s, deadline)
             if not isinstance(proposed, list | tuple):
                 raise WeightsError("does not answer with a list of pieces")
@@ -113,12 +110,13 @@ class Fenced:
     def read_piece(
         self, weight_version: int, blob: str, index: int, start: int, target: memoryview, deadline: Deadline
     ) -> None:
-        with _failures():
+        with failures_of():
             self._connection.read_piece(weight_version, blob, index, start, target, deadline)
 
 
 @contextmanager
-def _failures(*, opens: bool = False) -> Iterator[None]:
+def failures_of(*, opens: bool = False) -> Iterator[None]:
+    """Whatever is raised within is the source's failure."""
     try:
         yield
     except SourceFailure:
@@ -143,47 +141,6 @@ def reason_of(error: Exception) -> str:
         return kind
     is_of_ours = isinstance(error, OSError | WeightsError)
     return (text if is_of_ours else f"{kind}: {text}")[:_REASON_LENGTH]
-
-
-def ask(
-    source: Source,
-    question: Callable[[Fenced, Deadline], T],
-    deadline: Deadline,
-    stop: threading.Event,
-    *,
-    poll_s: float,
-) -> T:
-    """What `question` gets from a connection of its own to the source. Raises SourceFailure.
-
-    It ends at the deadline, and when told to stop, whatever the source does.
-    """
-    connection = Fenced(source)
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            with _failures():
-                try:
-                    connection.open(deadline)
-                    found = question(connection, deadline)
-                finally:
-                    connection.close()
-        except BaseException as error:
-            answer.set_exception(error)
-        else:
-            answer.set_result(found)
-
-    with _failures():  # there may be no further threads
-        threading.Thread(target=run, name=f"ask-{source}", daemon=True).start()
-    while not answer.done() and not stop.is_set() and not deadline.is_over:
-        wait([answer], poll_s)
-    grace = Deadline.after(GRACE_S)
-    while not answer.done():
-        connection.interrupt()
-        if grace.is_over:
-            raise stuck()
-        wait([answer], min(poll_s, GRACE_S))
-    return answer.result()
 
 
 def stuck() -> SourceFailure:

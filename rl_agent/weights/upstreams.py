@@ -18,15 +18,14 @@ from itertools import chain, pairwise
 from typing import TypeVar
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.asking import first_answer
 from rl_agent.weights.deadline import Deadline
 from rl_agent.weights.fetch import BlobWanted, FetchSettings, SourceReport, fetch_blob
 from rl_agent.weights.given_up import GIVEN_UP_S, GivenUp
 from rl_agent.weights.pieces import PieceSet
-from rl_agent.weights.source import Fenced, Source, SourceFailure, ask
+from rl_agent.weights.source import Fenced, Source, SourceFailure
 
 _log = logging.getLogger(__name__)
-_ANSWER_S = 10.0
-"""A source that takes longer for an answer is asked again after the others, and given twice the time."""
 _T = TypeVar("_T")
 
 
@@ -72,29 +71,30 @@ class Transfer:
     def ask(self, question: Callable[[Fenced, Deadline], _T], *, retries: int) -> _T:
         """The first answer that any source gives. Raises WeightsError with all their reasons if none does."""
         reasons: dict[str, str] = {}
+
+        def note(source: Source, failure: SourceFailure) -> None:
+            reasons[str(source)] = str(failure)
+            if failure.is_stuck or (failure.is_out_of_reach and not self.deadline.is_over):
+                self._leave_out(source, failure)
+
         for attempt in range(retries + 1):
             if attempt and self.stop.wait(self.settings.retry_pause_s * attempt):
                 break
-            for source in chain.from_iterable(self._ways()):
-                if self.is_over:
-                    break
-                try:
-                    return self._ask(source, question, within_s=_ANSWER_S * 2.0**attempt)
-                except SourceFailure as failure:
-                    reasons[str(source)] = str(failure)
+            answer = first_answer(
+                list(chain.from_iterable(self._ways())),
+                question,
+                self.deadline,
+                self.stop,
+                note,
+                within_s=self.settings.piece_timeout_s,
+                poll_s=self.settings.stop_poll_s,
+            )
+            if answer is not None:
+                return answer
         if self.stop.is_set():
             raise WeightsError("told to stop")
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise WeightsError(why or "there is no source")
-
-    def _ask(self, source: Source, question: Callable[[Fenced, Deadline], _T], *, within_s: float) -> _T:
-        deadline = self.deadline.sooner(min(within_s, self.settings.piece_timeout_s))
-        try:
-            return ask(source, question, deadline, self.stop, poll_s=self.settings.stop_poll_s)
-        except SourceFailure as failure:
-            if failure.is_stuck or (failure.is_out_of_reach and not self.deadline.is_over):
-                self._leave_out(source, failure)
-            raise
 
     def fetch(self, wanted: BlobWanted, pieces: PieceSet) -> None:
         for way, next_way in pairwise([*self._ways(), []]):

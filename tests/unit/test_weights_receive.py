@@ -161,17 +161,3 @@ def test_a_difference_that_cannot_be_applied_is_followed_by_the_full_version(sen
     snapshot, report = receive(version(sender, 3), StoreSource(sender))
     assert report.deltas == 0
     assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
-
-
-def test_a_source_that_takes_its_time_to_answer_is_left_for_the_next(sender, receiver, monkeypatch):
-    receive, _, _ = receiver
-    monkeypatch.setattr("rl_agent.weights.upstreams._ANSWER_S", 0.05)
-    slow = StoreSource(sender, "slow")
-
-    def until_interrupted(manifest):
-        assert slow.connections[-1].interrupted.wait(60)
-        raise ConnectionAbortedError("interrupted")
-
-    slow.lies["manifest"] = until_interrupted
-    snapshot, _ = receive(version(sender, 3), slow, StoreSource(sender))
-    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)

@@ -1,6 +1,7 @@
 """Versions in memory: what is collected is written into again, at both ends, and in place while it comes."""
 
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,20 @@ def test_memory_of_a_version_of_another_size_is_used_again(hosts):
         sent = Publisher(sender.store, settings("never")).publish(version, state)
         got, _ = receive(receiver, announced(sent), [sender.source])
         assert got.map(FULL) == sent.map(FULL)
+
+
+@pytest.mark.parametrize("versions_before", [2, 0], ids=["received in place", "into new memory"])
+def test_a_sender_that_goes_silent_beside_another_costs_a_moment(hosts, versions_before):
+    """As one that is stopped does: its connections stay, and nothing comes."""
+    sender, receiver = hosts
+    for version in range(1, 1 + versions_before):
+        receive(receiver, announced(publish(sender, version)), [sender.source])
+    sent = publish(sender, 3)
+    half = sent.manifest.full.size_bytes // 2
+    began = time.monotonic()
+    with Link(sender.server.address, lambda _, content, before: content if before < half else b"") as link:
+        silent = source_at(link.address, idle_timeout_s=60.0)
+        snapshot, report = receive(receiver, announced(sent), [silent, sender.source], timeout_s=60)
+    assert snapshot.map(FULL) == sent.map(FULL)
+    assert report.by_source[str(silent)].pieces > 0
+    assert time.monotonic() - began < 20
