@@ -129,6 +129,10 @@ class RunPaths:
     def run_dir(self, run_id: str) -> Path:
         return self.log_path / "runs" / run_id
 
+    def begun(self, run_id: str, split: Split, iteration: int) -> Path:
+        """What a run began an iteration with."""
+        return self.run_dir(run_id) / "begun" / f"{split}-iteration{iteration}.json"
+
     @property
     def flags(self) -> Path:
         return self.log_path / "flags"

@@ -1,21 +1,29 @@
 """What a run may be given anew when it is resumed.
 
-    in the middle of an iteration   which samples it has, and how they are dealt to steps, stays as it was
+    in the middle of an iteration   what decides how its episodes are made and judged, and how they are dealt
+                                    to steps, stays as it was
     any other key, or between two   takes effect from now on, and is said
 
-A step that was made cannot be taken back: with other samples, or another deal of them, some of an iteration
-would be trained on twice and others never. What does not change that is free: a checkpoint is read by any
-number of ranks, and a step's size is that of the step.
+Siblings that were made in different ways cannot be compared, and a step that was made cannot be taken back:
+with other samples, or another deal of them, some of an iteration would be trained on twice and others never.
+What does not change that is free: a checkpoint is read by any number of ranks, and a step's size is that of
+the step.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 from rl_agent.cluster.schedule import Work
 from rl_agent.cluster.shared import shared_values
 from rl_agent.config import Config, Plan
-from rl_agent.errors import ConfigError
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.rollout import conditions
+from rl_agent.rollout.sample import Assignment, sample_of
+from rl_agent.types import Split
 
-_SAMPLES = ("env_config.train_tasks_rollout_size", "rollout.group_size", "seed", "trainer.kind")
 _RESERVE = ("trainer.loss.drop_uninformative", "trainer.max_num_gen_batches")
 _MOST_NAMED = 5
+_SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
@@ -23,15 +31,14 @@ def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
 
     Raises ConfigError for what must not change in the middle of an iteration, if there is one.
     """
+    for split, iteration in _begun(now, work):
+        dealt = _dealt(before.config, now.config) if split == "train" else ()
+        old, new = (_fixed(plan.config, split, dealt) for plan in (before, now))
+        if change := conditions.first_change(old, new):
+            raise conditions.refusal(iteration, change)
+    _check_tasks(now)
     old, new = shared_values(before.config), shared_values(now.config)
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    begun = _begun_iteration(now, work)
-    for key in changed:
-        if begun is not None and key in _fixed(before.config, now.config):
-            raise ConfigError(
-                f"--resume: iteration {begun} was begun with {key}={old.get(key)}, not {new.get(key)};"
-                " undo the change until that iteration is done, or start without --resume"
-            )
     if not changed:
         return None
     named = ", ".join(f"{key}={new.get(key)} (was {old.get(key)})" for key in changed[:_MOST_NAMED])
@@ -39,19 +46,32 @@ def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
     return f"--resume: goes on with {named}{more}"
 
 
-def _fixed(before: Config, now: Config) -> tuple[str, ...]:
-    """Keys that decide which samples an iteration has, and which step trains on which."""
+def _fixed(config: Config, split: Split, dealt: tuple[str, ...]) -> dict[str, Any]:
+    values = shared_values(config)
+    return conditions.deciding_values(config, split) | {key: values[key] for key in dealt if key in values}
+
+
+def _dealt(before: Config, now: Config) -> tuple[str, ...]:
+    """Keys that decide which step of a streaming trainer trains on which samples."""
     if not before.is_streaming:
-        return _SAMPLES
+        return ()
     is_dealt = before.grpo.batch.order == "shuffled"
     dealt = ("trainer.batch.order", *(("trainer.mini_batches",) if is_dealt else ()))
-    return (*_SAMPLES, *dealt, *(_RESERVE if before.num_gen_batches != now.num_gen_batches else ()))
+    return (*dealt, *(_RESERVE if before.num_gen_batches != now.num_gen_batches else ()))
 
 
-def _begun_iteration(plan: Plan, work: Work | None) -> int | None:
-    """The oldest iteration of which something is recorded and that has not had all its training."""
+def _begun(plan: Plan, work: Work | None) -> Iterator[tuple[Split, int]]:
+    """Iterations in the middle of which the run is."""
     if work is None:
-        return None
+        return
+    if work.iteration in plan.paths.iterations("test", unfinished=True):
+        yield "test", work.iteration
+    if (iteration := _begun_training(plan, work)) is not None:
+        yield "train", iteration
+
+
+def _begun_training(plan: Plan, work: Work) -> int | None:
+    """The oldest iteration of which something is recorded and that has not had all its training."""
     paths = plan.paths
     unfinished = paths.iterations("train", unfinished=True)
     if not plan.config.is_streaming:
@@ -61,3 +81,17 @@ def _begun_iteration(plan: Plan, work: Work | None) -> int | None:
     trained = max(trained_iteration(paths.streaming), plan.first_iteration - 1)
     recorded = (*paths.iterations("train"), *unfinished)
     return min((iteration for iteration in recorded if iteration > trained), default=None)
+
+
+def _check_tasks(plan: Plan) -> None:
+    """Raises ConfigError where a rollout of the run is unfinished, and its tasks are no longer the same."""
+    for split in _SPLITS:
+        for iteration in plan.paths.iterations(split, unfinished=True):
+            begun = conditions.read(plan.paths, plan.run_id, split, iteration)
+            if begun is None:
+                continue
+            registry = EnvironmentRegistry(plan.config.env_config)
+            sample = sample_of(Assignment(plan, split, iteration, resume=True), registry)
+            now = conditions.conditions_of(plan.config, split, sample)
+            if change := begun.difference(now):
+                raise conditions.refusal(iteration, change)

@@ -16,8 +16,9 @@ from typing import Protocol
 from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
-from rl_agent.rollout import takeover
+from rl_agent.rollout import conditions, takeover
 from rl_agent.rollout.collect import ChunkSource, account
+from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import Losses, ManifestEntry, Part, read_parts
 from rl_agent.rollout.rank_rollout import RankRollout
@@ -68,6 +69,7 @@ class Lead:
         sample: Sample,
         ledger: Ledger,
         header: ShardHeader,
+        begins_with: Conditions,
         *,
         work: Work,
         rollout: RankRollout,
@@ -78,6 +80,7 @@ class Lead:
         self._sample = sample
         self._ledger = ledger
         self._header = header
+        self._begins_with = begins_with
         self._work = work
         self._rollout = rollout
         self._shard = shard
@@ -132,12 +135,24 @@ class Lead:
                 growing = self._paths.checkpoint_shard(header.split, header.iteration)
                 raise ConfigError(f"--resume: there is no unfinished rollout to go on with ({growing})")
             begun = begun if assignment.resume else {}
+        self._check_conditions(is_begun=bool(begun) or work.is_published)
+        if not work.is_published:
             takeover.set_aside(*self._place, keep=begun, now=header.created_at)
         # Every token says its version where they change while a rollout runs.
         is_streaming = assignment.config.is_streaming
         takeover.check_same_sample(begun.values(), header, may_differ=is_streaming)
         # A node of an earlier start may not be gone after all and write on: what is there now counts.
         return [self._count(_counted(shard), rank_of(shard)) for shard in begun]
+
+    def _check_conditions(self, *, is_begun: bool) -> None:
+        """Write down what the iteration begins with, or check that this is what it was begun with."""
+        assignment, header = self._assignment, self._header
+        place = (self._paths, assignment.plan.run_id, header.split, header.iteration)
+        begun = conditions.read(*place) if is_begun else None
+        if begun is None:
+            conditions.write(*place, self._begins_with)
+        elif change := begun.difference(self._begins_with):
+            raise conditions.refusal(header.iteration, change)
 
     async def _go_on_with_own(self, earlier: list[ManifestEntry]) -> None:
         """Append to the file that this node began, or that the only node of the run began before."""

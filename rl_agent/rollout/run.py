@@ -20,10 +20,12 @@ from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.paths import RunPaths
 from rl_agent.pool import of_run
 from rl_agent.reward.judge import ModelJudge
-from rl_agent.rollout import lead, takeover
+from rl_agent.rollout import conditions, lead, takeover
 from rl_agent.rollout.collect import account
+from rl_agent.rollout.conditions import Conditions, conditions_of
 from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import Part, read_parts
 from rl_agent.rollout.rank_rollout import Membership, RankRollout
@@ -114,18 +116,21 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
             shard=shard,
             judge=judge,
         )
+        begins_with = conditions_of(config, assignment.split, sample)
         if member.is_master:
-            master = lead.Lead(assignment, sample, ledger, header, work=work, rollout=rollout, shard=shard)
+            master = lead.Lead(
+                assignment, sample, ledger, header, begins_with, work=work, rollout=rollout, shard=shard
+            )
             account_line = await master.run()
             rollout.keep_lengths()
             return account_line
-        return await _follow(header, work, rollout, shard)
+        if await work.more_or_closed():
+            _check_agreement(header, work, paths, begins_with)
+        return await _follow(work, rollout, shard)
 
 
-async def _follow(header: ShardHeader, work: Work, rollout: RankRollout, shard: RankShard) -> str:
+async def _follow(work: Work, rollout: RankRollout, shard: RankShard) -> str:
     """What every rank but the master does."""
-    if await work.more_or_closed():
-        _check_agreement(header, work)
     if work.shard is not None:  # the engine was lost on the way
         begun = shard.folder / work.shard
         episodes = rollout.count(read_parts([Part(begun)], TRAJECTORY))
@@ -135,13 +140,16 @@ async def _follow(header: ShardHeader, work: Work, rollout: RankRollout, shard: 
     return account(rollout.collector.submitted, rollout.collector.ended)
 
 
-def _check_agreement(header: ShardHeader, work: Work) -> None:
+def _check_agreement(header: ShardHeader, work: Work, paths: RunPaths, mine: Conditions) -> None:
     """Raises ConfigError if the master gives out another sample, or wants another model."""
     where = f"{header.split} iteration {header.iteration}"
     if work.sample_digest != header.sample_digest:
+        masters = conditions.read(paths, header.run_id, header.split, header.iteration)
+        is_known = masters is not None and masters.sample == work.sample_digest
+        difference = f": it has {masters.difference(mine)}" if masters is not None and is_known else ""
         raise ConfigError(
-            f"{where}: this node samples other episodes than the master; give both the same task files, seed,"
-            " sizes and step limits"
+            f"{where}: this node samples other episodes than the master{difference}; give both the same task"
+            " files, seed, sizes and step limits"
         )
     if work.weight_version != header.weight_version:
         raise ConfigError(

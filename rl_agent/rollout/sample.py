@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import StoreError
 from rl_agent.tasks.load import load_tasks
 from rl_agent.tasks.sample import sample_episodes
-from rl_agent.types import EpisodeKey, EpisodeSpec, Phase, Split
+from rl_agent.types import EpisodeKey, EpisodeSpec, Phase, Split, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,16 @@ class Sample:
     @cached_property
     def digest(self) -> str:
         """Names the sample: equal where two nodes, or a resume, run the very same episodes."""
-        digest = hashlib.blake2b(digest_size=16)
+        digest, tasks = hashlib.blake2b(digest_size=16), self.task_digests
         for spec in self.specs:
-            digest.update(f"{spec.key} {spec.seed} {spec.max_steps} {spec.task.prompt}\n".encode())
+            digest.update(f"{spec.key} {spec.seed} {spec.max_steps} {tasks[spec.key.task_id]}\n".encode())
         return digest.hexdigest()
+
+    @cached_property
+    def task_digests(self) -> dict[str, str]:
+        """Of each task a digest of all its fields, those that only a verifier reads included."""
+        tasks = {spec.key.task_id: spec.task for spec in self.specs}
+        return {name: _digest_of(task) for name, task in tasks.items()}
 
     def index(self, key: EpisodeKey) -> int:
         """Raises StoreError for an episode of another sample."""
@@ -74,6 +81,11 @@ class Sample:
             return key.task_id, key.group
 
         return [list(group) for _, group in itertools.groupby(indices, group_of)]
+
+
+def _digest_of(task: Task) -> str:
+    fields = json.dumps([task.prompt, task.env, task.difficulty, task.answer, task.extra], sort_keys=True)
+    return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 
 
 class Ledger:

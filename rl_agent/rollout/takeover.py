@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from rl_agent import files
 from rl_agent.errors import ConfigError, DamagedLine, StoreError
 from rl_agent.paths import RunPaths, growing_name
+from rl_agent.rollout.conditions import refusal
 from rl_agent.rollout.manifest import ManifestEntry, Part, parts_of, write_manifest
 from rl_agent.rollout.shard import ShardHeader, read_header, read_undamaged
 from rl_agent.types import EpisodeKey, Split
@@ -71,10 +72,7 @@ def check_same_sample(begun: Iterable[ShardHeader], wanted: ShardHeader, *, may_
     """Raises ConfigError if a file was begun with another sample or, unless they may, other weights."""
     for header in begun:
         if header.sample_digest != wanted.sample_digest:
-            raise ConfigError(
-                f"--resume: the {wanted.split} sample of iteration {wanted.iteration} is not the one that was"
-                " begun; undo the change of seed, tasks, sizes or step limits, or start without --resume"
-            )
+            raise refusal(wanted.iteration, f"another {wanted.split} sample than that of now")
         if header.weight_version != wanted.weight_version and not may_differ:
             raise ConfigError(
                 f"--resume: iteration {wanted.iteration} was begun with weight version"

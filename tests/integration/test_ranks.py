@@ -256,7 +256,10 @@ def test_a_rank_that_samples_other_episodes_is_told_so_and_the_others_do_its_wor
 
     status, _, said = ranks.wait(1)
     assert status == EXIT_CONFIG
-    assert "train iteration 1: this node samples other episodes than the master" in said
+    assert (
+        "train iteration 1: this node samples other episodes than the master: it has the task 'task-1" in said
+    )
+    assert f"(and 49 more), which the sample of {stale / 'train.jsonl'} lacks now" in said
     assert ranks.wait(0)[:2] == (0, complete(200))
     assert ranks.by_rank() == {0: 200}
 

@@ -171,7 +171,7 @@ def test_a_resume_with_another_sample_is_refused(tmp_path):
         ended = run(plan, "--resume")
 
     assert ended.returncode == EXIT_CONFIG
-    assert "is not the one that was begun" in ended.stderr
+    assert f"was begun with the task 'task-59', which the sample of {plan.config.data_path}" in ended.stderr
 
 
 def test_a_resume_without_a_checkpoint_is_refused(tmp_path):

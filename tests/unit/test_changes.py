@@ -7,8 +7,11 @@ import pytest
 
 from rl_agent.cluster.schedule import Work
 from rl_agent.config import Plan
+from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import ConfigError
 from rl_agent.plan.changes import check_changes
+from rl_agent.rollout import conditions
+from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.trainer.states import STATE
 from tests.integration.tiny_model import make_plan
 
@@ -80,6 +83,137 @@ def test_what_does_not_change_samples_may_change_at_any_time_and_is_said(tmp_pat
     before = in_mid_iteration(tmp_path, *STREAMING)
     line = check_changes(before, plan(tmp_path, *STREAMING, change), SECOND)
     assert line.startswith("--resume: goes on with ") and said in line
+
+
+JUDGED = ("rollout.reward=judge",)
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "change", "words"),
+    [
+        ((), "policy_config.temperature=0.7", "policy_config.temperature=1.0, not 0.7"),
+        ((), "policy_config.top_p=0.9", "policy_config.top_p=1.0, not 0.9"),
+        ((), "policy_config.max_new_tokens=7", "policy_config.max_new_tokens=3072, not 7"),
+        ((), "policy_config.system_prompt=Think.", "policy_config.system_prompt=None, not Think."),
+        (
+            (),
+            "+model_config.chat_template_kwargs.enable_thinking=false",
+            "model_config.chat_template_kwargs.enable_thinking=unset, not False",
+        ),
+        ((), "+env_config.kwargs.math.strict=true", "env_config.kwargs.math.strict=unset, not True"),
+        ((), "rollout.reward=judge", "rollout.reward=rule, not judge"),
+        (JUDGED, "openai_config.model=other", "openai_config.model="),
+        (JUDGED, "+openai_config.evaluation.temperature=0.5", "openai_config.temperature=0.0, not 0.5"),
+        (STREAMING, "policy_config.system_prompt=Think.", "policy_config.system_prompt=None, not Think."),
+    ],
+)
+def test_what_decides_how_episodes_are_made_and_judged_stays_until_the_iteration_is_done(
+    tmp_path, begun_with, change, words
+):
+    before = plan(tmp_path, *begun_with)
+    record(before, 2, is_finished=False)
+    with pytest.raises(ConfigError, match=r"iteration 2 was begun with .*; put it back until") as refused:
+        check_changes(before, plan(tmp_path, *begun_with, change), SECOND)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    between = Work(3, ("rollout", "update"))
+    if begun_with != STREAMING:
+        assert "goes on with" in check_changes(before, plan(tmp_path, *begun_with, change), between)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "rollout.request_timeout_s=9",
+        "rollout.episode_timeout_s=9",
+        "rollout.completion_threshold=0.5",
+        "rollout.max_vllm_sessions=3",
+        "env_config.server_size=3",
+        "engine.max_num_seqs=3",
+        "openai_config.model=other",  # nobody asks a judge
+        "policy_config.test_temperature=0.5",  # of the other split
+        "trainer.learning_rate=0.5",
+        "cluster.lease_s=99",
+        "wandb.project=other",
+    ],
+)
+def test_time_limits_sizes_and_the_trainers_own_settings_may_change_in_mid_iteration(tmp_path, change):
+    before = plan(tmp_path)
+    record(before, 2, is_finished=False)
+    check_changes(before, plan(tmp_path, change), SECOND)
+
+
+def test_an_evaluation_keeps_its_temperature_and_its_number_of_tasks(tmp_path):
+    before = plan(tmp_path)
+    path = before.paths.checkpoint_shard("test", 2)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    evaluating = Work(2, ("evaluate", "update"))
+    for change, words in (
+        ("policy_config.test_temperature=0.5", "policy_config.test_temperature=1.0, not 0.5"),
+        ("policy_config.temperature=0.5", "policy_config.test_temperature=1.0, not 0.5"),
+        ("env_config.test_tasks_rollout_size=3", "env_config.test_tasks_rollout_size=-1, not 3"),
+    ):
+        with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
+            check_changes(before, plan(tmp_path, change), evaluating)
+        assert words in str(refused.value)
+    both = plan(tmp_path, "policy_config.temperature=0.5", "policy_config.test_temperature=1.0")
+    assert "goes on with" in check_changes(before, both, evaluating)
+    assert "goes on with" in check_changes(before, plan(tmp_path, "rollout.group_size=8"), evaluating)
+
+
+TASKS = [
+    {"task_id": f"sum-{n}", "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math", "note": {"kept": n}}
+    for n in range(5)
+]
+
+
+def write_tasks(tmp_path: Path, *tasks: dict) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+
+
+def begin(before: Plan, iteration: int) -> None:
+    """As the master of a rollout writes it down."""
+    record(before, iteration, is_finished=False)
+    registry = EnvironmentRegistry(before.config.env_config)
+    sample = sample_of(Assignment(before, "train", iteration, resume=False), registry)
+    begun = conditions.conditions_of(before.config, "train", sample)
+    conditions.write(before.paths, before.run_id, "train", iteration, begun)
+
+
+OTHERWISE = [TASKS[3] | change for change in ({"answer": "5"}, {"note": {"kept": 4}}, {"difficulty": "hard"})]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        *(([*TASKS[:3], task, TASKS[4]], "another task 'sum-3' than {file} has now") for task in OTHERWISE),
+        ([TASKS[0], *(task | {"prompt": "?"} for task in TASKS[1:])], "task 'sum-1' (and 3 more) than"),
+        (TASKS[:4], "the task 'sum-4', which the sample of {file} lacks now"),
+        ([*TASKS, TASKS[0] | {"task_id": "sum-9"}], "another sample of {file}"),
+    ],
+)
+def test_the_tasks_of_an_iteration_stay_as_they_are_until_it_is_done(tmp_path, tasks, words):
+    before = plan(tmp_path, "env_config.train_tasks_rollout_size=-1")
+    write_tasks(tmp_path, *TASKS)
+    begin(before, 2)
+    assert check_changes(before, before, SECOND) is None
+    write_tasks(tmp_path, *tasks)
+    with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
+        check_changes(before, before, SECOND)
+    assert words.format(file=tmp_path / "train.jsonl") in str(refused.value)
+    write_tasks(tmp_path, *reversed(TASKS))  # the order of the lines decides nothing
+    assert check_changes(before, before, SECOND) is None
+
+
+def test_a_task_that_the_iteration_does_not_have_may_change(tmp_path):
+    before = plan(tmp_path, "env_config.train_tasks_rollout_size=2")
+    write_tasks(tmp_path, *TASKS)
+    begin(before, 2)
+    begun = conditions.read(before.paths, before.run_id, "train", 2)
+    assert len(begun.tasks) == 2
+    changed = [task if task["task_id"] in begun.tasks else task | {"answer": "?"} for task in TASKS]
+    write_tasks(tmp_path, *changed)
+    assert check_changes(before, before, SECOND) is None
 
 
 def test_between_two_iterations_everything_may_change(tmp_path):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.lead import Lead
 from rl_agent.rollout.line import TRAJECTORY, to_line
 from rl_agent.rollout.manifest import read_iteration
@@ -24,6 +25,8 @@ from tests.unit.trajectories import make_header, make_trajectory, write_shard
 
 SIZE = 12
 HEADER = replace(make_header(), run_id="run", sample_digest="abc", weight_version=0, attempt=2)
+CONDITIONS = Conditions({"policy_config.temperature": 1.0}, {"task-1": "d"}, HEADER.sample_digest, "t.jsonl")
+COLDER = replace(CONDITIONS, settings={"policy_config.temperature": 0.7})
 OTHER_RUN = replace(HEADER, run_id="another")
 
 
@@ -97,7 +100,16 @@ class FakeRollout:
 
 
 async def lead(
-    paths, *, resume=False, num_nodes=1, work=None, must_exist=True, sample=None, group_size=1, **changes
+    paths,
+    *,
+    resume=False,
+    num_nodes=1,
+    work=None,
+    must_exist=True,
+    sample=None,
+    group_size=1,
+    begins_with=CONDITIONS,
+    **changes,
 ):
     work, sample = work or FakeWork(), sample or make_sample()
     config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
@@ -116,7 +128,7 @@ async def lead(
         ) as shard:
             rollout = FakeRollout(work, shard, ledger, **changes)
             account = await Lead(
-                assignment, sample, ledger, HEADER, work=work, rollout=rollout, shard=shard
+                assignment, sample, ledger, HEADER, begins_with, work=work, rollout=rollout, shard=shard
             ).run()
     return account, work
 
@@ -283,7 +295,10 @@ def read_header_bytes(shard: Path) -> int:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (replace(HEADER, sample_digest="x"), "the train sample of iteration 1 is not the one that was begun"),
+        (
+            replace(HEADER, sample_digest="x"),
+            "was begun with another train sample than that of now; put it back",
+        ),
         (replace(HEADER, weight_version=3), "was begun with weight version 3; the engine has 0"),
     ],
 )
@@ -292,6 +307,44 @@ async def test_files_of_another_sample_or_model_are_refused(paths, header, messa
     with pytest.raises(ConfigError, match=message):
         await lead(paths, resume=True)
     assert shard.exists()
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        (COLDER, r"policy_config\.temperature=1\.0, not 0\.7"),
+        (replace(CONDITIONS, tasks={"task-1": "e"}), r"another task 'task-1' than t\.jsonl has now"),
+    ],
+)
+async def test_an_iteration_goes_on_only_as_it_was_begun(paths, now, message):
+    with pytest.raises(RetryLater):
+        await lead(paths, skipped=(5,), error=RetryLater("stopped"))
+    before = read_files(paths)
+    with pytest.raises(ConfigError, match=f"was begun with {message}; put it back .*without --resume"):
+        await lead(paths, resume=True, begins_with=now)
+    assert read_files(paths) == before
+    await lead(paths, resume=True)
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+async def test_an_iteration_that_begins_afresh_begins_with_what_holds_then(paths):
+    for begins_with in (CONDITIONS, COLDER):
+        with pytest.raises(RetryLater):
+            await lead(paths, skipped=(5,), error=RetryLater("stopped"), begins_with=begins_with)
+    await lead(paths, resume=True, begins_with=COLDER)
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+async def test_tasks_that_change_while_the_engine_is_away_are_refused_too(paths):
+    work = FakeWork()
+    with pytest.raises(RetryLater):
+        await lead(paths, work=work, skipped=range(SIZE), error=RetryLater("the engine is gone"))
+    with pytest.raises(ConfigError, match="another task 'task-1'"):
+        await lead(paths, work=work, begins_with=replace(CONDITIONS, tasks={"task-1": "e"}))
+
+
+def read_files(paths) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in paths.trajectory_dir("train").iterdir()}
 
 
 @pytest.mark.parametrize("must_exist", [True, False])

@@ -18,7 +18,7 @@ from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
-from tests.unit.test_lead import HEADER, Part
+from tests.unit.test_lead import CONDITIONS, HEADER, Part
 from tests.unit.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
 from tests.unit.trajectories import write_shard
 
@@ -107,7 +107,7 @@ async def lead(paths, rewards, *, work=None, sample=None, resume=False, num_node
     begun = {"on_begun": lambda name: setattr(work, "shard", name)}
     async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own, **begun) as shard:
         rollout = FakeRollout(work, shard, ledger, rewards, **changes)
-        made = Lead(assignment, sample, ledger, HEADER, work=work, rollout=rollout, shard=shard)
+        made = Lead(assignment, sample, ledger, HEADER, CONDITIONS, work=work, rollout=rollout, shard=shard)
         account = await made.run()
     return account, work
 

@@ -1,0 +1,170 @@
+"""What an iteration was begun with: all that decides how its episodes come about and are judged.
+
+    begin ─► runs/<run>/begun/<split>-iteration<N>.json          resume, another node ─► equal, or refused
+
+Siblings of a group are compared with each other, so they must not differ in how they were made. A setting
+either decides that (`deciding_values`) and holds for the iteration, or it may change at any time: time
+limits, numbers of workers, addresses, all of `engine`, which is a node's own. Of a task everything decides,
+its answer and the fields that only its verifier reads included.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.cluster.shared import shared_values
+from rl_agent.config import Config
+from rl_agent.engine.model import resolve_model
+from rl_agent.errors import ConfigError, StoreError
+from rl_agent.files import write_whole
+from rl_agent.paths import RunPaths
+from rl_agent.reward.judge import for_evaluation
+from rl_agent.rollout.sample import Sample
+from rl_agent.types import Split
+
+_BASE_MODEL = "model_config.base_model"
+"""Decides as long as it is what is served; a streaming trainer may publish in mid-iteration."""
+DECIDING = (
+    "seed",
+    "model_config.chat_template_kwargs",
+    "policy_config",
+    "env_config.kinds",
+    "env_config.default_env",
+    "env_config.kwargs",
+    "rollout.reward",
+    "trainer.kind",
+)
+"""Keys, and sections with all their keys, that decide in both splits."""
+DECIDING_IN: dict[Split, tuple[str, ...]] = {
+    "train": (
+        "rollout.group_size",
+        "env_config.train_tasks_rollout_size",
+        "env_config.train_tasks_sampler",
+        "env_config.difficulty_ratio",
+        "env_config.train_difficulty_max_steps",
+    ),
+    "test": (
+        "env_config.test_tasks_rollout_size",
+        "env_config.test_tasks_repeat_times",
+        "env_config.test_difficulty_max_steps",
+    ),
+}
+DECIDING_BY_VALUE = (
+    _BASE_MODEL,
+    "policy_config.temperature",
+    "policy_config.test_temperature",
+    "openai_config.model",
+    "openai_config.temperature",
+    "openai_config.max_tokens",
+    "openai_config.max_images",
+    "openai_config.evaluation.model",
+    "openai_config.evaluation.temperature",
+    "openai_config.evaluation.max_tokens",
+    "openai_config.evaluation.max_images",
+)
+"""Keys that decide where they are what is used: a base model that is served, a judge that is asked, …"""
+
+_JUDGE = ("model", "temperature", "max_tokens", "max_images")
+
+
+def deciding_values(config: Config, split: Split) -> dict[str, Any]:
+    """The settings that an iteration of `split` is begun with, by their dotted names."""
+    prefixes = DECIDING + DECIDING_IN[split]
+    found = {
+        key: value
+        for key, value in shared_values(config).items()
+        if value != {} and any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+    }
+    own, other = "policy_config.temperature", "policy_config.test_temperature"
+    if split == "test":
+        own, other = other, own
+    found.pop(other)
+    found[own] = config.policy_config.temperature_of(split)
+    served = resolve_model(config)
+    if served.path == config.model.base_model:
+        found[_BASE_MODEL] = served.path
+    if config.rollout.reward == "judge":
+        judge = for_evaluation(config.openai_config)
+        found |= {f"openai_config.{name}": getattr(judge, name) for name in _JUDGE}
+    return found
+
+
+def first_change(begun: dict[str, Any], now: dict[str, Any]) -> str:
+    """`key=old, not new` of the first setting that differs; empty if none does."""
+    keys = sorted(begun.keys() | now.keys(), key=lambda key: (key not in begun or key not in now, key))
+    for key in keys:
+        is_in_both = key in begun and key in now
+        if begun.get(key) != now.get(key) and (is_in_both or key != _BASE_MODEL):
+            return f"{key}={begun.get(key, 'unset')}, not {now.get(key, 'unset')}"
+    return ""
+
+
+def conditions_of(config: Config, split: Split, sample: Sample) -> "Conditions":
+    """What an iteration would be begun with now."""
+    task_file = config.env_config.tasks_file(split, config.data_path)
+    return Conditions(deciding_values(config, split), sample.task_digests, sample.digest, str(task_file))
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What one iteration of a split is begun with."""
+
+    settings: dict[str, Any]
+    tasks: dict[str, str]
+    """Digests of the sampled tasks."""
+    sample: str
+    """Digest of the sample."""
+
+    task_file: str
+    """Where the tasks were read; it may be another one, with the same tasks."""
+
+    def difference(self, now: "Conditions") -> str:
+        """What the iteration was begun with and does not have now, in words; empty if all is equal."""
+        if change := first_change(self.settings, now.settings):
+            return change
+        changed = sorted(name for name, had in self.tasks.items() if now.tasks.get(name, had) != had)
+        gone = sorted(self.tasks.keys() - now.tasks.keys())
+        if changed:
+            return f"another task {_named(changed)} than {now.task_file} has now"
+        if gone:
+            return f"the task {_named(gone)}, which the sample of {now.task_file} lacks now"
+        return "" if self.sample == now.sample else f"another sample of {now.task_file}"
+
+
+_CONDITIONS = TypeAdapter(Conditions)
+
+
+def write(paths: RunPaths, run_id: str, split: Split, iteration: int, begun: Conditions) -> None:
+    """Write down what an iteration begins with."""
+    path = paths.begun(run_id, split, iteration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(asdict(begun), indent=1) + "\n")
+
+
+def read(paths: RunPaths, run_id: str, split: Split, iteration: int) -> Conditions | None:
+    """What the run began an iteration with; None if nobody has begun it, or that does not show here yet.
+
+    Raises StoreError for a file that cannot be read.
+    """
+    path = paths.begun(run_id, split, iteration)
+    try:
+        return _CONDITIONS.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise StoreError(f"{path}: what an iteration was begun with cannot be read: {reason}") from error
+
+
+def refusal(iteration: int, change: str) -> ConfigError:
+    """Why a resume cannot go on with what it has, and both ways out."""
+    return ConfigError(
+        f"--resume: iteration {iteration} was begun with {change}; put it back until that iteration is done,"
+        " or start without --resume, which begins a new iteration"
+    )
+
+
+def _named(names: list[str]) -> str:
+    return repr(names[0]) + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
