@@ -25,7 +25,7 @@ class WeightsConfig(Section):
     piece_mib: Annotated[int, Field(ge=1, le=1024)]
     threads: Positive | None
     delta: Literal["auto", "always", "never"]
-    delta_block_kib: Annotated[int, Field(ge=1, le=2**20)]
+    delta_block_kib: Annotated[int, Field(ge=1, le=2**16)]
     delta_retry_after: Positive
     link_gbit_per_s: GbitPerS
     transport: Transport

@@ -23,7 +23,8 @@ from rl_agent.weights.wire import Wire
 MAGIC = b"RLWEIGH1"
 NONCE_BYTES = 32
 MAC_BYTES = 16
-MAX_FRAME_BYTES = 2**27
+MAX_MESSAGE_BYTES = 2**20
+"""Of a question or an answer; a manifest may be longer."""
 HANDSHAKE_S = 10.0
 """Also for what comes before it, to be connected: where packets are dropped nothing ever answers."""
 _LENGTH = struct.Struct("<I")
@@ -46,11 +47,11 @@ class Channel:
         self._sent += 1
         self.wire.send(_LENGTH.pack(len(content)) + content + mac, deadline)
 
-    def receive(self, deadline: Deadline) -> bytes:
-        """Raises WeightsError if the frame was not written by the other side, in this place."""
+    def receive(self, deadline: Deadline, *, most_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
+        """Raises WeightsError if it is too long, or was not written by the other side in this place."""
         (length,) = _LENGTH.unpack(self.wire.receive(_LENGTH.size, deadline))
-        if length > MAX_FRAME_BYTES:
-            raise WeightsError(f"a frame of {length} bytes is longer than any may be")
+        if length > most_bytes:
+            raise WeightsError(f"a frame of {length} bytes is longer than the {most_bytes} that it may be")
         content, mac = _split(self.wire.receive(length + MAC_BYTES, deadline), length)
         if not hmac.compare_digest(mac, self._mac(self._directions[1], self._received, content)):
             raise WeightsError("a frame was changed on the way")

@@ -36,7 +36,8 @@ DENSE = 0.2
 _COMPRESSION_LEVEL = 1
 _TRIED_BYTES = 64
 """Streams shorter than this are not worth a compressor's frame."""
-MAX_BLOCK_BYTES = 2**30
+MAX_BLOCK_BYTES = 2**26
+"""Decoding takes some twenty times as much, in each thread."""
 _UNSIGNED: dict[int, np.dtype[np.unsignedinteger]] = {
     1: np.dtype("<u1"),
     2: np.dtype("<u2"),

@@ -45,6 +45,11 @@ def blocks_of(tensors: Iterable["TensorEntry"], size_bytes: int, block_bytes: in
     ]
 
 
+def _blocks_in(tensors: Iterable["TensorEntry"], size_bytes: int, block_bytes: int) -> int:
+    """How many there are; they may be very many."""
+    return sum(-(-(end - start) // block_bytes) for start, end, _ in _width_runs(tensors, size_bytes))
+
+
 def encode_delta(
     base: memoryview,
     new: memoryview,
@@ -107,10 +112,12 @@ def decode_delta(
     magic, version, block_bytes, count = _HEAD.unpack(blob[: _HEAD.size])
     if magic != _MAGIC or version != DELTA_FORMAT or not 64 <= block_bytes <= codec.MAX_BLOCK_BYTES:
         raise WeightsError("delta: is not in a format that is known here")
-    blocks = blocks_of(tensors, len(base), block_bytes)
+    tensors = list(tensors)
     first = _HEAD.size + 4 * count
-    if count != len(blocks) or len(blob) < first or block_bytes % 64:
+    if count != _blocks_in(tensors, len(base), block_bytes) or len(blob) < first or block_bytes % 64:
         raise WeightsError("delta: was made for another layout")
+    blocks = blocks_of(tensors, len(base), block_bytes)
+    longest = max((end - start for start, end, _ in blocks), default=0)
     lengths = np.frombuffer(blob[_HEAD.size : first], "<u4").tolist()
     ends = list(accumulate(lengths, initial=first))
     if ends[-1] != len(blob):
@@ -121,7 +128,7 @@ def decode_delta(
     def decode(index: int) -> None:
         start, end, width = blocks[index]
         if not hasattr(scratch, "block"):
-            scratch.block = memoryview(bytearray(block_bytes))
+            scratch.block = memoryview(bytearray(longest))
         target = scratch.block[: end - start]
         codec.decode(base[start:end], blob[ends[index] : ends[index + 1]], target, width)
         write(start, target)

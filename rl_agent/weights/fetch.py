@@ -307,5 +307,5 @@ class _Worker(threading.Thread):
 
     def _own_buffer(self) -> memoryview:
         if self._buffer is None:  # read and verified here, while the processor's cache has it
-            self._buffer = memoryview(bytearray(self._wanted.blob.piece_bytes))
+            self._buffer = memoryview(bytearray(self._wanted.blob.longest_piece))
         return self._buffer

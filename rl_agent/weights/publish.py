@@ -12,7 +12,7 @@ from rl_agent.weights.checksums import piece_digests
 from rl_agent.weights.delta import encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.filling import fill
-from rl_agent.weights.manifest import Blob, Delta, Layout, content_digest, lay_out, make_manifest
+from rl_agent.weights.manifest import MAX_PIECES, Blob, Delta, Layout, content_digest, lay_out, make_manifest
 from rl_agent.weights.sources import Source, served_as
 from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 
@@ -131,5 +131,9 @@ class Publisher:
 
 
 def choose_piece_bytes(size_bytes: int, most_bytes: int) -> int:
-    """Large pieces take fewer questions; of many pieces each of several receivers has some to give."""
-    return min(most_bytes, max(_LEAST_PIECE_BYTES, size_bytes // _PIECES // mmap.PAGESIZE * mmap.PAGESIZE))
+    """Large pieces take fewer questions; of many pieces each of several receivers has some to give.
+
+    More than `most_bytes` where there would be more pieces than a manifest may name.
+    """
+    usual = min(most_bytes, max(_LEAST_PIECE_BYTES, size_bytes // _PIECES // mmap.PAGESIZE * mmap.PAGESIZE))
+    return max(usual, -(-size_bytes // MAX_PIECES))

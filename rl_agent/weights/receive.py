@@ -126,7 +126,7 @@ class Receiver:
             else:
                 transfer.report.deltas = len(route.deltas)
                 return self._store.publish(draft, manifest)
-        manifest = manifest.model_copy(update={"delta": None})
+        manifest = manifest.without_delta()
         self._fetch(manifest, FULL, manifest.full, draft, file, transfer)
         return self._store.publish(draft, manifest)
 

@@ -70,7 +70,7 @@ class FolderConnection:
         manifest = open_snapshot(self._root, weight_version).manifest
         if digest is not None and manifest.digest != digest:
             raise WeightsError(f"{self._root}: version {weight_version} has another content")
-        return manifest.model_copy(update={"delta": None})
+        return manifest.without_delta()
 
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline

@@ -23,11 +23,10 @@ import numpy as np
 from rl_agent.errors import WeightsError
 from rl_agent.weights.channel import shut
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.manifest import Manifest, parse_manifest
+from rl_agent.weights.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from rl_agent.weights.pieces import Bits
 from rl_agent.weights.store import MANIFEST, version_name
 
-_MAX_DOCUMENT_BYTES = 2**27
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -107,11 +106,12 @@ class HttpConnection:
     def _document(self, path: str, deadline: Deadline) -> bytes:
         with self._get(path, deadline, {}) as response:
             length = response.length or 0
-            if not 0 < length <= _MAX_DOCUMENT_BYTES:
+            if not 0 < length <= MAX_MANIFEST_BYTES:
                 raise WeightsError(f"{path}: has a length of {length} bytes")
-            content = bytearray(length)
-            _read_into(response, memoryview(content))
-            return bytes(content)
+            content = response.read(length)
+            if len(content) < length:
+                raise ConnectionResetError("the answer was cut short")
+            return content
 
     @contextmanager
     def _get(self, path: str, deadline: Deadline, headers: dict[str, str]) -> Iterator[HTTPResponse]:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from rl_agent.errors import WeightsError
 from rl_agent.weights.channel import Channel, connect, shut
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.manifest import Manifest, parse_manifest
+from rl_agent.weights.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from rl_agent.weights.messages import (
     Answer,
     ManifestQuestion,
@@ -85,7 +85,8 @@ class TcpConnection:
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
         self._ask(ManifestQuestion(weight_version), deadline)
-        return parse_manifest(self._opened.receive(deadline), expected_digest=digest)
+        content = self._opened.receive(deadline, most_bytes=MAX_MANIFEST_BYTES)
+        return parse_manifest(content, expected_digest=digest)
 
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline

@@ -16,6 +16,7 @@ from rl_agent.weights.deadline import Deadline
 
 _TIMEVAL = struct.Struct("@ll")
 _SENDFILE_BYTES = 2**24
+_FIRST_BYTES = 2**16
 _WITHIN_A_HOST = b"cubic"
 """No link, so nothing to pace: where the system's choice is BBR, its timers cost as much as copying."""
 
@@ -67,8 +68,12 @@ class Wire:
             start += sent
 
     def receive(self, size_bytes: int, deadline: Deadline) -> bytes:
-        content = bytearray(size_bytes)
-        self.receive_into(memoryview(content), deadline)
+        """Takes memory as bytes come: that so many are announced takes none."""
+        content = bytearray()
+        while (here := len(content)) < size_bytes:
+            content += bytes(min(size_bytes - here, max(here, _FIRST_BYTES)))
+            with memoryview(content) as view:
+                self.receive_into(view[here:], deadline)
         return bytes(content)
 
     def receive_into(self, target: memoryview, deadline: Deadline) -> None:

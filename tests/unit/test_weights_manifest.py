@@ -3,9 +3,11 @@
 import json
 import tracemalloc
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import digest
@@ -13,6 +15,7 @@ from rl_agent.weights.delta import blocks_of
 from rl_agent.weights.dtypes import WIDTH_OF
 from rl_agent.weights.manifest import (
     ALIGNMENT,
+    MAX_PIECES,
     Blob,
     Manifest,
     TensorSpec,
@@ -22,6 +25,7 @@ from rl_agent.weights.manifest import (
     make_manifest,
     parse_manifest,
 )
+from rl_agent.weights.publish import choose_piece_bytes
 
 SPECS = st.dictionaries(
     st.text("abc.", min_size=1, max_size=4),
@@ -39,10 +43,8 @@ def manifest() -> Manifest:
 def with_changes(**changes: object) -> bytes:
     """A manifest whose digest fits what it says."""
     record = json.loads(dump_manifest(manifest())) | changes
-    loose = Manifest.model_construct(**record)
-    full = Blob.model_validate(record["full"])
-    tensors = Manifest.model_validate(record).tensors
-    record["digest"] = content_digest(tensors, loose.aliases, full)
+    said = msgspec.convert(record, Manifest)
+    record["digest"] = content_digest(said.tensors, said.aliases, said.full)
     return json.dumps(record).encode()
 
 
@@ -78,7 +80,7 @@ def test_a_manifest_survives_being_written_and_read():
 
 
 def test_the_same_content_has_the_same_digest_under_another_version_number():
-    renumbered = manifest().model_copy(update={"weight_version": 9})
+    renumbered = replace(manifest(), weight_version=9)
     assert parse_manifest(dump_manifest(renumbered)).digest == manifest().digest
 
 
@@ -86,7 +88,7 @@ def test_the_same_content_has_the_same_digest_under_another_version_number():
     ("text", "message"),
     [
         (b"{", "manifest"),
-        (dump_manifest(manifest()).replace(b'"weight_version":3', b'"weight_version":-3'), "greater than"),
+        (dump_manifest(manifest()).replace(b'"weight_version":3', b'"weight_version":-3'), "weight_version"),
         (dump_manifest(manifest()).replace(b'"c":"a"', b'"d":"a"'), "does not match its digest"),
         (dump_manifest(manifest()).replace(b'"format":1', b'"format":2'), "format"),
         (with_changes(aliases={"c": "missing"}), "cannot be another name"),
@@ -130,3 +132,84 @@ def test_a_manifest_other_than_the_announced_one_is_refused():
 def test_types_that_have_no_bytes_of_their_own_are_refused():
     with pytest.raises(WeightsError, match="cannot send tensors of type F4"):
         lay_out([TensorSpec("a", "F4", (2,))])
+
+
+def many(count: int, **changes: object) -> bytes:
+    """A manifest of many tensors that agree with nothing."""
+    entry = {"name": "model.layers.0.weight", "dtype": "BF16", "shape": [1], "start": 0, "size_bytes": 2}
+    record = json.loads(dump_manifest(manifest()))
+    return json.dumps(record | {"tensors": [entry] * count, "aliases": {}} | changes).encode()
+
+
+def with_own_digest(text: bytes) -> bytes:
+    said = msgspec.json.decode(text, type=Manifest)
+    return msgspec.json.encode(replace(said, digest=content_digest(said.tensors, said.aliases, said.full)))
+
+
+def test_a_name_that_comes_a_hundred_thousand_times_is_found_in_one_pass():
+    with pytest.raises(WeightsError, match=r"model\.layers\.0\.weight: is there twice"):
+        parse_manifest(with_own_digest(many(100_000)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (with_changes(tensors=[]).replace(b'"tensors": []', b'"tensors": [' + b"[" * 500), "manifest"),
+        (
+            many(
+                1, tensors=[{"name": "a", "dtype": "U8", "shape": [1] * 10**5, "start": 0, "size_bytes": 1}]
+            ),
+            "<= 16",
+        ),
+        (
+            many(1, tensors=[{"name": "a" * 10**5, "dtype": "U8", "shape": [], "start": 0, "size_bytes": 1}]),
+            "<= 1024",
+        ),
+        (
+            many(1, full={"size_bytes": 2**40, "piece_bytes": 1, "digests": ["0" * 64] * (2**18 + 1)}),
+            "<= 262144",
+        ),
+        (
+            many(1, full={"size_bytes": 64, "piece_bytes": 64, "digests": ["G" * 64]}),
+            "not 64 hexadecimal digits",
+        ),
+        (many(1, full={"size_bytes": 64, "piece_bytes": 64, "digests": ["\ud800" * 64]}), "manifest"),
+        (many(1, full={"size_bytes": True, "piece_bytes": 64, "digests": []}), "Expected `int`"),
+        (b" " * (2**25 + 1), "33,554,433 bytes of at most"),
+    ],
+)
+def test_what_would_take_time_or_memory_beyond_its_length_is_refused(text, message):
+    with pytest.raises(WeightsError, match=message) as caught:
+        parse_manifest(text)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_long_manifest_takes_a_few_times_its_length():
+    text = many(20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WeightsError, match="does not match its digest"):
+            parse_manifest(text)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_version_of_more_pieces_than_a_manifest_names_has_larger_ones():
+    for size_bytes in (2**30, 2**42, 2**47):
+        piece_bytes = choose_piece_bytes(size_bytes, 2**20)
+        assert -(-size_bytes // piece_bytes) <= MAX_PIECES
+
+
+@given(st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4))
+def test_the_content_digest_is_that_of_plain_json_whatever_the_names(aliases):
+    layout = lay_out([TensorSpec("ü\n", "BF16", (3, 5))])
+    blob = Blob(size_bytes=layout.size_bytes, piece_bytes=100, digests=(digest(b"1"),))
+    content = [
+        1,
+        [[t.name, t.dtype, list(t.shape), t.start, t.size_bytes] for t in layout.tensors],
+        sorted(aliases.items()),
+        [blob.size_bytes, blob.piece_bytes, list(blob.digests)],
+    ]
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode()
+    assert content_digest(layout.tensors, aliases, blob) == digest(text)

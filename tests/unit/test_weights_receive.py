@@ -1,6 +1,7 @@
 """What no digest from the trainer covers is not believed, and the full version is always the way out."""
 
 import pytest
+from msgspec.structs import replace
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import digest
@@ -34,21 +35,19 @@ def version(store, weight_version):
 
 
 def with_delta(manifest, **changes):
-    return manifest.model_copy(update={"delta": manifest.delta.model_copy(update=changes)})
+    return replace(manifest, delta=replace(manifest.delta, **changes))
 
 
 def with_wrong_delta_digests(manifest):
     if manifest.delta is None:
         return manifest
     blob = manifest.delta.blob
-    return with_delta(
-        manifest, blob=blob.model_copy(update={"digests": (digest(b"a lie"),) * len(blob.digests)})
-    )
+    return with_delta(manifest, blob=replace(blob, digests=(digest(b"a lie"),) * len(blob.digests)))
 
 
 def with_huge_delta(manifest):
     blob = manifest.delta.blob
-    return with_delta(manifest, blob=blob.model_copy(update={"size_bytes": 2**47, "piece_bytes": 2**30}))
+    return with_delta(manifest, blob=replace(blob, size_bytes=2**47, piece_bytes=2**30))
 
 
 def with_other_base(manifest):
@@ -111,7 +110,7 @@ def test_a_manifest_of_another_version_is_its_sources_failure(sender, receiver):
     receive, store, _ = receiver
 
     def renumbered(manifest):
-        return manifest.model_copy(update={"weight_version": 8})
+        return replace(manifest, weight_version=8)
 
     liar = StoreSource(sender, "liar", {"manifest": renumbered})
     with pytest.raises(WeightsError, match=r"liar: .*version 8.*not 3"):
