@@ -52,7 +52,7 @@ LOSS = LossSettings(
     advantage="grpo", drop_uninformative=False, normalization="token_mean", constant_length=LONGEST,
     clip_low=0.2, clip_high=0.2, dual_clip=None, proximal="behaviour", correction="none", correction_low=0.5,
     correction_high=2.0, kl_in="none", kl_estimator="k3", kl_coefficient=0.0, entropy_coefficient=0.0,
-    temperature=1.0,
+    temperature=1.0, overlong="keep", overlong_cache=None, overlong_penalty=0.0, longest_response=LONGEST,
 )  # fmt: skip
 BATCH = BatchSettings(
     token_budget=16384, logits_chunk_tokens=2048, attention_crossover=16384, max_staleness=0,

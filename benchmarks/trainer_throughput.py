@@ -65,6 +65,10 @@ LOSS = LossSettings(
     kl_coefficient=0.0,
     entropy_coefficient=0.0,
     temperature=1.0,
+    overlong="keep",
+    overlong_cache=None,
+    overlong_penalty=0.0,
+    longest_response=1,
 )
 OPTIMIZER = OptimizerSettings(
     learning_rate=1e-6,

@@ -19,7 +19,7 @@ class LossSettings(Section):
 
     advantage: Estimator
     drop_uninformative: bool
-    """Leave groups of equal rewards out; others are sampled in their place (DAPO's dynamic sampling)."""
+    """Leave groups without an advantage out; others are sampled in their place (DAPO's dynamic sampling)."""
     normalization: Normalization
     constant_length: Positive
     """Of `dr_grpo`, in tokens."""
@@ -38,6 +38,13 @@ class LossSettings(Section):
     entropy_coefficient: float
     temperature: Annotated[float, Field(gt=0)]
     """Of the sampling; logits are divided by it."""
+    overlong: Literal["keep", "mask", "penalty"]
+    """What becomes of responses that are cut off, or nearly: `rollout.comparison` has the equation."""
+    overlong_cache: Positive | None
+    """Tokens before the longest response in which the penalty grows; None: a fifth of it, as DAPO has it."""
+    overlong_penalty: NotNegative
+    longest_response: Positive
+    """In tokens: where a response is cut off."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LossSettings":
@@ -46,6 +53,14 @@ class LossSettings(Section):
         uses_engine_logprobs = self.proximal == "behaviour" or self.correction != "none"
         if self.temperature != 1 and uses_engine_logprobs:
             raise _refusal("temperature", "1: engines report logprobs as they are before the temperature")
+        if self.overlong == "penalty" and self.penalized_tokens >= self.longest_response:
+            raise _refusal("overlong_cache", f"below longest_response, {self.longest_response} tokens")
+        if self.drop_uninformative and self.kl_in == "reward":
+            reason = (
+                "false with kl_in=reward: the KL makes advantages differ where rewards are equal, and is not"
+                " known where other groups are sampled; kl_in=loss goes with it"
+            )
+            raise _refusal("drop_uninformative", reason)
         if self.kl_in == "loss" and self.kl_estimator == "k1":
             reason = (
                 "k2 (on average the gradient of KL(policy‖reference)) or k3 (that of KL(reference‖policy))"
@@ -59,6 +74,11 @@ class LossSettings(Section):
             )
             raise _refusal("kl_estimator", reason)
         return self
+
+    @property
+    def penalized_tokens(self) -> int:
+        """`overlong_cache`, settled."""
+        return self.overlong_cache or max(self.longest_response // 5, 1)
 
 
 class LoraSettings(Section):

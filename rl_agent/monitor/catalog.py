@@ -109,7 +109,7 @@ ROLLOUT = Chapter(
             (
                 "uninformative_groups",
                 "",
-                "groups of equal rewards, where `trainer.max_num_gen_batches` lets others be sampled",
+                "groups without an advantage, where `trainer.max_num_gen_batches` lets others be sampled",
             ),
             ("resampled_groups", "", "groups that were sampled in their place"),
             ("engine_tokens_per_s", "tokens/s", "sampled for rank 0, over the whole phase"),
@@ -136,6 +136,16 @@ STREAMED_STEP = Chapter(
     _under(
         "trainer/",
         ("reward", "", "mean over episodes"),
+        (
+            "length_penalty",
+            "",
+            "taken off the reward for length (`trainer.loss.overlong`), mean over episodes",
+        ),
+        (
+            "cut_share",
+            "share",
+            "of the episodes of the step, masked ones included, with a response that was cut off",
+        ),
         ("advantage_magnitude", "", "mean of the advantage's absolute value over episodes"),
         ("entropy", "nats", "of the policy's next token"),
         (

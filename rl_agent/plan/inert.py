@@ -27,6 +27,9 @@ def _reasons(trainer: GrpoConfig) -> dict[str, str]:
         found |= dict.fromkeys(("kl_estimator", "kl_coefficient"), "kl_in is none")
     if loss.normalization != "dr_grpo":
         found["constant_length"] = f"it belongs to normalization=dr_grpo, and that is {loss.normalization}"
+    if loss.overlong != "penalty":
+        belongs = f"it belongs to overlong=penalty, and overlong is {loss.overlong}"
+        found |= dict.fromkeys(("overlong_cache", "overlong_penalty"), belongs)
     reasons = {f"trainer.loss.{name}": reason for name, reason in found.items()}
     if not loss.drop_uninformative:
         reasons["trainer.max_num_gen_batches"] = "no group is left out with loss.drop_uninformative=false"

@@ -18,6 +18,7 @@ from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
 from rl_agent.rollout import conditions, takeover
 from rl_agent.rollout.collect import ChunkSource, account
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import Losses, ManifestEntry, Part, read_parts
@@ -90,6 +91,7 @@ class Lead:
             *self._place,
             run_id=header.run_id,
             group_size=assignment.config.rollout.group_size,
+            comparison=Comparison(assignment.config.grpo.loss) if assignment.config.is_streaming else None,
         )
         self._publishing = asyncio.Lock()
         self._own_damaged = 0
@@ -233,7 +235,7 @@ class Lead:
             return {}
         added = len(sample.groups(range(sample.asked, asked)))
         log.info(
-            "%d of %d groups have rewards that are all equal, %d were sampled in place of others%s",
+            "%d of %d groups teach nothing, %d were sampled in place of others%s",
             left_out,
             len(sample.groups(range(asked))),
             added,

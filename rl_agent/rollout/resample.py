@@ -1,6 +1,6 @@
-"""Other groups in place of those whose rewards are all equal: DAPO's dynamic sampling (Yu et al. 2025).
+"""Other groups in place of those without an advantage: DAPO's dynamic sampling (Yu et al. 2025).
 
-    files of all ranks ─► groups that are complete ─ rewards all equal ─► one more of the sample's reserve
+    files of all ranks ─► groups that are complete ─ none teaches anything ─► one more of the sample's reserve
 
 The rollout's master asks while the rollout runs, so that others are sampled before the last group has ended.
 How much of the reserve is asked for follows from the files alone: after a kill it is what it was, and no
@@ -9,11 +9,12 @@ group is sampled twice.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import TypeAdapter
 
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.comparison import Comparison, is_cut, longest_response
 from rl_agent.rollout.growing import GrowingIteration
 from rl_agent.rollout.sample import Sample
 from rl_agent.types import EpisodeKey, Split, Status
@@ -33,43 +34,85 @@ def is_comparable(episode: Ended) -> bool:
     return episode.status is Status.COMPLETED and episode.reward is not None
 
 
-def is_informative(rewards: Iterable[float | None]) -> bool:
-    """Whether a group can move the policy under an estimator that compares: its rewards are not all equal."""
-    return len(set(rewards)) > 1
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A subset of `Trajectory`, read in a tenth of the time."""
+    """A subset of `Trajectory`, read in a tenth of the time; for where lengths do not matter."""
 
     key: EpisodeKey
     status: Status
     reward: float | None
+    longest_response: ClassVar[int] = 0
+    is_cut: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    token_ids: tuple[int, ...]
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    generation: _Response
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeWithLengths:
+    """The same with its responses, for a comparison that asks how long they are."""
+
+    key: EpisodeKey
+    status: Status
+    reward: float | None
+    steps: tuple[_Turn, ...]
+
+    @property
+    def longest_response(self) -> int:
+        return longest_response(self.steps)
+
+    @property
+    def is_cut(self) -> bool:
+        return is_cut(self.steps)
 
 
 _OUTCOME = TypeAdapter(Outcome)
+_OUTCOME_WITH_LENGTHS = TypeAdapter(OutcomeWithLengths)
+AnyOutcome: TypeAlias = Outcome | OutcomeWithLengths
 
 
 class Resampling:
     """Of one iteration. Where its sample has no reserve, nothing is read."""
 
     def __init__(
-        self, sample: Sample, paths: RunPaths, split: Split, iteration: int, *, run_id: str, group_size: int
+        self,
+        sample: Sample,
+        paths: RunPaths,
+        split: Split,
+        iteration: int,
+        *,
+        run_id: str,
+        group_size: int,
+        comparison: Comparison | None,
     ) -> None:
+        """`comparison` is the trainer's; None where nothing is left out."""
         self.left_out = 0
-        """Groups that are complete and whose rewards are all equal."""
+        """Groups that are complete and teach nothing."""
         self.asked = sample.asked
         """The first so many episodes of the sample are asked for by now."""
         self._sample = sample
-        self._episodes = GrowingIteration(paths, split, iteration, _OUTCOME, run_id=run_id)
+        self._comparison = comparison
+        reads_lengths = comparison is not None and comparison.reads_lengths
+        adapter: TypeAdapter[Any] = _OUTCOME_WITH_LENGTHS if reads_lengths else _OUTCOME
+        self._episodes: GrowingIteration[AnyOutcome] = GrowingIteration(
+            paths, split, iteration, adapter, run_id=run_id
+        )
         self._group_size = group_size
-        self._siblings: dict[tuple[str, int], list[Outcome]] = {}
+        self._siblings: dict[tuple[str, int], list[AnyOutcome]] = {}
         self._begun = 0
         """Where the last group that has begun ends in the sample."""
 
     @property
     def has_reserve(self) -> bool:
-        return self._sample.asked < len(self._sample)
+        return self._comparison is not None and self._sample.asked < len(self._sample)
 
     def look(self) -> None:
         """Read what was recorded since the last time. Raises StoreError for a damaged file."""
@@ -81,18 +124,20 @@ class Resampling:
         wanted = max(self._sample.asked + self.left_out * self._group_size, self._begun, self.asked)
         self.asked = min(wanted, len(self._sample))
 
-    def _add(self, outcome: Outcome) -> None:
+    def _add(self, outcome: AnyOutcome) -> None:
         group = self._sample.index(outcome.key) // self._group_size
         self._begun = max(self._begun, (group + 1) * self._group_size)
         name = (outcome.key.task_id, outcome.key.group)
         siblings = self._siblings.setdefault(name, [])
         siblings.append(outcome)
         if len(siblings) == self._group_size:
-            self.left_out += is_replaced(self._siblings.pop(name))
+            assert self._comparison is not None
+            self.left_out += is_replaced(self._siblings.pop(name), self._comparison)
 
 
-def is_replaced(siblings: Iterable[Outcome]) -> bool:
+def is_replaced(siblings: Iterable[AnyOutcome], comparison: Comparison) -> bool:
     """Whether another group is sampled in place of one. What the stop rule gave up is not begun anew."""
     siblings = list(siblings)
     is_given_up = any(outcome.status is Status.ABANDONED for outcome in siblings)
-    return not is_given_up and not is_informative(o.reward for o in siblings if is_comparable(o))
+    compared: list[Any] = [outcome for outcome in siblings if is_comparable(outcome)]  # have a reward
+    return not is_given_up and not comparison.is_informative(compared)

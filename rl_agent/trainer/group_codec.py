@@ -38,6 +38,8 @@ def decode(content: bytes) -> list[Group]:
                     tuple(next_segment.take(length) for length in sample["lengths"]),
                     sample["reward"],
                     Versions(*sample["versions"]),
+                    longest_response=sample.get("longest_response", 0),  # checkpoints of earlier releases
+                    is_cut=sample.get("is_cut", False),
                 )
                 for sample in group["samples"]
             ),
@@ -53,6 +55,8 @@ def _describe(group: Group) -> dict[str, Any]:
             "key": sample.key,
             "reward": sample.reward,
             "versions": [sample.versions.oldest, sample.versions.newest],
+            "longest_response": sample.longest_response,
+            "is_cut": sample.is_cut,
             "lengths": [len(segment) for segment in sample.segments],
         }
         for sample in group.samples

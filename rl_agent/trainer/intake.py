@@ -1,7 +1,7 @@
 """What becomes of every group that reaches the trainer: trained on once, kept for later, or turned away.
 
     offer ──► buffered ── next_group ──► taken ── step_done ──► consumed
-       └── turned away (already consumed, too stale, equal rewards, …), counted by reason
+       └── turned away (already consumed, too stale, without an advantage, …), counted by reason
 
 Which step takes what of a group, the iteration's `Order` says. A group stays buffered until no later step
 has anything of it, so a step that is given up (`step_abandoned`) leaves all groups as they were. The state is
@@ -11,8 +11,10 @@ beginning.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
-from rl_agent.rollout.resample import is_informative
+from rl_agent.grpo_config import LossSettings
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.admission import AdmissionRule, Verdict
 from rl_agent.trainer.order import Order
 from rl_agent.trainer.samples import Group
@@ -24,11 +26,17 @@ IMPOSSIBLE = "impossible_tokens"
 NOT_DEALT = "not_dealt"
 
 
+def with_masks(group: Group, comparison: Comparison) -> Group:
+    """The group with what of it is not trained on marked."""
+    masked = frozenset(sample.key for sample in group.samples if comparison.is_masked(sample))
+    return replace(group, masked=masked) if masked else group
+
+
 class Intake:
     """Groups on their way into mini-batches; every rank keeps an equal one."""
 
     def __init__(
-        self, rule: AdmissionRule, order: Order, *, drop_uninformative: bool, vocab_size: int | None = None
+        self, rule: AdmissionRule, order: Order, loss: LossSettings, *, vocab_size: int | None = None
     ) -> None:
         """`vocab_size`: rows of the model's embedding, where they are known."""
         self.consumed: set[str] = set()
@@ -38,7 +46,8 @@ class Intake:
         """Since the last `step_done`, by reason."""
         self._rule = rule
         self._order = order
-        self._drop_uninformative = drop_uninformative
+        self._comparison = Comparison(loss)
+        self._drop_uninformative = loss.drop_uninformative
         self._vocab_size = vocab_size
         self._buffered: dict[str, Group] = {}
         self._taken: list[Group] = []
@@ -82,7 +91,7 @@ class Intake:
         """The next group that a step from `version` may use; None if more have to arrive."""
         while True:
             for key in [key for key in self._buffered if key not in self._looked_at]:
-                group = self._buffered[key]
+                group = with_masks(self._buffered[key], self._comparison)
                 reason = self._refusal(group, version)
                 if reason is not None:
                     self.turned_away[reason] += 1
@@ -132,11 +141,11 @@ class Intake:
     def _refusal(self, group: Group, version: int) -> str | None:
         if group.flaw or (self._vocab_size and group.largest_token >= self._vocab_size):
             return IMPOSSIBLE
-        if not any(sample.response_tokens for sample in group.samples):
+        if not any(sample.response_tokens for sample in group.trained):
             return EMPTY
         verdict = self._rule.judge((sample.versions for sample in group.samples), version)
         if verdict is not Verdict.ADMITTED:
             return verdict.value
-        if self._drop_uninformative and not is_informative(sample.reward for sample in group.samples):
+        if self._drop_uninformative and not self._comparison.is_informative(group.samples):
             return UNINFORMATIVE
         return None if self._order.holds(group.key) else NOT_DEALT

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.errors import ConfigError
+from rl_agent.rollout.comparison import is_cut, longest_response
 from rl_agent.rollout.resample import is_comparable
 from rl_agent.trainer.admission import Versions
 from rl_agent.types import EpisodeKey, Step, Trajectory
@@ -46,6 +47,10 @@ class Sample:
     segments: tuple[Segment, ...]
     reward: float
     versions: Versions
+    longest_response: int = 0
+    """Tokens of the longest of its turns."""
+    is_cut: bool = False
+    """A response of it ended where its tokens did."""
 
     @property
     def response_tokens(self) -> int:
@@ -59,13 +64,20 @@ class Group:
     key: str
     samples: tuple[Sample, ...]
     chosen: frozenset[str] | None = None
-    """Keys of the samples that a step trains on; None: all. Their advantages need the others as well."""
+    """Keys of the samples that a step has; None: all. Their advantages need the others as well."""
+    masked: frozenset[str] = frozenset()
+    """Keys of the samples that count among the others and are not trained on."""
     flaw: str = ""
     """What is stored of it that cannot be; it has no samples then."""
 
     def is_trained(self, sample: Sample) -> bool:
         """Whether a step trains on this sample of the group."""
-        return self.chosen is None or sample.key in self.chosen
+        return (self.chosen is None or sample.key in self.chosen) and sample.key not in self.masked
+
+    @property
+    def of_step(self) -> tuple[Sample, ...]:
+        """Masked ones included."""
+        return tuple(s for s in self.samples if self.chosen is None or s.key in self.chosen)
 
     @property
     def trained(self) -> tuple[Sample, ...]:
@@ -116,7 +128,14 @@ def _flaw(trajectory: Trajectory) -> str:
 def _sample(trajectory: Trajectory) -> Sample:
     assert trajectory.reward is not None
     versions = Versions(trajectory.weight_version_min, trajectory.weight_version_max)
-    return Sample(str(trajectory.key), tuple(_segments(trajectory)), trajectory.reward, versions)
+    return Sample(
+        str(trajectory.key),
+        tuple(_segments(trajectory)),
+        trajectory.reward,
+        versions,
+        longest_response=longest_response(trajectory.steps),
+        is_cut=is_cut(trajectory.steps),
+    )
 
 
 def _segments(trajectory: Trajectory) -> Iterator[Segment]:

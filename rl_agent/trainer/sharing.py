@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.grpo_config import Placement
-from rl_agent.rollout.resample import is_informative
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.samples import Group
 from rl_agent.trainer.window import Learnt, Seen, Waits, about, is_to_be_open, learn
 
@@ -70,10 +70,10 @@ class SharedDevices:
         turns: Turns,
         ask_status: Callable[[], PoolLook],
         *,
-        resamples: bool,
+        replaced: Comparison | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`resamples`: another group is sampled in place of one that is left out."""
+        """`replaced`: says for which group another one is sampled in its place; None: for none."""
         self.placement = placement
         self.is_open = False
         self.opened_s = 0.0
@@ -82,7 +82,7 @@ class SharedDevices:
         self._turns = turns
         self._ask_status = ask_status
         self._clock = clock
-        self._resamples = resamples
+        self._replaced = replaced
         self._opened_at = 0.0
         self._expects_until = 0.0
         self._waited_s = 0.0
@@ -114,7 +114,8 @@ class SharedDevices:
 
     def arrived(self, groups: list[Group]) -> None:
         """Of these some may ask for others, of which the pool does not know yet."""
-        if self._resamples and any(not is_informative(s.reward for s in group.samples) for group in groups):
+        replaced = self._replaced
+        if replaced is not None and not all(replaced.is_informative(group.samples) for group in groups):
             self._expects_until = self._clock() + _ASKED_WITHIN_S
 
     def waited(self, seconds: float) -> None:

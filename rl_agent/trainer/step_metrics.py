@@ -28,11 +28,18 @@ class StepMetrics:
         self._ratio_max = torch.zeros((), dtype=torch.float64, device=ranks.device)
         self._samples: list[Sample] = []
         self._advantages: list[float] = []
+        self._penalties: list[float] = []
+        self._cut: list[bool] = []
 
     def add_sample(self, sample: Sample, advantage: float) -> None:
         """Every rank adds all samples."""
         self._samples.append(sample)
         self._advantages.append(advantage)
+
+    def add_length(self, penalty: float, *, is_cut: bool) -> None:
+        """Of each episode that the step has, masked ones included; every rank adds all."""
+        self._penalties.append(penalty)
+        self._cut.append(is_cut)
 
     def add_tokens(self, name: str, values: Tensor) -> None:
         """A value of each response token of this rank; its mean becomes the metric of that name."""
@@ -74,6 +81,8 @@ class StepMetrics:
         return means | {
             "ratio_max": self._ratio_max.item(),
             "reward": sum(sample.reward for sample in self._samples) / episodes,
+            "length_penalty": sum(self._penalties) / max(len(self._penalties), 1),
+            "cut_share": sum(self._cut) / max(len(self._cut), 1),
             "advantage_magnitude": sum(map(abs, self._advantages)) / episodes,
             "episodes": len(self._samples),
             "response_tokens": sum(lengths),

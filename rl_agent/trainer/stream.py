@@ -21,6 +21,7 @@ from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.pool.turns import TrainerTurns, TurnFiles
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.feed import WeightFeed
 from rl_agent.trainer.live import LiveIteration
 from rl_agent.trainer.order import Deal, samples_of
@@ -58,7 +59,7 @@ class Stream:
             sharing.placement,
             TrainerTurns(TurnFiles(sharing.turn), timeout_s=sharing.timeout_s),
             lambda: read_status(manager.ask("/status"), sharing.engine, max_staleness=max_staleness),
-            resamples=sharing.resamples,
+            replaced=Comparison(self._settings.loss) if sharing.resamples else None,
         )
 
     def run(self) -> None:

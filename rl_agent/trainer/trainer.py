@@ -89,10 +89,7 @@ class Trainer:
             settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
         )
         self._intake = Intake(
-            self._rule,
-            self._arrival,
-            drop_uninformative=settings.loss.drop_uninformative,
-            vocab_size=policy.config.get("vocab_size"),
+            self._rule, self._arrival, settings.loss, vocab_size=policy.config.get("vocab_size")
         )
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._start = StartWeights(policy)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_agent.monitor.flops import FORWARD
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.advantages import group_advantages, penalized_rewards
 from rl_agent.trainer.batch import PackedBatch, Row, pack
 from rl_agent.trainer.losses import (
@@ -60,6 +61,7 @@ class UpdateStep:
         self._start = start if is_later else None
         self.more_passes = FORWARD if is_later else 0
         """Over all tokens, beside those that every step makes."""
+        self._comparison = Comparison(loss)
         self._clip = Clip(loss.clip_low, loss.clip_high, loss.dual_clip)
         self._limits: Limits = {
             "token_budget": batch.token_budget,
@@ -106,6 +108,8 @@ class UpdateStep:
         groups, self._waiting = self._waiting, []
         if not groups:
             return
+        for sample in (sample for group in groups for sample in group.of_step):
+            self._metrics.add_length(self._comparison.penalty(sample), is_cut=sample.is_cut)
         trained = [
             (sample, advantage)
             for group, advantages in zip(groups, self._advantages(groups), strict=True)
@@ -132,7 +136,7 @@ class UpdateStep:
     def _advantages(self, groups: Sequence[Group]) -> list[list[float]]:
         """For each group those of all its samples."""
         samples = [sample for group in groups for sample in group.samples]
-        rewards = torch.tensor([sample.reward for sample in samples], dtype=torch.float64)
+        rewards = torch.tensor([self._comparison.reward(s) for s in samples], dtype=torch.float64)
         if self._loss.kl_in == "reward":
             kl = self._kl_of_samples(samples)
             rewards = penalized_rewards(rewards, kl, self._loss.kl_coefficient)

@@ -57,7 +57,7 @@ def devices(pool, files, placement="hybrid"):
     def look():
         return read_status(ask(pool.url, "/status", None), OWN, max_staleness=0)
 
-    return SharedDevices(placement, TrainerTurns(files, timeout_s=20.0), look, resamples=False)
+    return SharedDevices(placement, TrainerTurns(files, timeout_s=20.0), look, replaced=None)
 
 
 async def take_until(source: WindowedSource, is_enough):

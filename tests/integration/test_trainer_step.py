@@ -15,6 +15,7 @@ from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
 from tests.integration.trainer_ranks import (
     LOSSES,
+    OVERLONG,
     VARIANTS,
     Case,
     compute,
@@ -66,10 +67,15 @@ def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
         frozen = [torch.cat([score(reference, s)[0] for s in x.segments]).detach() for x in group.samples]
         began = [torch.cat([score(start, s)[0] for s in x.segments]).detach() for x in group.samples]
         rewards = [sample.reward for sample in group.samples]
+        if variant.get("overlong") == "penalty":
+            beyond = [(s.longest_response - 12) / 8 for s in group.samples]
+            rewards = [r - min(max(b, 0.0), 1.0) for r, b in zip(rewards, beyond, strict=True)]
         if variant.get("kl_in") == "reward":
             kls = [float((a.detach() - b).sum()) for a, b in zip(logprobs, frozen, strict=True)]
             rewards = [r - kl_coefficient * kl for r, kl in zip(rewards, kls, strict=True)]
         for index, sample in enumerate(group.samples):
+            if variant.get("overlong") == "mask" and sample.is_cut:
+                continue
             behaviour = torch.cat([torch.tensor(s.behaviour[s.is_response]) for s in sample.segments])
             advantage = plain_advantage(rewards, index, variant.get("advantage", "grpo"))
             token_losses = plain_token_losses(logprobs[index], began[index], behaviour, advantage, variant)
@@ -128,7 +134,7 @@ def plain_token_losses(logprobs, began, behaviour, advantage: float, variant: di
     return -importance * gained
 
 
-@pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("variant", (LOSSES | OVERLONG).values(), ids=LOSSES | OVERLONG)
 def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
     gradients, metrics = compute(alone, "streamed", **variant)
     policy, reference = tiny_policy(seed=0), tiny_policy(seed=9)
@@ -144,6 +150,9 @@ def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
     assert distance(gradients, expected) < 1e-5
     norm = torch.stack([g.norm() for g in expected.values()]).norm().item()
     assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert metrics["cut_share"] == 0.25
+    assert metrics["episodes"] == (18 if variant.get("overlong") == "mask" else 24)
+    assert (metrics["length_penalty"] > 0.1) == (variant.get("overlong") == "penalty")
     if variant.get("kl_in") == "reward":
         assert metrics["kl"] == pytest.approx(plain_kl(policy, reference), rel=1e-4)
 

@@ -22,6 +22,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.rollout.comparison import Comparison
+from rl_agent.trainer.intake import with_masks
 from rl_agent.trainer.lora import WithoutAdapter, add_adapter, initialize
 from rl_agent.trainer.model_files import load_policy
 from rl_agent.trainer.parallel import Ranks, grid, join_ranks, local, shard, whole
@@ -52,6 +54,11 @@ LOSSES: dict[str, dict[str, Any]] = {
     "a later step of an iteration": {"proximal": "iteration", "kl_in": "loss"},
     "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
 }
+OVERLONG: dict[str, dict[str, Any]] = {
+    "overlong responses masked": {"overlong": "mask", "normalization": "sequence_mean"},
+    "overlong responses penalized": {"overlong": "penalty", "longest_response": 20, "overlong_cache": 8},
+}
+"""Ranks have no part in these."""
 SHAPES: dict[str, dict[str, Any]] = {
     "sequences longer than a micro-batch": {"groups": {"count": 6, "longest": 120}},
     "fewer sequences than ranks": {
@@ -151,7 +158,8 @@ def compute(
         move(policies[0])
     batch = batch_settings(token_budget=budget)
     step = UpdateStep(policies[0], (*policies[1:], None)[0], ranks, settings, batch, start)
-    made = random_groups(**(groups or {"count": len(ORDER)}))
+    comparison = Comparison(settings)
+    made = [with_masks(group, comparison) for group in random_groups(**(groups or {"count": len(ORDER)}))]
     if arrival == "whole":
         step.add(made)
     else:

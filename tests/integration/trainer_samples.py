@@ -46,10 +46,19 @@ def random_segment(generator: np.random.Generator, *, turns: int = 2, longest: i
     return Segment(token_ids.astype(np.int32), is_response, behaviour.astype(np.float32))
 
 
+def longest_run(segment: Segment) -> int:
+    """Tokens of the longest response."""
+    runs = "".join("x" if is_response else " " for is_response in segment.is_response).split()
+    return max(map(len, runs), default=0)
+
+
 def random_groups(
     count: int, *, size: int = 4, seed: int = 0, longest: int = 24, turns: int | None = None
 ) -> list[Group]:
-    """Groups with rewards in [0, 1]; their episodes have `turns`, or one to three, one in two segments."""
+    """Groups with rewards in [0, 1], of each the third attempt cut off.
+
+    Episodes have `turns`, or one to three, one in two segments.
+    """
     generator = np.random.default_rng(seed)
     groups = []
     for index in range(count):
@@ -59,8 +68,8 @@ def random_groups(
                 random_segment(generator, turns=turns or int(generator.integers(1, 4)), longest=longest)
                 for _ in range(2 if attempt == 1 and turns is None else 1)
             )
-            samples.append(
-                Sample(f"task-{index}:0:{attempt}", segments, float(generator.random()), Versions(0, 0))
-            )
+            key, reward = f"task-{index}:0:{attempt}", float(generator.random())
+            long = {"longest_response": max(map(longest_run, segments)), "is_cut": attempt == 2}
+            samples.append(Sample(key, segments, reward, Versions(0, 0), **long))
         groups.append(Group(f"1/task-{index}:0", tuple(samples)))
     return groups

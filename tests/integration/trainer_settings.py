@@ -22,6 +22,10 @@ LOSS: dict[str, Any] = {
     "kl_coefficient": 0.1,
     "entropy_coefficient": 0.0,
     "temperature": 1.0,
+    "overlong": "keep",
+    "overlong_cache": None,
+    "overlong_penalty": 1.0,
+    "longest_response": 64,
 }
 LORA: dict[str, Any] = {"rank": None, "alpha": 8, "targets": "all-linear"}
 BATCH: dict[str, Any] = {

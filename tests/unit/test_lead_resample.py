@@ -18,6 +18,7 @@ from rl_agent.rollout.line import TRAJECTORY
 from rl_agent.rollout.manifest import read_iteration
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
+from tests.integration.trainer_settings import loss_settings
 from tests.unit.test_lead import CONDITIONS, HEADER, Part
 from tests.unit.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
 from tests.unit.trajectories import write_shard
@@ -100,7 +101,10 @@ def paths(tmp_path: Path, monkeypatch) -> RunPaths:
 
 async def lead(paths, rewards, *, work=None, sample=None, resume=False, num_nodes=1, **changes):
     work, sample = work or FakeWork(), sample or make_sample()
-    config = SimpleNamespace(paths=paths, is_streaming=True, rollout=SimpleNamespace(group_size=SIZE))
+    grpo = SimpleNamespace(loss=loss_settings(drop_uninformative=True))
+    config = SimpleNamespace(
+        paths=paths, is_streaming=True, grpo=grpo, rollout=SimpleNamespace(group_size=SIZE)
+    )
     plan = SimpleNamespace(run_id="run", config=config)
     assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=False)
     ledger, own = Ledger(sample), {"rank": 0, "is_sole": num_nodes == 1, "fsync": False}
@@ -134,7 +138,7 @@ async def test_as_many_groups_are_sampled_as_it_takes_and_all_numbers_count_them
     assert groups(paths) == dict.fromkeys(range(7), SIZE)
     assert sorted(work.published) == list(range(7 * SIZE))
     assert numbers(paths) == (3, 3)
-    assert "3 of 7 groups have rewards that are all equal, 3 were sampled in place of others" in caplog.text
+    assert "3 of 7 groups teach nothing, 3 were sampled in place of others" in caplog.text
     assert "allows no more" not in caplog.text
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.rollout.line import to_line
 from rl_agent.rollout.resample import Outcome, Resampling, is_replaced
 from rl_agent.rollout.sample import Sample
@@ -18,8 +19,9 @@ from rl_agent.trainer.admission import AdmissionRule
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.order import Arrival
 from rl_agent.trainer.samples import make_group
-from rl_agent.types import EpisodeKey, EpisodeSpec, Status, Trajectory
-from tests.unit.trajectories import make_header, make_trajectory
+from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Status, Step, Trajectory
+from tests.integration.trainer_settings import loss_settings
+from tests.unit.trajectories import make_header, make_step, make_trajectory
 
 SIZE, ASKED, GROUPS = 2, 4, 12
 EQUAL, MIXED = (1.0, 1.0), (0.0, 1.0)
@@ -53,9 +55,11 @@ class Files:
     def group(self, group: int, rewards: Sequence[float], *, rank: int = 0) -> None:
         self.write(*(episode(group, n, reward) for n, reward in enumerate(rewards)), rank=rank)
 
-    def resampling(self, sample: Sample | None = None) -> Resampling:
-        sample = sample or make_sample()
-        return Resampling(sample, self.paths, "train", 1, run_id="run", group_size=SIZE)
+    def resampling(self, sample: Sample | None = None, **loss) -> Resampling:
+        return Resampling(
+            sample or make_sample(), self.paths, "train", 1, run_id="run", group_size=SIZE,
+            comparison=Comparison(loss_settings(drop_uninformative=True, **loss)),
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -153,12 +157,47 @@ OUTCOMES = {
 @pytest.mark.parametrize(("outcomes", "is_left_out"), OUTCOMES.values(), ids=OUTCOMES)
 def test_another_is_sampled_for_what_the_trainer_leaves_out_and_for_nothing_else(outcomes, is_left_out):
     siblings = [episode(0, n, reward, status) for n, (status, reward) in enumerate(outcomes)]
-    held = Intake(AdmissionRule(0, True), Arrival(1, 1), drop_uninformative=True)
+    loss = loss_settings(drop_uninformative=True)
+    held = Intake(AdmissionRule(0, True), Arrival(1, 1), loss)
     held.offer([make_group(siblings)])
     assert (held.next_group(0) is None) == is_left_out
-    assert is_replaced(Outcome(one.key, one.status, one.reward) for one in siblings) == is_left_out
+    read = [Outcome(one.key, one.status, one.reward) for one in siblings]
+    assert is_replaced(read, Comparison(loss)) == is_left_out
+
+
+def said(tokens: int, finish_reason: str) -> tuple[Step, ...]:
+    """Two turns, of which the second is as long as that."""
+    first = replace(make_step().generation, token_ids=(1,) * 5, logprobs=(-1.0,) * 5)
+    second = Generation((1,) * tokens, (-1.0,) * tokens, "", finish_reason, 0, 0)
+    return tuple(replace(make_step(), generation=generation) for generation in (first, second))
+
+
+SHORT, LONG, CUT = said(10, "stop"), said(60, "stop"), said(64, "length")
+
+
+@pytest.mark.parametrize(
+    ("loss", "siblings", "is_left_out"),
+    [
+        ({"advantage": "reinforce"}, [(1.0, SHORT), (1.0, SHORT)], False),
+        ({"advantage": "reinforce"}, [(0.0, SHORT), (0.0, SHORT)], True),
+        ({"overlong": "penalty"}, [(1.0, SHORT), (1.0, LONG)], False),
+        ({"overlong": "penalty"}, [(1.0, SHORT), (1.0, SHORT)], True),
+        ({"overlong": "mask"}, [(1.0, SHORT), (0.0, CUT)], False),
+        ({"overlong": "mask"}, [(1.0, CUT), (0.0, CUT)], True),
+        ({"overlong": "keep"}, [(1.0, CUT), (0.0, CUT)], False),
+    ],
+)
+def test_rollout_and_trainer_judge_alike_by_the_advantages_that_would_be_used(
+    files, loss, siblings, is_left_out
+):
+    episodes = [replace(episode(0, n, reward), steps=steps) for n, (reward, steps) in enumerate(siblings)]
+    files.write(*episodes)
+    assert looked(files.resampling(**loss)) == (is_left_out, ASKED + is_left_out)
+    held = Intake(AdmissionRule(0, True), Arrival(1, 1), loss_settings(drop_uninformative=True, **loss))
+    held.offer([make_group(episodes)])
+    assert (held.next_group(0) is None) == is_left_out
 
 
 def test_what_the_stop_rule_has_given_up_is_not_begun_anew():
     outcomes = [Outcome(EpisodeKey("a", 0, n), status, None) for n, status in enumerate((ABANDONED, FAILED))]
-    assert not is_replaced(outcomes)
+    assert not is_replaced(outcomes, Comparison(loss_settings(drop_uninformative=True)))

@@ -105,6 +105,18 @@ def test_a_port_for_weights_that_is_taken_at_one_of_the_addresses_is_refused():
             ("trainer.loss.kl_in=reward", "trainer.loss.kl_estimator=k2"),
             r"^trainer\.loss\.kl_estimator=k2: must be k1 with kl_in=reward: ",
         ),
+        (
+            (
+                "trainer.loss.drop_uninformative=true",
+                "trainer.loss.kl_in=reward",
+                "trainer.loss.kl_estimator=k1",
+            ),
+            r"^trainer\.loss\.drop_uninformative=true: must be false with kl_in=reward: ",
+        ),
+        (
+            ("trainer.loss.overlong=penalty", "trainer.loss.overlong_cache=3072"),
+            r"^trainer\.loss\.overlong_cache=3072: must be below longest_response, 3072 tokens$",
+        ),
         (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
     ],
 )
@@ -141,6 +153,8 @@ def test_a_kl_estimate_goes_where_it_regularises():
         (("trainer.loss.kl_in=none",), "trainer.loss.kl_coefficient=0.1", "kl_in is none"),
         ((), "trainer.loss.kl_coefficient=0.1", None),
         ((), "trainer.max_num_gen_batches=5", "no group is left out"),
+        ((), "trainer.loss.overlong_cache=100", "it belongs to overlong=penalty"),
+        (("trainer.loss.overlong=penalty",), "trainer.loss.overlong_cache=100", None),
         ((), "trainer.loss.constant_length=100", "it belongs to normalization=dr_grpo"),
     ],
 )

@@ -13,6 +13,7 @@ from rl_agent.trainer.order import Arrival
 from rl_agent.trainer.samples import Group, Sample, Segment
 from rl_agent.trainer.samples import make_group as group_of
 from rl_agent.types import EpisodeKey
+from tests.integration.trainer_settings import loss_settings
 from tests.unit.trajectories import make_step, make_trajectory
 
 
@@ -29,9 +30,9 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
     return Group(key, samples)
 
 
-def intake(*, max_staleness: int = 0, drop: bool = True, vocab_size: int | None = None) -> Intake:
-    rule = AdmissionRule(max_staleness, False)
-    return Intake(rule, Arrival(2, 1), drop_uninformative=drop, vocab_size=vocab_size)
+def intake(*, max_staleness: int = 0, drop: bool = True, vocab_size: int | None = None, **loss) -> Intake:
+    rule, settings = AdmissionRule(max_staleness, False), loss_settings(drop_uninformative=drop, **loss)
+    return Intake(rule, Arrival(2, 1), settings, vocab_size=vocab_size)
 
 
 def keys(taken) -> list[str | None]:

@@ -6,7 +6,6 @@ import statistics
 import pytest
 import torch
 
-from rl_agent.rollout.resample import is_informative
 from rl_agent.trainer.advantages import group_advantages, penalized_rewards
 from rl_agent.trainer.losses import (
     Clip,
@@ -48,11 +47,6 @@ def test_advantages_equal_those_of_the_written_equation(estimator):
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 1.0, 1.0], []])
 def test_a_group_with_nothing_to_compare_moves_nothing(estimator, rewards):
     assert group_advantages(tensor(rewards), estimator).tolist() == [0.0] * len(rewards)
-    assert not is_informative(rewards)
-
-
-def test_a_group_with_two_different_rewards_is_informative():
-    assert is_informative([0.0, 0.0, 1.0])
 
 
 def test_kl_in_the_reward_lowers_the_advantage_of_the_episode_that_strayed():

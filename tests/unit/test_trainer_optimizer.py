@@ -7,6 +7,7 @@ from torch import nn
 
 from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
 from rl_agent.trainer.settings import LossSettings, OptimizerSettings
+from tests.integration.trainer_settings import LOSS
 
 SETTINGS = {
     "learning_rate": 1e-2,
@@ -95,24 +96,7 @@ def test_only_gradients_that_are_too_long_are_shortened():
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ValidationError, match="decay_steps must be"):
         settings(schedule="linear")
-    loss = {
-        "advantage": "grpo",
-        "drop_uninformative": False,
-        "normalization": "token_mean",
-        "constant_length": 1,
-        "clip_low": 0.2,
-        "clip_high": 0.2,
-        "dual_clip": None,
-        "proximal": "behaviour",
-        "correction": "none",
-        "correction_low": 0.5,
-        "correction_high": 2.0,
-        "kl_in": "none",
-        "kl_estimator": "k3",
-        "kl_coefficient": 0.0,
-        "entropy_coefficient": 0.0,
-        "temperature": 1.0,
-    }
+    loss = LOSS | {"proximal": "behaviour", "correction": "none"}
     assert LossSettings.model_validate(loss).proximal == "behaviour"
     with pytest.raises(ValidationError, match="correction must be"):
         LossSettings.model_validate(loss | {"correction": "truncate"})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rl_agent.trainer.admission import AdmissionRule
 from rl_agent.trainer.intake import Intake
 from rl_agent.trainer.order import Arrival, Deal
+from tests.integration.trainer_settings import loss_settings
 from tests.unit.test_trainer_intake import make_group
 
 GROUPS, STEPS = 12, 5
@@ -29,7 +30,7 @@ def arriving(group: int, **changes):
 
 
 def begun(deal: Deal, *, drop: bool = False) -> Intake:
-    return Intake(AdmissionRule(0, False), deal, drop_uninformative=drop)
+    return Intake(AdmissionRule(0, False), deal, loss_settings(drop_uninformative=drop))
 
 
 def trained(held: Intake, version: int = 0) -> set[str] | None:
@@ -49,7 +50,7 @@ def test_groups_that_come_are_divided_among_all_steps_as_evenly_as_can_be(groups
 
 
 def test_an_iteration_that_goes_on_in_its_middle_makes_the_steps_that_are_left():
-    held, sizes = Intake(AdmissionRule(0, False), Arrival(11, 4), drop_uninformative=False), []
+    held, sizes = Intake(AdmissionRule(0, False), Arrival(11, 4), loss_settings()), []
     held.restore([f"g{n}" for n in range(5)], [], steps=2)
     held.offer(arriving(n) for n in range(11))
     while (keys := trained(held)) is not None:

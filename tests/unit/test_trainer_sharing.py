@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.admission import Versions
 from rl_agent.trainer.samples import Group, Sample
 from rl_agent.trainer.sharing import PoolLook, SharedDevices, read_status
 from rl_agent.trainer.window import Learnt
+from tests.integration.trainer_settings import loss_settings
 
 
 class Turns:
@@ -47,7 +49,7 @@ def test_a_window_is_learnt_while_engines_still_fetch_the_version_that_was_just_
         "hybrid",
         Turns(),
         lambda: read_status(shown[0], "own", max_staleness=0),
-        resamples=False,
+        replaced=None,
         clock=lambda: now[0],
     )
     source = devices.source(Arrivals(2))
@@ -79,14 +81,15 @@ class Prepared:
 
 
 @pytest.mark.parametrize(
-    ("resamples", "reward", "is_open"),
+    ("is_replaced", "reward", "is_open"),
     [(True, 1.0, True), (True, 0.0, False), (False, 1.0, False)],
     ids=["another is to come", "it is trained on", "none is sampled"],
 )
-def test_a_window_waits_for_the_group_that_comes_in_place_of_one(resamples, reward, is_open):
+def test_a_window_waits_for_the_group_that_comes_in_place_of_one(is_replaced, reward, is_open):
     """All that was asked for is done; the pool has not heard of more yet."""
     now, look = [100.0], PoolLook(has_requests=False, has_work=False, ready=1, idle_s={"e": 0.0})
-    devices = SharedDevices("hybrid", Turns(), lambda: look, resamples=resamples, clock=lambda: now[0])
+    replaced = Comparison(loss_settings(drop_uninformative=True)) if is_replaced else None
+    devices = SharedDevices("hybrid", Turns(), lambda: look, replaced=replaced, clock=lambda: now[0])
     devices.known = {1: Learnt(60.0)}
     source = devices.source(Prepared([], [group(0, reward)]))
     source.take(1)

@@ -1,0 +1,101 @@
+"""What a loss compares of a group's episodes, and whether it can move the policy. Pure.
+
+    reward    r_i, lowered for its length where `overlong` is penalty (Yu et al. 2025, DAPO, eq. 13), by
+                  0                    where |o| ≤ L − C          L: longest_response
+                  p (|o| − L + C) / C  where L − C < |o| ≤ L      C: overlong_cache
+                  p                    where L < |o|              p: overlong_penalty
+    trained   every episode; where `overlong` is mask, those of which no response was cut off
+    teaches   an episode that is trained has an advantage other than 0
+
+|o| is the longest response of the episode, for each of its turns has room for L tokens. A masked episode
+still counts among its siblings: it was sampled and judged like them, and without it the mean that the others
+are compared with would be that of short responses.
+
+The rollout, which samples other groups for those that do not teach, and the trainer, which leaves them out,
+ask the same question here.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rl_agent.grpo_config import LossSettings
+
+
+class Attempt(Protocol):
+    """An episode that has a reward."""
+
+    @property
+    def reward(self) -> float: ...
+    @property
+    def longest_response(self) -> int: ...
+    @property
+    def is_cut(self) -> bool:
+        """Whether a response of it ended where its tokens did."""
+
+
+class Response(Protocol):
+    """What an engine returned."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def finish_reason(self) -> str: ...
+
+
+class Turn(Protocol):
+    """A step of an episode."""
+
+    @property
+    def generation(self) -> Response: ...
+
+
+def longest_response(turns: Iterable[Turn]) -> int:
+    """In tokens, of one episode."""
+    return max((len(turn.generation.token_ids) for turn in turns), default=0)
+
+
+def is_cut(turns: Iterable[Turn]) -> bool:
+    """Whether a response of the episode ended where its tokens did."""
+    return any(turn.generation.finish_reason == "length" for turn in turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of one loss."""
+
+    loss: LossSettings
+
+    @property
+    def reads_lengths(self) -> bool:
+        """Whether anything but the reward decides."""
+        return self.loss.overlong != "keep"
+
+    def penalty(self, attempt: Attempt) -> float:
+        """What is taken off the reward; 0 or more."""
+        if self.loss.overlong != "penalty":
+            return 0.0
+        cache = self.loss.penalized_tokens
+        beyond = attempt.longest_response - (self.loss.longest_response - cache)
+        return self.loss.overlong_penalty * min(max(beyond / cache, 0.0), 1.0)
+
+    def reward(self, attempt: Attempt) -> float:
+        """What advantages are made of, but for a KL term."""
+        return attempt.reward - self.penalty(attempt)
+
+    def is_masked(self, attempt: Attempt) -> bool:
+        """Whether it counts among its siblings and is not trained on itself."""
+        return self.loss.overlong == "mask" and attempt.is_cut
+
+    def is_informative(self, attempts: Sequence[Attempt]) -> bool:
+        """Whether the policy's term of the loss can have a gradient; a KL in the reward is not known here."""
+        rewards = [self.reward(attempt) for attempt in attempts]
+        trained = [r for r, attempt in zip(rewards, attempts, strict=True) if not self.is_masked(attempt)]
+        if self.loss.advantage == "reinforce":
+            return any(trained)
+        if len(set(rewards)) < 2:
+            return False
+        mean = statistics.fmean(rewards)
+        return any(not math.isclose(reward, mean, rel_tol=1e-9, abs_tol=1e-12) for reward in trained)
