@@ -46,6 +46,8 @@ class Sampling:
     """Whose turn it is, where all turns of one are to be of one weight version; told to a pool alone."""
     vocab_size: int | None = None
     """Token ids that an answer may hold are below it; None: nobody knows."""
+    timeout_s: float = 0.0
+    """How long the response is waited for, 0 where the server decides; told to a pool alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         **({"group": sampling.group} if sampling.group else {}),
         **({"episode": sampling.episode} if sampling.episode else {}),
         **({"vocab_size": sampling.vocab_size} if sampling.vocab_size else {}),
+        **({"timeout_s": sampling.timeout_s} if sampling.timeout_s else {}),
     }
 
 

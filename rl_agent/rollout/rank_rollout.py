@@ -222,4 +222,5 @@ def _sampling(assignment: Assignment) -> Sampling:
         max_tokens=policy.max_new_tokens,
         seed=config.seed,
         min_weight_version=assignment.min_weight_version,
+        timeout_s=config.rollout.request_timeout_s if config.is_pooled else 0.0,
     )

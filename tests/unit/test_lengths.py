@@ -45,7 +45,9 @@ def test_only_where_it_is_known_a_request_says_it():
     sampling = Sampling(1.0, 1.0, -1, 0.0, 64, 7)
     assert b"expected_tokens" not in completion_request("model", [1], sampling, "r")
     assert b"group" not in completion_request("model", [1], sampling, "r")
-    known = replace(sampling, expected_tokens=33, group="task-7")
+    assert b"timeout_s" not in completion_request("model", [1], sampling, "r")
+    known = replace(sampling, expected_tokens=33, group="task-7", timeout_s=600.0)
+    assert b'"timeout_s":600.0' in completion_request("model", [1], known, "r")
     assert b'"group":"task-7"' in completion_request("model", [1], known, "r")
     assert b'"expected_tokens":33' in completion_request("model", [1], known, "r")
 

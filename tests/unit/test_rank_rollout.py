@@ -141,6 +141,20 @@ async def test_only_where_episodes_may_not_span_versions_are_they_named_to_the_p
     assert set(engine.ended_episodes) == named - {""}
 
 
+@pytest.mark.parametrize(
+    ("words", "timeout_s"),
+    [
+        (("trainer=grpo", "pool=elastic"), 18000.0),  # that of the episode: a long response is no slow one
+        (("trainer=grpo", "pool=elastic", "rollout.request_timeout_s=50"), 50.0),
+        ((), 0.0),
+    ],
+)
+async def test_a_pool_waits_for_a_response_as_long_as_the_run_does(tmp_path, words, timeout_s):
+    engine, member = Engine(), Member(0, "a", is_master=True)
+    await collect(tmp_path, member, OneChunk(0, 1), "FakeEnvironment", words=words, engine=engine)
+    assert {sampling.timeout_s for sampling in engine.samplings} == {timeout_s}
+
+
 async def test_a_node_that_is_no_member_any_more_stops_in_mid_episode_and_records_nothing(tmp_path):
     member = Member(1, "abc", error=RetryLater("the master has given this node up"))
     with pytest.raises(RetryLater, match="given this node up"):

@@ -126,6 +126,20 @@ def test_a_loss_that_would_not_do_what_its_settings_say_is_refused_in_one_line(w
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("trainer", ["grpo", "grpo_cpu"])
+def test_no_default_of_a_streaming_run_leaves_responses_out_for_their_length(trainer):
+    words = (f"trainer={trainer}", "engine=cpu", GROUPS_OF_8, POOL, "policy_config.max_new_tokens=777")
+    config = compose(*words).config
+    rollout, loss = config.rollout, config.grpo.loss
+    assert rollout.completion_threshold == 1.0
+    assert rollout.request_timeout_s == rollout.episode_timeout_s == 18000
+    assert (loss.overlong, loss.longest_response, loss.constant_length) == ("keep", 777, 777)
+    given = compose(*words, "rollout.completion_threshold=0.9", "trainer.loss.constant_length=5").config
+    assert (given.rollout.completion_threshold, given.grpo.loss.constant_length) == (0.9, 5)
+    others = compose("trainer=llamafactory").config.rollout
+    assert (others.completion_threshold, others.request_timeout_s) == (0.95, 240)
+
+
 def test_a_kl_estimate_goes_where_it_regularises():
     for kl_in, estimator in (("loss", "k2"), ("loss", "k3"), ("reward", "k1"), ("none", "k1")):
         words = (f"trainer.loss.kl_in={kl_in}", f"trainer.loss.kl_estimator={estimator}")
