@@ -61,8 +61,9 @@ IDLE_S = 0.5
 PIECE_S = 4.0
 WITHIN_S = {"too slow": 4.0}
 """What the receiver is given for the whole, else 40 s: then it is not that which ends a fault."""
-ENDS_IN_S = {"silent": 10.0, "trickle": 26.0, "too slow": 8.0, "receiver killed": 60.0}
-"""Three tries until the idle timeout, until that of a piece, the whole's; else 15 s, for nothing waits."""
+ENDS_IN_S = {"silent": 16.0, "trickle": 45.0, "too slow": 8.0, "receiver killed": 60.0}
+"""Three tries until the idle timeout, or until that of a piece, by differences and then in full; until the
+whole's; else 15 s, for nothing waits."""
 
 SHARED_MEMORY = Path("/dev/shm")
 
