@@ -21,7 +21,7 @@ from typing import Any
 from rl_agent.errors import WeightsError
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.wire import WeightsOffer
-from rl_agent.weights.running import LoadReport, RunningServer, TornEngine
+from rl_agent.weights.running import DamagedVersion, LoadReport, RunningServer, TornEngine
 from rl_agent.weights.store import Snapshot
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,11 @@ class EngineWeights:
                 self._loaded, self._waiting, self._problem = snapshot, None, ""
                 await self._say()
 
-            done = await self._load(snapshot, previous, say_loaded)
+            try:
+                done = await self._load(snapshot, previous, say_loaded)
+            except DamagedVersion:
+                self._host.discard(weight_version)
+                raise
             self._held.close()
             self._held = stack.pop_all()
         self._failures = 0

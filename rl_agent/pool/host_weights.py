@@ -95,6 +95,10 @@ class HostWeights:
     def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
         return self._store.hold(weight_version)
 
+    def discard(self, weight_version: int) -> None:
+        """Drop a version that is damaged here; the next try fetches it again."""
+        self._store.discard(weight_version)
+
     def stop(self) -> None:
         """End the fetch that is under way."""
         self._stop.set()

@@ -15,6 +15,8 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
@@ -42,12 +44,18 @@ class DraftFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size_bytes = 0
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with needing(self._root, 0):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._closing = weakref.finalize(self, os.close, self._descriptor)
         self._lock = threading.Lock()
         self._memory: mmap.mmap | None = None
         self._mapped: set[int] = set()
         self._has_all_pages = False
+
+    @property
+    def _root(self) -> Path:
+        """The folder of the store."""
+        return self.path.parent.parent
 
     def resize(self, size_bytes: int) -> None:
         """Make room for as many bytes; what is there stays. Raises WeightsError if there is no room."""
@@ -55,9 +63,10 @@ class DraftFile:
         if size_bytes - 512 * status.st_blocks > space.f_bavail * space.f_frsize:
             self.close()
             self.path.unlink()
-            raise WeightsError(_no_room(self.path, size_bytes))
+            raise WeightsError(_no_room(self._root, size_bytes))
         if size_bytes != status.st_size:
-            os.ftruncate(self._descriptor, size_bytes)
+            with needing(self._root, size_bytes):
+                os.ftruncate(self._descriptor, size_bytes)
         if self._memory is None or size_bytes != len(self._memory):
             self._memory = None
             self._mapped.clear()
@@ -67,14 +76,10 @@ class DraftFile:
 
     def write(self, start: int, content: memoryview | bytes) -> None:
         view = memoryview(content)
-        try:
+        with needing(self._root, self.size_bytes):
             while view:
                 written = os.pwrite(self._descriptor, view, start)
                 start, view = start + written, view[written:]
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise WeightsError(_no_room(self.path, self.size_bytes)) from error
 
     def map(self) -> memoryview:
         """The bytes to read, with what is written later."""
@@ -134,5 +139,25 @@ def is_memory(path: Path) -> bool:
         return any(words[2] == number and "tmpfs" in words for words in map(str.split, mounts))
 
 
-def _no_room(path: Path, size_bytes: int) -> str:
-    return f"{path.parent.parent}: no room for {size_bytes} bytes of weights"
+@contextmanager
+def needing(root: Path, size_bytes: int) -> Iterator[None]:
+    """What is written below `root` may find no room there. Raises WeightsError then."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise WeightsError(_no_room(root, size_bytes)) from error
+
+
+def _no_room(root: Path, size_bytes: int) -> str:
+    there = next((folder for folder in (root, *root.parents) if folder.is_dir()), root)
+    try:
+        space = os.statvfs(there)
+        free = f"{space.f_bavail * space.f_frsize:,}"
+    except OSError:
+        free = "an unknown number"
+    return (
+        f"{root}: no room for {size_bytes:,} bytes of weights, {free} are free; make room there, or let"
+        " weights.store name a folder with more"
+    )

@@ -105,7 +105,11 @@ class Receiver:
         deadline = Deadline.after(timeout_s)
         transfer = Transfer(self._settings.fetch, upstreams, self._out_of_reach, deadline, stop, report)
         try:
-            return self._receive(announced, transfer), report
+            try:
+                return self._receive(announced, transfer), report
+            except OSError as error:  # of its own files: no source raises one
+                self._store.drop_drafts()
+                raise WeightsError(f"{self._store.root}: {error}; the next try begins anew") from error
         except WeightsError:
             if not stop.is_set():
                 self._out_of_reach.clear()  # the other way did not do: the next try is by all

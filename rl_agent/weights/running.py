@@ -13,6 +13,7 @@ import aiohttp
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import wrong_pieces
+from rl_agent.weights.source import one_line
 from rl_agent.weights.store import FULL, Snapshot
 
 _MOST_THREADS = 4
@@ -37,6 +38,10 @@ class LoadReport:
     """Of the parameters of each worker, where it tells; engines alike at the same version have the same."""
 
 
+class DamagedVersion(WeightsError):
+    """Its bytes on this host are not those of its manifest."""
+
+
 class RunningServer(Protocol):
     async def load(
         self,
@@ -54,12 +59,18 @@ class RunningServer(Protocol):
 
 
 def verify(snapshot: Snapshot) -> None:
-    """Raises WeightsError if a piece of it is not what its manifest says."""
+    """Raises DamagedVersion if a piece of it is not what its manifest says."""
     full = snapshot.manifest.full
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    wrong = wrong_pieces(snapshot.map(FULL), full.piece_bytes, full.digests, threads=threads)
+    try:
+        content = snapshot.map(FULL)
+    except OSError as error:
+        raise DamagedVersion(f"{snapshot.folder}: cannot be read: {error.strerror}") from error
+    if len(content) != full.size_bytes:
+        raise DamagedVersion(f"{snapshot.folder}: has {len(content)} of {full.size_bytes} bytes")
+    wrong = wrong_pieces(content, full.piece_bytes, full.digests, threads=threads)
     if wrong:
-        raise WeightsError(f"{snapshot.folder}: {len(wrong)} pieces differ from their digests")
+        raise DamagedVersion(f"{snapshot.folder}: {len(wrong)} pieces differ from their digests")
 
 
 class Routes:
@@ -108,7 +119,7 @@ class Routes:
                 if response.status == 404 and may_be_missing:
                     return None
                 if response.status != 200:
-                    raise WeightsError(f"{self.url}{route}: status {response.status}: {text[:500]}")
+                    raise WeightsError(f"{self.url}{route}: status {response.status}: {one_line(text, 500)}")
                 return await response.json() if text else None
         except (aiohttp.ClientError, TimeoutError) as error:
             raise NoAnswer(f"{self.url}{route}: {error or type(error).__name__}") from error

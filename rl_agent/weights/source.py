@@ -129,13 +129,18 @@ def failures_of(*, opens: bool = False) -> Iterator[None]:
         raise failure from error
 
 
+def one_line(text: str, most: int) -> str:
+    """What somebody else wrote, without escapes of a terminal and no longer than `most`."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:most])
+
+
 def reason_of(error: Exception) -> str:
     """One short, printable line; it may quote what a stranger has sent."""
     try:
         text = str(error)[: 2 * _REASON_LENGTH]
     except Exception:
         text = ""
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    text = one_line(text, 2 * _REASON_LENGTH)
     kind = type(error).__name__
     if not text:
         return kind

@@ -8,9 +8,11 @@ New pages come at 1 to 3 GB/s, ten times slower than used ones are written. On a
 
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
+from rl_agent.files import remove
 from rl_agent.weights.draft_file import DraftFile, is_memory
 
 _log = logging.getLogger(__name__)
@@ -32,8 +34,10 @@ class Spare:
         `file`: None if an earlier process has written it.
         """
         self.stop_preparing()
-        blob.rename(self._path)
-        self._file = file
+        self._file = None
+        with suppress(OSError):  # the version had lost its file, or something else lies here
+            blob.rename(self._path)
+            self._file = file
 
     def take(self) -> DraftFile | None:
         """A file of which nobody at all reads, as far as it is prepared; None if there is none.
@@ -42,7 +46,8 @@ class Spare:
         """
         self.stop_preparing()
         file, self._file = self._file, None
-        if not self._path.exists():
+        if not self._path.is_file() or self._path.is_symlink():
+            remove(self._path)
             return None
         if file is None:
             file = DraftFile(self._path)

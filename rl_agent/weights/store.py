@@ -7,8 +7,12 @@
 One process writes to a folder at a time (it holds a lock on `owner.lock`); any number read. Old versions are
 collected when nobody in the writing process holds them; a reader elsewhere that has a file open keeps its
 bytes, as files do. A draft survives its writer: what it holds counts only as far as it matches the digests.
+
+Every version here can be made or fetched again. So one whose files are gone, or differ, is dropped with a
+warning, and what lies in the place of another file is removed: damage costs one try, not all that follow.
 """
 
+import logging
 import mmap
 import os
 import re
@@ -20,9 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
-from rl_agent.files import sync
+from rl_agent.files import remove, sync
 from rl_agent.weights import abandoned
-from rl_agent.weights.draft_file import DraftFile, map_file
+from rl_agent.weights.draft_file import DraftFile, map_file, needing
 from rl_agent.weights.manifest import Manifest, dump_manifest, parse_manifest
 from rl_agent.weights.spare import Spare
 
@@ -31,6 +35,7 @@ SPARE = "spare.bin"
 FULL = "full"
 DELTA = "delta"
 
+_log = logging.getLogger(__name__)
 _VERSION = re.compile(r"^version-(\d{6,})$")
 
 
@@ -90,6 +95,7 @@ class Draft:
         Raises WeightsError if there is no room.
         """
         path = self.path(blob)
+        _clear(path)
         file = self._take_spare() if blob == FULL and not path.exists() else None
         if file is None:
             file = DraftFile(path)
@@ -105,7 +111,7 @@ class SnapshotStore:
     """The versions under one folder. Thread-safe."""
 
     def __init__(self, root: Path, *, keep_versions: int, owner_pid: int | None = None) -> None:
-        """Raises WeightsError if another process writes to `root`, or a version there is damaged.
+        """Raises WeightsError if another process writes to `root`, or there is no room.
 
         The folder may be removed once the process `owner_pid` is dead, or where none is named this one.
         """
@@ -115,16 +121,17 @@ class SnapshotStore:
         self._holders: Counter[int] = Counter()
         self._snapshots: dict[int, Snapshot] = {}
         self._spare = Spare(root / SPARE)
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
         try:
-            self._owner = abandoned.take(root, os.getpid() if owner_pid is None else owner_pid)
+            with needing(root, 0):
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
+                self._owner = abandoned.take(root, os.getpid() if owner_pid is None else owner_pid)
         except BlockingIOError as error:
             raise WeightsError(
                 f"{root}: another process writes weights there; give each its own folder"
             ) from error
         try:
-            for weight_version in versions_in(root):
-                self._snapshots[weight_version] = open_snapshot(root, weight_version)
+            for weight_version in list(versions_in(root)):
+                self._open(weight_version)
         except BaseException:
             self.close()
             raise
@@ -145,11 +152,13 @@ class SnapshotStore:
     def versions(self) -> list[int]:
         """Published versions, oldest first."""
         with self._lock:
+            self._drop_damaged()
             return sorted(self._snapshots)
 
     @property
     def newest(self) -> Snapshot | None:
         with self._lock:
+            self._drop_damaged()
             return self._snapshots[max(self._snapshots)] if self._snapshots else None
 
     def draft(self, weight_version: int, *, content: str | None = None) -> Draft:
@@ -160,10 +169,12 @@ class SnapshotStore:
         folder = self.root / f"draft-{weight_version:06d}-{content[:16] if content else 'own'}"
         with self._lock:  # else it could be a version that is just being collected
             for other in self.root.glob("draft-*"):
-                if other != folder or content is None:
-                    shutil.rmtree(other, ignore_errors=True)
+                is_in_place = other == folder and other.is_dir() and not other.is_symlink()
+                if not is_in_place or content is None:
+                    remove(other)
         is_resumed = folder.exists()
-        folder.mkdir(exist_ok=True)
+        with needing(self.root, 0):
+            folder.mkdir(exist_ok=True)
         return Draft(folder, is_resumed=is_resumed, take_spare=self._take_spare)
 
     def publish(self, draft: Draft, manifest: Manifest) -> Snapshot:
@@ -178,11 +189,14 @@ class SnapshotStore:
             )
         for path in draft.folder.iterdir():
             if path.stem not in _blobs(manifest):
-                path.unlink()
-        (draft.folder / MANIFEST).write_bytes(dump_manifest(manifest))
-        for path in (*draft.folder.iterdir(), draft.folder):
-            sync(path)
+                remove(path)
+        text = dump_manifest(manifest)
+        with needing(self.root, manifest.full.size_bytes + len(text)):
+            (draft.folder / MANIFEST).write_bytes(text)
+            for path in (*draft.folder.iterdir(), draft.folder):
+                sync(path)
         folder = self.root / version_name(manifest.weight_version)
+        remove(folder)  # it is none of the versions here
         draft.folder.rename(folder)
         sync(self.root)
         if draft.full is not None:
@@ -199,6 +213,7 @@ class SnapshotStore:
     def hold(self, weight_version: int) -> Iterator[Snapshot]:
         """A version that is not collected meanwhile. Raises WeightsError if it is not here (any more)."""
         with self._lock:
+            self._drop_damaged()
             snapshot = self._snapshots.get(weight_version)
             if snapshot is None:
                 raise WeightsError(f"{self.root}: has no version {weight_version}")
@@ -209,6 +224,32 @@ class SnapshotStore:
             with self._lock:
                 self._holders[weight_version] -= 1
                 self._collect()
+
+    def discard(self, weight_version: int) -> None:
+        """Drop a version whose bytes are not those of its manifest."""
+        with self._lock:
+            snapshot = self._snapshots.pop(weight_version, None)
+            if snapshot is not None:
+                _log.warning("%s: is damaged and dropped; it can be had again in full", snapshot.folder)
+                remove(snapshot.folder)
+
+    def drop_drafts(self) -> None:
+        """The next try begins with nothing."""
+        with self._lock:
+            for folder in self.root.glob("draft-*"):
+                remove(folder)
+
+    def _open(self, weight_version: int) -> None:
+        try:
+            self._snapshots[weight_version] = open_snapshot(self.root, weight_version)
+        except WeightsError as error:
+            _log.warning("%s; it is removed", error)
+            remove(self.root / version_name(weight_version))
+
+    def _drop_damaged(self) -> None:
+        damaged = [number for number, snapshot in self._snapshots.items() if not _is_there(snapshot)]
+        for weight_version in damaged:
+            self.discard(weight_version)
 
     def _collect(self) -> None:
         for weight_version in sorted(self._snapshots)[: -self._keep]:
@@ -239,6 +280,21 @@ def open_snapshot(root: Path, weight_version: int) -> Snapshot:
     if manifest.weight_version != weight_version or sizes != _blobs(manifest):
         raise WeightsError(f"{folder}: its files do not fit its manifest")
     return Snapshot(folder, manifest)
+
+
+def _is_there(snapshot: Snapshot) -> bool:
+    """Whether it has all its files, of the right sizes."""
+    try:
+        sizes = {blob: snapshot.path(blob).stat().st_size for blob in _blobs(snapshot.manifest)}
+        return sizes == _blobs(snapshot.manifest) and (snapshot.folder / MANIFEST).is_file()
+    except OSError:
+        return False
+
+
+def _clear(path: Path) -> None:
+    """Remove what is no file of this folder's own, such as a folder or a link."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        remove(path)
 
 
 def _blobs(manifest: Manifest) -> dict[str, int]:

@@ -22,6 +22,7 @@ import aiohttp
 from rl_agent.errors import WeightsError
 from rl_agent.weights.names import LOAD, READ_FINGERPRINT
 from rl_agent.weights.running import LoadReport, Routes, TornEngine, verify
+from rl_agent.weights.source import one_line
 from rl_agent.weights.store import Snapshot
 
 
@@ -108,7 +109,9 @@ class VllmServer:
         if errors:
             held = {error.get("held") for error in errors}
             is_untouched = len(errors) == len(results) and len(held) == 1 and held != {None}
-            raise (_Refused if is_untouched else WeightsError)(f"{self._url}: {errors[0]['error']}")
+            raise (_Refused if is_untouched else WeightsError)(
+                f"{self._url}: {one_line(str(errors[0]['error']), 500)}"
+            )
         if not results or any(
             not isinstance(result, dict) or result.get("digest") != digest for result in results
         ):

@@ -134,6 +134,29 @@ async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tm
     assert not list((tmp_path / "worker").glob(PREFIX + "*"))
 
 
+async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served(tmp_path, trainer):
+    engine = Engine()
+    trainer.publish(1)
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        fetch, fetches = HostWeights.fetch, []
+
+        async def damaging(here, offer):
+            version = await fetch(here, offer)
+            fetches.append(version)
+            if len(fetches) == 1:
+                with here.hold(version) as snapshot, snapshot.path(FULL).open("r+b") as file:
+                    file.write(b"\xff\xff")
+            return version
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HostWeights, "fetch", damaging)
+            await offered(weights, trainer.offer(1))
+            await until(serves(weights, 1))
+    assert fetches == [1, 1]
+    assert any("differ from their digests" in report["problem"] for report, _ in said)
+    assert engine.served == [1]
+
+
 async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetch(tmp_path, trainer):
     trainer.state = random_state(rows=200_000)
     for version in (1, 2):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rl_agent.errors import WeightsError
 from rl_agent.weights.asking import first_answer
 from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.source import Fenced, SourceFailure, reason_of
+from rl_agent.weights.source import Fenced, SourceFailure, one_line, reason_of
 from rl_agent.weights.store import FULL
 from tests.unit.weight_sources import StoreSource, receiving
 from tests.unit.weight_versions import publish_steps
@@ -204,3 +204,7 @@ def test_what_is_still_asked_at_the_deadline_is_left_behind(sender, never):
     stuck = StoreSource(sender, "stuck", {"manifest": never})
     assert ask(stuck, failures=failures, timeout_s=0.1) is None
     assert "left behind" in failures["stuck"]
+
+
+def test_what_others_wrote_is_one_short_line_without_escapes():
+    assert one_line("a\x1b[31m\nb\u2028c" + "x" * 999, 12) == "a [31m b cxx"
