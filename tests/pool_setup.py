@@ -13,6 +13,7 @@ from rl_agent.pool.batches import Batches
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.records import EngineState
 from rl_agent.pool.settings import load_settings
+from rl_agent.pool.wire import ENGINE_SECRET
 from rl_agent.tls import trusting
 from tests.pool_world import EOS, truth
 
@@ -29,7 +30,15 @@ class Client:
         self.batches = batches
         self.state = batches.pool.state
 
+    def secret(self, engine: str) -> dict[str, str]:
+        """The header of its worker, by its name or id."""
+        found = self.batches.pool.find_engine(engine)
+        return {ENGINE_SECRET: found.offer.secret} if found is not None else {}
+
     async def call(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        """Calls about an engine have its secret, unless `headers` are given."""
+        if (about := path.split("/"))[1] == "engines" and len(about) > 2:
+            more.setdefault("headers", self.secret(about[2]))
         async with self.session.request(method, self.url + path, json=body, **more) as answer:
             text = await answer.text()
         try:
@@ -61,6 +70,11 @@ class Client:
         async with asyncio.timeout(limit_s):
             while not is_true():  # noqa: ASYNC110 - what is waited for is not an event
                 await asyncio.sleep(0.01)
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Its whole records."""
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def item(number: int, length: int, **more: Any) -> dict[str, Any]:

@@ -77,6 +77,8 @@ class World:
     ended: Counter[str] = field(default_factory=Counter)
     """How often the end of each request was announced."""
     ended_at: dict[str, float] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
+    may_set_aside: bool = False
     decisions: int = 0
     wake: float | None = None
 
@@ -108,6 +110,7 @@ class World:
             self._carry_out(command)
         if self.is_checking:
             check(self.state)
+            assert self.may_set_aside or not self.set_aside
         wake = self.state.wake_at()
         if wake is not None and (self.wake is None or wake < self.wake or self.wake < self.now):
             self.wake = wake
@@ -128,6 +131,8 @@ class World:
         elif isinstance(command, events.Ended):
             self.ended[command.request_id] += 1
             self.ended_at[command.request_id] = self.now
+        elif isinstance(command, events.SetAside):
+            self.set_aside.append(command.words)
 
     def join(self, name: str, **behaviour: Any) -> "SimulatedEngine":
         engine = SimulatedEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)

@@ -126,6 +126,9 @@ def table(status: dict[str, Any]) -> str:
         f"tokens {status['tokens']}   engine deaths {status['engine_deaths']}"
         + (f"   spent {cost['spent']:.2f} (on demand {cost['on_demand']:.2f})" if cost["spent"] else ""),
     ]
+    if status["set_aside"]["count"]:
+        newest = status["set_aside"]["newest"][-1]
+        lines.append(f"set aside {status['set_aside']['count']}, the newest: {newest[:100]}")
     for run in status["runs"]:
         lines.append(f"run {run['name']}  {run['ended']} of {run['submitted']} ended, {run['open']} open")
     head = ("engine", "state", "weights", "running", "tok/s", "tokens", "idle s", "up s", "lease s", "reason")

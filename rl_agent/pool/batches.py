@@ -12,14 +12,15 @@ from rl_agent.config import PoolConfig
 from rl_agent.errors import StoreError
 from rl_agent.pool import events
 from rl_agent.pool.continuation import can_continue
-from rl_agent.pool.journal import Journal, read_journal, rewrite_journal
+from rl_agent.pool.journal import Journal, line_of, rewrite_journal
 from rl_agent.pool.records import Made, Order, Request, Weights
+from rl_agent.pool.replay import Replay
 from rl_agent.pool.results import (
     Run,
     Submission,
-    apply_record,
     copy_of,
     ended_record,
+    failed_sample,
     made_of,
     progress_record,
     records_of,
@@ -29,12 +30,12 @@ from rl_agent.pool.results import (
 from rl_agent.pool.service import Pool
 from rl_agent.pool.state import PoolState
 from rl_agent.pool.text import text_of
-from rl_agent.pool.wire import BatchRequest, ModelRequest, WeightsRequest
+from rl_agent.pool.wire import BatchRequest, ModelRequest, Sample, WeightsRequest
 
 log = logging.getLogger(__name__)
 
-_WANTED: dict[str, type[ModelRequest | WeightsRequest]] = {"model": ModelRequest, "weights": WeightsRequest}
-"""Kinds of journal records that say what engines serve."""
+AT_ONCE, BYTES_AT_ONCE = 256, 256 * 1024
+"""Of a long batch, before others have their turn."""
 SEPARATOR = "\n"
 """Between run and id in the pool's own request ids; no name holds it."""
 
@@ -48,32 +49,34 @@ class Batches:
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
-        self._path: Path | None = config.journal
+        self._path: Path | None = config.journal.resolve() if config.journal else None
         self.runs: dict[str, Run] = {}
         self._serials: dict[str, int] = {}
         """How often a run of that name was dropped: what an earlier one still has in the pool is not ours."""
         self._journal = Journal(self._path, config.journal_compact_mib * 2**20) if self._path else None
         self._saved: dict[str, tuple[int, int, int]] = {}
         """What the journal has of each of the pool's requests: tokens, characters; after so many restarts."""
+        self._submitting = asyncio.Lock()
+        """Held until the journal has been given a batch: who submits it again is told of it only then."""
         self._ending = asyncio.Lock()
         """Held while the journal knows of ends that the runs do not."""
         self._ended: asyncio.Queue[Request] = asyncio.Queue()
         self.pool: Pool = Pool(config, on_ended=self._ended.put_nowait)
+        self.is_over = False
+        """Nothing more will come from this manager: whoever waits for samples gets what there is."""
 
     def restore(self) -> None:
         """Take up the journal: what waited or ran is submitted again. Raises StoreError."""
         if self._path is None:
             return
         epoch = self._epoch()
-        for number, record in enumerate(read_journal(self._path), start=1):
-            try:
-                if record["kind"] in _WANTED:
-                    self.pool.tell(_wanted_event(_WANTED[record["kind"]].model_validate(record["asked"])))
-                else:
-                    apply_record(self.runs, record, epoch)
-            except (KeyError, ValueError, TypeError) as error:
-                raise StoreError(f"{self._path}: record {number} cannot be applied: {error!r}") from error
-        rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs, epoch)])
+        replay = Replay(self.runs, lambda asked: self.pool.tell(_wanted_event(asked)), epoch)
+        try:
+            replay.read(self._path)
+            rewrite_journal(self._path, [*_wanted_records(self.pool.state), *records_of(self.runs, epoch)])
+        except OSError as error:
+            raise StoreError(f"the journal {self._path} cannot be used: {error.strerror}") from error
+        self.pool.faults.add(*replay.set_aside)
         for run in self.runs.values():
             for submission in sorted(run.open.values(), key=_longest_first):
                 self._hand_over(run.name, submission, run.made.get(submission.item.id))
@@ -89,22 +92,44 @@ class Batches:
                 jobs.create_task(self._journal_progress(self._journal), name="journal progress")
             jobs.create_task(self._record_ends(), name="record results")
 
+    def end(self) -> None:
+        self.is_over = True
+        for run in self.runs.values():
+            run.changed.set()
+
     async def submit(self, name: str, batch: BatchRequest) -> tuple[int, int]:
         """(accepted, known before); accepted ones are durable. Raises TooMany."""
-        run = self.runs.setdefault(name, Run(name))
-        new = {item.id: item for item in batch.requests if item.id not in run.ids}
-        if self.pool.open_requests() + len(new) > self._config.max_open_requests:
-            raise TooMany
-        deadline = self.pool.clock() + (batch.deadline_s or self._config.request_timeout_s)
-        submissions = [Submission(item, batch.holds_groups, deadline) for item in new.values()]
-        for submission in submissions:
-            run.submit(submission)  # before the first await, or a second call could accept them again
-        epoch = self._epoch()
-        await self._commit(submitted_record(name, submission, epoch) for submission in submissions)
-        for submission in sorted(submissions, key=_longest_first):
+        async with self._submitting:
+            run = self.runs.setdefault(name, Run(name))
+            new = {item.id: item for item in batch.requests if item.id not in run.ids}
+            if self.pool.open_requests() + len(new) > self._config.max_open_requests:
+                raise TooMany
+            deadline = self.pool.clock() + (batch.deadline_s or self._config.request_timeout_s)
+            submissions = [Submission(item, batch.holds_groups, deadline) for item in new.values()]
+            for submission in submissions:
+                run.submit(submission)  # before the first await, or they would be forgotten by `compact`
+            await self._append_submitted(run, submissions)
+        await self._commit(())
+        for number, submission in enumerate(sorted(submissions, key=_longest_first), start=1):
             if submission.item.id in run.open:
                 self._hand_over(name, submission)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
         return len(new), len(batch.requests) - len(new)
+
+    async def _append_submitted(self, run: Run, submissions: list[Submission]) -> None:
+        """To the journal, all of them at once; making lines of a long batch leaves time for others."""
+        if self._journal is None:
+            return
+        epoch, lines, made = self._epoch(), [], 0
+        for submission in submissions:
+            lines.append(line_of(submitted_record(run.name, submission, epoch)))
+            made += len(lines[-1])
+            if made > BYTES_AT_ONCE:
+                made = 0
+                await asyncio.sleep(0)
+        if self.runs.get(run.name) is run:  # else it was dropped meanwhile
+            self._journal.append_lines(lines)
 
     async def want(self, asked: ModelRequest | WeightsRequest) -> None:
         """From now on the pool serves this, also after a restart; what is stale is skipped."""
@@ -160,7 +185,7 @@ class Batches:
                 name, request_id, serial = request.request_id.split(SEPARATOR)
                 is_ours = int(serial) == self._serials.get(name, 0) and name in self.runs
                 if is_ours and request_id in self.runs[name].open:
-                    found.append((name, sample_of(request, request_id, await text_of(request, self.pool))))
+                    found.append((name, await self._sample_of(request, request_id)))
             async with self._ending:
                 await self._commit(ended_record(name, sample) for name, sample in found)
                 for name, sample in found:
@@ -169,6 +194,16 @@ class Batches:
             for request in ended:
                 self._saved.pop(request.request_id, None)
             self.pool.tell(events.Forgotten(tuple(request.request_id for request in ended)))
+
+    async def _sample_of(self, request: Request, request_id: str) -> Sample:
+        """A failure where what the engines gave makes no sample: that request's alone."""
+        try:
+            return sample_of(request, request_id, await text_of(request, self.pool))
+        except Exception as error:
+            words = f"its response cannot be recorded: {type(error).__name__}"
+            log.exception("%s: %s", request_id, words)
+            self.pool.faults.add(f"{request_id}: {words}")
+            return failed_sample(request_id, request.order.group, words)
 
     async def _journal_progress(self, journal: Journal) -> None:
         """Half-generated responses, every `journal_interval_s`; a death loses what came since."""

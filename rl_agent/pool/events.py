@@ -214,4 +214,11 @@ class EngineChanged:
     reason: str
 
 
-Command = Probe | Generate | Abort | Ended | EngineChanged
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """The machine could not handle an event, or a request, that should never have come to it; it goes on."""
+
+    words: str
+
+
+Command = Probe | Generate | Abort | Ended | EngineChanged | SetAside

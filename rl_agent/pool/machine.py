@@ -8,6 +8,8 @@ What always holds, and `check` asserts:
 - An engine that loads another model or is gone has no requests; one that drains gets no new ones.
 - No request is at an engine whose weights are older than it asks for.
 
+What cannot be handled is set aside, by name, and the rest goes on (`SetAside`).
+
 A failed request never ends an engine: it makes the pool doubt it, which stops new work until the next sign
 of life. Only the lease, the worker's word, or the end of a drain does. One that answers wrongly is kept out
 for a while (`quarantine`).
@@ -20,7 +22,7 @@ from typing import Any
 from rl_agent.pool import dispatch, drains, engines, events, finishing, quarantine, requests, versions
 from rl_agent.pool.events import Command, Event
 from rl_agent.pool.records import EngineState, RequestState
-from rl_agent.pool.state import PoolState
+from rl_agent.pool.state import PoolState, set_aside
 
 TIMERS_EACH = 4
 
@@ -30,14 +32,40 @@ def step(state: PoolState, event: Event, now: float) -> list[Command]:
     commands: list[Command] = []
     handler = _HANDLERS.get(type(event))
     if handler is not None:
-        handler(state, event, now, commands)
+        try:
+            handler(state, event, now, commands)
+        except Exception as error:
+            _survive(state, type(event).__name__, _request_of(event), error, now, commands)
     while state.timers and state.timers[0][0] <= now:
         _, _, kind, of, attempt = heapq.heappop(state.timers)
-        _fire(state, kind, of, attempt, now, commands)
+        try:
+            _fire(state, kind, of, attempt, now, commands)
+        except Exception as error:
+            _survive(state, f"timer {kind}", of, error, now, commands)
     if len(state.timers) > TIMERS_EACH * (len(state.requests) + len(state.engines)) + 4096:
         _drop_stale_timers(state)
-    dispatch.dispatch(state, now, commands)
+    try:
+        dispatch.dispatch(state, now, commands)
+    except Exception as error:
+        _survive(state, "dispatch", None, error, now, commands)
     return commands
+
+
+def _request_of(event: Event) -> str | None:
+    if isinstance(event, events.Submitted):
+        return event.order.request_id
+    return getattr(event, "request_id", None)
+
+
+def _survive(
+    state: PoolState, what: str, request_id: str | None, error: Exception, now: float, out: list[Command]
+) -> None:
+    """What came in is typed at the door, so this should never be; if it is, it costs one request at most."""
+    request = state.requests.get(request_id or "")
+    if request is not None and request.is_open:
+        set_aside(state, request, error, now, out)
+    else:
+        out.append(events.SetAside(f"{what}: {type(error).__name__}: {error}"))
 
 
 _HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = {

@@ -8,8 +8,10 @@ from typing import Any
 
 from msgspec.json import encode
 
-from rl_agent.pool.guard import problem
+from rl_agent.pool.problem import problem
 from rl_agent.pool.records import Request
+from rl_agent.pool.sampling import check_sampling
+from rl_agent.pool.wire import LONGEST_S, MAX_PROMPT_TOKENS
 
 DEFAULT_MAX_TOKENS = {False: 16, True: 4096}
 """Of a completion (as OpenAI has it) and of a chat; the model's length limits it further."""
@@ -100,7 +102,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
     prompt = () if is_chat else _token_ids(body.get("prompt"))
     options = body.get("stream_options") or {}
     timeout_s = body.get("timeout_s")
-    if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
+    if timeout_s is not None and not (type(timeout_s) in (int, float) and 0 < timeout_s <= LONGEST_S):
         raise problem(400, "timeout_s: expected seconds")
     return Asked(
         prompt_token_ids=prompt,
@@ -118,9 +120,18 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
         group=_name(body, "group"),
         episode=_name(body, "episode") or "",
         vocab_size=_integer(body, "vocab_size", 0, at_least=0, at_most=2**31) or None,
-        params={name: value for name, value in body.items() if name not in _HANDLED and value is not None},
+        params=_params(body),
         needs_text=not is_chat and body.get("detokenize") is not False,
     )
+
+
+def _params(body: dict[str, Any]) -> dict[str, Any]:
+    params = {name: value for name, value in body.items() if name not in _HANDLED and value is not None}
+    try:
+        check_sampling(params)
+    except ValueError as error:
+        raise problem(400, str(error)) from None
+    return params
 
 
 def _integer(body: dict[str, Any], key: str, default: int, *, at_least: int, at_most: int) -> int:
@@ -134,8 +145,8 @@ def _integer(body: dict[str, Any], key: str, default: int, *, at_least: int, at_
 
 def _name(body: dict[str, Any], key: str) -> str | None:
     name = body.get(key)
-    if name is not None and not (isinstance(name, str) and 0 < len(name) <= 200):
-        raise problem(400, f"{key}: expected a name of 1 to 200 characters")
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()):
+        raise problem(400, f"{key}: expected a name of 1 to 200 printable characters")
     return name
 
 
@@ -145,6 +156,8 @@ def _token_ids(prompt: Any) -> tuple[int, ...]:
         prompt = prompt[0]
     if not isinstance(prompt, list) or not prompt:
         return ()
+    if len(prompt) > MAX_PROMPT_TOKENS:
+        raise problem(400, f"prompt: {len(prompt)} tokens; at most {MAX_PROMPT_TOKENS} are taken")
     if set(map(type, prompt)) != {int} or min(prompt) < 0 or max(prompt) >= 2**31:
         raise problem(400, "prompt: expected one text or one list of token ids")
     return tuple(prompt)

@@ -66,6 +66,8 @@ class EngineOffer:
     capacity: int
     """Requests it may run at once."""
     price_per_hour: float = 0.0
+    secret: str = field(default="", repr=False)
+    """What its worker has to give with every further call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
             "failed": account.failed,
             "moves": account.moves,
         },
+        "set_aside": {"count": pool.faults.count, "newest": list(pool.faults.newest)},
         "tokens": account.tokens,
         "engine_deaths": account.engine_deaths,
         "wrong_answers": account.wrong_answers,
@@ -138,6 +139,11 @@ class _Collector:
                 "rl_pool_wrong_answers",
                 "Answers with what an engine cannot have sampled",
                 value=account.wrong_answers,
+            ),
+            CounterMetricFamily(
+                "rl_pool_set_aside",
+                "Records and events set aside because they could not be handled",
+                value=self._batches.pool.faults.count,
             ),
             CounterMetricFamily("rl_pool_tokens", "Tokens sampled", value=account.tokens),
             CounterMetricFamily(

@@ -4,8 +4,9 @@ A consumer asks for what comes after the last cursor it has taken care of; askin
 everything before, which is then forgotten. So a consumer that remembers its cursor sees each sample exactly
 once, however often it reconnects. Cursors follow from the order of the journal's records alone.
 
-Records: submitted {run, request, holds_group, deadline} · progress {run, id, start, tokens, …} · ended {run,
-sample} · acknowledged {run, cursor} · dropped {run}; a rewritten journal begins with run {…} and sample {…}.
+Records, which `replay` reads: submitted {run, request, holds_group, deadline} · progress {run, id, start,
+tokens, …} · ended {run, sample} · acknowledged {run, cursor} · dropped {run}; a rewritten journal begins with
+run {…} and sample {…}.
 Each may be applied again on top of what follows from it.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rl_agent.pool.records import Made, Request, Span
+from rl_agent.pool.records import Made, Request
 from rl_agent.pool.wire import BatchItem, Sample, SpanRecord
 
 
@@ -55,7 +56,10 @@ class Run:
             self.group_open[item.group] = self.group_open.get(item.group, 0) + 1
 
     def end(self, sample: Sample) -> None:
-        """A request ended: its sample is there now, or once its whole group is."""
+        """A request ended: its sample is there now, or once its whole group is.
+
+        Raises KeyError if it is not open.
+        """
         submission = self.open.pop(sample.id)
         self.made.pop(sample.id, None)
         group = submission.item.group
@@ -86,32 +90,6 @@ class Run:
         return not self.open
 
 
-def apply_record(runs: dict[str, Run], record: dict[str, Any], epoch: float) -> None:
-    """One journal record; `epoch` is when the epoch began, by the pool's clock."""
-    name = record["run"]
-    if record["kind"] == "dropped":
-        runs.pop(name, None)
-        return
-    run = runs.setdefault(name, Run(name))
-    match record["kind"]:
-        case "submitted":
-            item = BatchItem.model_validate(record["request"])
-            if item.id not in run.open:
-                run.submit(Submission(item, record["holds_group"], record["deadline"] + epoch))
-        case "progress":
-            if record["id"] in run.open:
-                run.made[record["id"]] = _grown(run.made.get(record["id"]), record)
-        case "ended":
-            run.end(Sample.model_validate(record["sample"]))
-        case "acknowledged":
-            run.acknowledge(record["cursor"])
-        case "run":
-            run.ids.update(record["ids"])
-            run.next_cursor, run.acknowledged = record["next_cursor"], record["acknowledged"]
-        case "sample":
-            run.samples.append(Sample.model_validate(record["sample"]))
-
-
 def submitted_record(run: str, submission: Submission, epoch: float) -> dict[str, Any]:
     """Its deadline in seconds since the epoch, by the wall clock of now: that outlives a process."""
     return {
@@ -125,21 +103,6 @@ def submitted_record(run: str, submission: Submission, epoch: float) -> dict[str
 
 def ended_record(run: str, sample: Sample) -> dict[str, Any]:
     return {"kind": "ended", "run": run, "sample": sample.model_dump()}
-
-
-def _grown(made: Made | None, record: dict[str, Any]) -> Made:
-    """Raises ValueError if tokens before these are missing."""
-    start, text_start = record["start"], record["text_start"]
-    before = made or Made((), (), "", (), 0)
-    if len(before.token_ids) < start or len(before.text) < text_start:
-        raise ValueError(f"tokens up to {start} of {record['id']} are missing")
-    return Made(
-        token_ids=(*before.token_ids[:start], *record["token_ids"]),
-        logprobs=(*before.logprobs[:start], *record["logprobs"]),
-        text=before.text[:text_start] + record["text"],
-        spans=tuple(Span(*span) for span in record["spans"]),
-        moves=record["moves"],
-    )
 
 
 def made_of(request: Request, start: int = 0, text_start: int = 0) -> Made:
@@ -223,6 +186,25 @@ def sample_of(request: Request, request_id: str, text: str) -> Sample:
         spans=spans_of(request),
         moves=request.moves,
         duration_s=request.ended_at - request.submitted_at,
+    )
+
+
+def failed_sample(request_id: str, group: str | None, words: str) -> Sample:
+    """The end of a request of which nothing else can be said."""
+    return Sample(
+        cursor=0,
+        id=request_id,
+        group=group,
+        is_completed=False,
+        failure=words,
+        token_ids=(),
+        logprobs=(),
+        text="",
+        finish_reason="",
+        stop_reason=None,
+        spans=(),
+        moves=0,
+        duration_s=0.0,
     )
 
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,18 @@ class Watch:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class Faults:
+    """What was set aside because it could not be handled: how much, and why the newest was."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.newest: deque[str] = deque(maxlen=16)
+
+    def add(self, *words: str) -> None:
+        self.count += len(words)
+        self.newest += [one[:500] for one in words]
+
+
 class Pool:
     """One pool. `on_ended` is told of every request that ended and that nobody watches."""
 
@@ -81,6 +94,7 @@ class Pool:
         self.clock = clock
         self.links: dict[str, Reached] = {}
         self.watches: dict[str, Watch] = {}
+        self.faults = Faults()
         self._on_ended = on_ended
         self._vocabularies: dict[str, int | None] = {}
         """Of the pool's model; None where nobody knows."""
@@ -184,6 +198,9 @@ class Pool:
                 self._ended(self.state.requests[request_id])
             case events.EngineChanged(engine_id, state, reason):
                 self._engine_changed(engine_id, state, reason)
+            case events.SetAside(words):
+                log.error("set aside: %s", words)
+                self.faults.add(words)
 
     def _ended(self, request: Request) -> None:
         if request.failure:

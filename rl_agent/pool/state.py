@@ -11,7 +11,7 @@ from itertools import count, pairwise
 from rl_agent.pool import poison
 from rl_agent.pool.balance import Placement
 from rl_agent.pool.continuation import can_continue, finish_of_tokens
-from rl_agent.pool.events import Abort, Command, Ended, EngineChanged
+from rl_agent.pool.events import Abort, Command, Ended, EngineChanged, SetAside
 from rl_agent.pool.lengths import Lengths
 from rl_agent.pool.records import (
     Account,
@@ -148,13 +148,36 @@ def move(
         out.append(Abort(request.request_id, request.attempt, engine.engine_id))
     state.account.moves += 1
     request.moves += 1
-    if not can_continue(request.order.params):
+    try:
+        is_kept = can_continue(request.order.params)
+        ended = finish_of_tokens(request) if is_kept else ""
+    except Exception as error:  # the others of its engine have to go on
+        set_aside(state, request, error, now, out)
+        return
+    if not is_kept:
         throw_away(state, request)
-    elif ended := finish_of_tokens(request):
+    elif ended:
         # The last token arrived, the word that it was the last did not: going on would run past the end.
         end(state, request, RequestState.COMPLETED, now, out, finish=ended)
         return
     enqueue(state, request)
+
+
+def set_aside(state: PoolState, request: Request, error: Exception, now: float, out: list[Command]) -> None:
+    """A request that the machine cannot handle fails, alone, wherever it is."""
+    words = f"the scheduler cannot handle it: {type(error).__name__}: {error}"
+    out.append(SetAside(f"request {request.request_id!r}: {words}"))
+    for engine in state.engines.values():
+        if request.request_id in engine.running:
+            del engine.running[request.request_id]
+            out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+            if engine.suspect == request.request_id:
+                engine.suspect = None
+            state.placement.changed(engine, now)
+    running = (one for engine in state.engines.values() for one in engine.running)
+    state.at_engines = Counter(state.requests[one].order.run for one in running)
+    request.failure = words
+    end(state, request, RequestState.FAILED, now, out, finish="")
 
 
 def throw_away(state: PoolState, request: Request) -> None:

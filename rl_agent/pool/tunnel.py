@@ -5,6 +5,7 @@ breaks, all requests on it break (and move on); the worker may connect again whi
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -15,6 +16,7 @@ from rl_agent.pool import frames
 from rl_agent.pool.answers import StreamError
 from rl_agent.pool.link import Answer
 
+log = logging.getLogger(__name__)
 CONNECT_WAIT_S = 5.0
 _Event = frames.ToManager | None
 
@@ -62,9 +64,8 @@ class TunnelTransport:
         self._connected.set()
         try:
             async for message in socket:
-                if message.type is not WSMsgType.BINARY:
+                if message.type is not WSMsgType.BINARY or not self._receive(message.data):
                     break
-                self._receive(message.data)
         finally:
             if self._socket is socket:
                 self._socket = None
@@ -72,14 +73,17 @@ class TunnelTransport:
                 for stream in self._streams.values():
                     stream.put_nowait((None, b""))
 
-    def _receive(self, message: bytes) -> None:
+    def _receive(self, message: bytes) -> bool:
+        """False if it is no frame: the connection is of no more use."""
         try:
             frame, payload = frames.read_for_manager(message)
-        except ValueError as error:
-            raise StreamError(f"the worker sent what is no frame: {error}") from error
+        except ValueError:
+            log.warning("a worker sent what is no frame; its connection is closed")
+            return False
         stream = self._streams.get(frame.id)
         if stream is not None:
             stream.put_nowait((frame, payload))
+        return True
 
 
 class TunnelAnswer:

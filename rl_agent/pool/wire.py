@@ -1,13 +1,37 @@
-"""The manager's own messages. Requests forbid what they do not know; a typo is an error, not a default."""
+"""The manager's own messages. Requests forbid what they do not know; a typo is an error, not a default.
+
+What comes in is a `Request`: of the type that is named and no other (`"1"` and `1.0` are no whole numbers),
+and within bounds, since all of it goes on to the scheduler, the journal and the engines.
+"""
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from yarl import URL
 
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-WeightVersion = Annotated[int, Field(ge=0)]
+from rl_agent.pool.sampling import MAX_TOKENS, OF_THE_POOL, TokenId, check_sampling
+
+MAX_PROMPT_TOKENS = 2**20
+LONGEST_S = 1e9
+"""Some thirty years."""
+
+
+def printable(text: str) -> str:
+    """Raises ValueError for a name that would do more in a log or a terminal than be read."""
+    if not text.isprintable():
+        raise ValueError("only printable characters are expected")
+    return text
+
+
+def _one_line(text: str) -> str:
+    """Words of a worker or an operator, as a log may show them."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
+Words = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
+WeightVersion = Annotated[int, Field(ge=0, lt=2**48)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -25,17 +49,26 @@ TRANSFER_TOKEN = "X-Transfer-Token"  # noqa: S105 - a header's name
 """Who asks the manager for a version's bytes gives the token that its offer held."""
 
 
+ENGINE_SECRET = "X-Engine-Secret"  # noqa: S105 - a header's name
+
+
 class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class LoadReport(Message):
-    running: Annotated[int, Field(ge=0)]
-    waiting: Annotated[int, Field(ge=0)]
+class Request(Message):
+    """What a client sends."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class LoadReport(Request):
+    running: Count
+    waiting: Count
     kv_use: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
-class WeightsState(Message):
+class WeightsState(Request):
     """What the engine holds."""
 
     weight_version: WeightVersion | None = None
@@ -46,17 +79,17 @@ class WeightsState(Message):
     is_fetching: bool = False
     fetched_version: WeightVersion | None = None
     """Here, and loaded when `may_load` says so."""
-    problem: Annotated[str, Field(max_length=500)] = ""
+    problem: Words = ""
 
 
-class RegisterRequest(Message):
+class RegisterRequest(Request):
     """`POST /engines`. Without `url` the engine is reached over the worker's own connection."""
 
     name: Name
     url: Annotated[str, Field(max_length=500)] | None = None
     api_key: Annotated[str, Field(max_length=500)] | None = None
     capacity: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    price_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     has_worker: bool = False
     """A worker will send the signs of life; else the manager looks for itself."""
     weights: WeightsState | None = None
@@ -68,12 +101,12 @@ class RegisterAnswer(Message):
     heartbeat_s: float
 
 
-class BeatRequest(Message):
+class BeatRequest(Request):
     """`POST /engines/{id}/beat`: the engine itself answered just now, or there is a problem."""
 
     load: LoadReport | None = None
     weights: WeightsState | None = None
-    problem: Annotated[str, Field(max_length=500)] = ""
+    problem: Words = ""
 
 
 class WeightsOffer(Message):
@@ -105,30 +138,29 @@ class BeatAnswer(Message):
     """Requests that it has still: at 0 an engine that drains may be ended."""
 
 
-class DrainRequest(Message):
+class DrainRequest(Request):
     deadline_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    reason: Annotated[str, Field(max_length=500)] = "asked to drain"
+    reason: Words = "asked to drain"
 
 
-class LeaveRequest(Message):
-    reason: Annotated[str, Field(max_length=500)]
+class LeaveRequest(Request):
+    reason: Words
     is_crash: bool = False
 
 
-class ModelRequest(Message):
+class ModelRequest(Request):
     """`POST /model`: what engines must serve from now on."""
 
-    model: Name
-    weight_version: Annotated[int, Field(ge=0)]
-
+    model: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(printable)]
+    weight_version: WeightVersion
     is_rollback: bool = False
     """The version may be older than the pool's."""
 
 
-class WeightsRequest(Message):
+class WeightsRequest(Request):
     """`POST /weights`: a version of the pool's model that engines fetch and load while they generate."""
 
-    weight_version: Annotated[int, Field(ge=1)]
+    weight_version: Annotated[int, Field(ge=1, lt=2**48)]
     digest: Digest
     delta_digest: Digest | None = None
     """Of its difference from the version before. None: engines fetch the whole version."""
@@ -148,27 +180,40 @@ class WeightsAnswer(Message):
     """False: the version was stale and is skipped."""
 
 
-class BatchItem(Message):
+def _sampling(params: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError."""
+    check_sampling(params)
+    if taken := sorted(OF_THE_POOL & params.keys()):
+        raise ValueError(f"{taken[0]}: the pool says this to engines itself; leave it out")
+    return params
+
+
+class BatchItem(Request):
     id: Name
-    prompt_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)]
-    sampling: dict[str, Any] = {}
+    prompt_token_ids: Annotated[
+        tuple[TokenId, ...], Field(min_length=1, max_length=MAX_PROMPT_TOKENS), FailFast()
+    ]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    sampling: Annotated[dict[str, Any], AfterValidator(_sampling)] = {}
     group: Name | None = None
     min_weight_version: WeightVersion = 0
     """Engines with an older version do not get it."""
-    expected_tokens: Annotated[int, Field(ge=1)] | None = None
+    expected_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     """How long the response is taken to be, if that is known: the longest of a batch begin first."""
     vocab_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
     """Of the model: an engine that answers another token is at fault. None: what the manager knows itself."""
 
 
-class BatchRequest(Message):
-    """`POST /runs/{run}/requests`. An id that the run has submitted before is not submitted again."""
-
-    requests: Annotated[tuple[BatchItem, ...], Field(min_length=1)]
-    deadline_s: Annotated[float, Field(gt=0)] | None = None
+class BatchOptions(Request):
+    deadline_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     holds_groups: bool = False
     """Give out the samples of a group only once all of them have ended."""
+
+
+class BatchRequest(BatchOptions):
+    """`POST /runs/{run}/requests`. An id that the run has submitted before is not submitted again."""
+
+    requests: Annotated[tuple[BatchItem, ...], Field(min_length=1), FailFast()]
 
 
 class BatchAnswer(Message):

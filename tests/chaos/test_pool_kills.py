@@ -12,9 +12,8 @@ import signal
 import aiohttp
 import pytest
 
-from rl_agent.pool.journal import read_journal
 from tests.integration.test_pool_restart import manager_process
-from tests.pool_setup import expected, item
+from tests.pool_setup import expected, item, read_journal
 from tests.ports import quiet_port
 from tests.simulated_engine import Behaviour
 from tests.streaming_engine import Served, StreamingEngine, serving

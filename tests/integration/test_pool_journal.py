@@ -9,8 +9,8 @@ import pytest
 
 from rl_agent.errors import StoreError
 from rl_agent.pool import journal as journal_module
-from rl_agent.pool.journal import Journal, read_journal
-from tests.pool_setup import expected, item, manager
+from rl_agent.pool.journal import Journal
+from tests.pool_setup import expected, item, manager, read_journal
 from tests.simulated_engine import Behaviour
 from tests.streaming_engine import StreamingEngine, serving
 

@@ -1,6 +1,7 @@
 """Deadlines of batches: seconds that pass, whatever the clock on the wall does meanwhile."""
 
 import asyncio
+import json
 import time
 from contextlib import asynccontextmanager
 
@@ -48,7 +49,7 @@ async def running(folder, *words):
 
 async def submit(batches, numbers=(0,)):
     batch = {"requests": [item(number, 10) for number in numbers], "deadline_s": LIMIT_S}
-    await batches.submit("run", BatchRequest.model_validate(batch))
+    await batches.submit("run", BatchRequest.model_validate_json(json.dumps(batch)))
 
 
 @asynccontextmanager
