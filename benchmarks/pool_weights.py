@@ -11,6 +11,7 @@ little more than one copy, however many workers there are; `limit` is one copy o
 
 import argparse
 import asyncio
+import secrets
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from rl_agent.pool.engine_weights import EngineWeights
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.settings import load_settings, load_weights
-from rl_agent.pool.wire import BeatAnswer
+from rl_agent.pool.wire import ENGINE_SECRET, BeatAnswer
 from rl_agent.weights.delta_policy import DeltaSettings
 from rl_agent.weights.publish import Publisher, PublishSettings
 from rl_agent.weights.running import LoadReport
@@ -54,12 +55,13 @@ class Worker:
 
     def __init__(self, session: aiohttp.ClientSession, manager: str, name: str, host: HostWeights) -> None:
         self._session, self._manager, self._name = session, manager, name
-        self._engine_id = ""
+        self._engine_id, self._secret = "", {ENGINE_SECRET: secrets.token_hex(16)}
         self.weights = EngineWeights(host, InstantEngine(), self.beat)  # type: ignore[arg-type]
 
     async def run(self) -> None:
         body = {"name": self._name, "has_worker": True}
-        async with self._session.post(self._manager + "/engines", json=body) as answer:
+        url = self._manager + "/engines"
+        async with self._session.post(url, json=body, headers=self._secret) as answer:
             self._engine_id = (await answer.json())["engine_id"]
         while True:
             answer = await self.beat()
@@ -68,7 +70,8 @@ class Worker:
 
     async def beat(self) -> BeatAnswer:
         url = f"{self._manager}/engines/{self._engine_id}/beat"
-        async with self._session.post(url, json={"weights": self.weights.report()}) as answer:
+        body = {"weights": self.weights.report()}
+        async with self._session.post(url, json=body, headers=self._secret) as answer:
             return BeatAnswer.model_validate(await answer.json())
 
 

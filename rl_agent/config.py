@@ -174,11 +174,15 @@ class PoolConfig(Section):
     port: Annotated[int, Field(ge=0, le=65535)]
     token_file: Path | None
     token_env_var: str
+    admin_token_file: Path | None
     tls_certificate: Path | None
     tls_key: Path | None
     tls_ca: Path | None
     allowed_sender_ips: tuple[str, ...]
     allowed_engine_networks: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+    login_timeout_s: Seconds
+    max_unknown_connections: Positive
     journal: Path | None
     journal_interval_s: Seconds
     journal_compact_mib: Annotated[float, Field(gt=0)]

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -60,4 +61,6 @@ def main(argv: list[str]) -> int:
             runner.run(serve(config, on_listening, versions))
     except BaseExceptionGroup as group:
         raise deliberate(group) from None
+    finally:
+        gc.freeze()  # else Python looks through all that is open once more before it ends, for seconds
     return 0

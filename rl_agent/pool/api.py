@@ -1,24 +1,23 @@
 """The manager's own HTTP: engines register and beat, runs submit and collect, people look."""
 
 import asyncio
-import hmac
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeVar
 
 import aiohttp
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
 from yarl import URL
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool import events
 from rl_agent.pool.batches import Batches, TooMany, weights_of
+from rl_agent.pool.bodies import SLICE_BYTES, read, read_batch, read_query
 from rl_agent.pool.frames import MAX_FRAME_BYTES
-from rl_agent.pool.guard import check_address, check_source, is_local, problem
+from rl_agent.pool.guard import IS_OPERATOR, check_address, check_source, is_local, is_same_secret
 from rl_agent.pool.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.openapi import described
+from rl_agent.pool.problem import problem
 from rl_agent.pool.records import NO_WEIGHTS, Engine, EngineOffer, Load, WeightsReport
 from rl_agent.pool.report import metrics_text, status_of
 from rl_agent.pool.results import Run
@@ -28,6 +27,7 @@ from rl_agent.pool.state import PoolState
 from rl_agent.pool.tunnel import TunnelTransport
 from rl_agent.pool.versions import sources_for, takes
 from rl_agent.pool.wire import (
+    ENGINE_SECRET,
     TRANSFER_TOKEN,
     BatchAnswer,
     BatchRequest,
@@ -51,9 +51,9 @@ from rl_agent.weights.settings import trainer_folders
 from rl_agent.weights.source_folder import having
 from rl_agent.weights.store import Snapshot, version_name
 
-T = TypeVar("T", bound=BaseModel)
 LONGEST_WAIT_S = 3600.0
 TUNNEL_PING_S = 2.0
+MIN_SECRET, MAX_SECRET = 16, 200
 
 
 class PoolApi:
@@ -121,7 +121,9 @@ class PoolApi:
             name=asked.name if asked.has_worker or url is None else url,
             capacity=asked.capacity or self._config.default_capacity,
             price_per_hour=asked.price_per_hour,
+            secret=self._secret_for(request),
         )
+        self._check_name(offer, request)
         transport: Transport
         if url is None:
             transport = self._tunnels[offer.engine_id] = TunnelTransport()
@@ -131,9 +133,31 @@ class PoolApi:
         self._pool.register(offer, EngineLink(transport), has_worker=asked.has_worker, weights=weights)
         config = self._config
         answer = RegisterAnswer(
-            engine_id=offer.engine_id, lease_s=config.lease_s, heartbeat_s=config.heartbeat_s
+            engine_id=offer.engine_id,
+            secret=offer.secret,
+            lease_s=config.lease_s,
+            heartbeat_s=config.heartbeat_s,
         )
         return web.json_response(answer.model_dump(), status=201)
+
+    def _secret_for(self, request: web.Request) -> str:
+        """Of a new engine: the one that its worker has, which so outlives this manager, or a new one."""
+        given = request.headers.get(ENGINE_SECRET)
+        if given is None:
+            return secrets.token_hex(16)
+        if not (given.isascii() and given.isprintable() and MIN_SECRET <= len(given) <= MAX_SECRET):
+            raise problem(422, f"{ENGINE_SECRET}: expected {MIN_SECRET} to {MAX_SECRET} printable characters")
+        return given
+
+    def _check_name(self, offer: EngineOffer, request: web.Request) -> None:
+        """A name that is in the pool may be registered again only by whoever did it first."""
+        present = self._pool.find_engine(offer.name)
+        if present is not None and not self._is_of(request, present):
+            raise problem(
+                409,
+                f"{offer.name} is in the pool already: {ENGINE_SECRET} is not what its joining gave; choose"
+                f" another name, or wait for the end of its lease of {self._config.lease_s:g} s",
+            )
 
     def _checked_url(self, text: str, peer: str | None) -> str:
         try:
@@ -205,14 +229,16 @@ class PoolApi:
         deadline_s = read_query(request, DrainQuery).deadline_s
         deadline_s = asked.deadline_s if deadline_s is None else deadline_s
         until = self._pool.clock() + deadline_s
-        self._pool.tell(events.DrainAsked(self._engine(request), until, asked.reason))
+        engine = self._engine(request, by_operator=True)
+        self._pool.tell(events.DrainAsked(engine, until, asked.reason))
         return web.json_response({"deadline_s": deadline_s})
 
     @described(body=LeaveRequest)
     async def leave(self, request: web.Request) -> web.Response:
         """The engine is gone."""
         asked = await read(request, LeaveRequest)
-        self._pool.tell(events.EngineEnded(self._engine(request), asked.reason, asked.is_crash))
+        engine = self._engine(request, by_operator=True)
+        self._pool.tell(events.EngineEnded(engine, asked.reason, asked.is_crash))
         return web.json_response({})
 
     @described(body=ModelRequest)
@@ -242,8 +268,7 @@ class PoolApi:
         wanted, known = self._pool.state.weights, self._snapshot
         if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
             raise problem(404, "this is not the weight version that engines must load")
-        given = request.headers.get(TRANSFER_TOKEN, "").encode()
-        if not hmac.compare_digest(given, wanted.transfer_token.encode()):
+        if not is_same_secret(request.headers.get(TRANSFER_TOKEN, ""), wanted.transfer_token):
             raise problem(403, f"{TRANSFER_TOKEN} is not the token of this transfer")
         if known is None or known.manifest.digest != wanted.digest or not known.folder.exists():
             folders = trainer_folders(self._versions)
@@ -255,11 +280,12 @@ class PoolApi:
     @described(body=BatchRequest, status=202, answer=BatchAnswer)
     async def submit(self, request: web.Request) -> web.Response:
         """Submit requests; an id that the run knows is not submitted again."""
-        asked = await read(request, BatchRequest)
+        name, limit = _run_name(request), self._config.max_open_requests
+        max_bytes = self._config.max_body_mib * 2**20
+        asked = await read_batch(request, max_bytes=max_bytes, max_requests=limit)
         try:
-            accepted, known = await self._batches.submit(_run_name(request), asked)
+            accepted, known = await self._batches.submit(name, asked)
         except TooMany:
-            limit = self._config.max_open_requests
             raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
         return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
 
@@ -279,8 +305,13 @@ class PoolApi:
         await self._batches.acknowledge(name, after)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        async for sample in _stream(run, asked.min, wait_s):
-            await response.write(sample.model_dump_json().encode() + b"\n")
+        written = 0
+        async for sample in self._stream(run, asked.min, wait_s):
+            line = sample.model_dump_json().encode() + b"\n"
+            await response.write(line)
+            if (written := written + len(line)) > SLICE_BYTES:
+                written = 0
+                await asyncio.sleep(0)  # many samples leave time for others
         await response.write_eof()
         return response
 
@@ -290,12 +321,33 @@ class PoolApi:
         await self._batches.drop(_run_name(request))
         return web.json_response({})
 
-    def _engine(self, request: web.Request) -> str:
+    async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:
+        """Wait for `at_least` samples, or all that will come, or the end of the time; then those."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while len(run.samples) < at_least and not (run.is_finished or self._batches.is_over):
+                    run.changed.clear()
+                    await run.changed.wait()
+        except TimeoutError:
+            if len(run.samples) < at_least:
+                return
+        for sample in list(run.samples):
+            yield sample
+
+    def _engine(self, request: web.Request, *, by_operator: bool = False) -> str:
+        """Its id, if the call is of its worker, or of an operator where that is enough."""
         name = request.match_info["engine"]
         found = self._pool.find_engine(name)
         if found is None:
             raise problem(404, f"there is no engine {name[:200]!r}; register it")
+        if not (self._is_of(request, found) or (by_operator and request[IS_OPERATOR])):
+            also = ", or the token of admin_token_file" if by_operator else ""
+            raise problem(403, f"{found.offer.name}: {ENGINE_SECRET} must be what its joining gave{also}")
         return found.engine_id
+
+    @staticmethod
+    def _is_of(request: web.Request, engine: Engine) -> bool:
+        return is_same_secret(request.headers.get(ENGINE_SECRET, ""), engine.offer.secret)
 
 
 def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
@@ -318,43 +370,6 @@ def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> Weight
         useful_from=wanted.useful_from,
         may_load=wanted.finish_within_s is None or engine.is_switching,
     )
-
-
-async def _stream(run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:
-    """Wait until `at_least` samples are there, or all are that will come, or the time is over; then those."""
-    try:
-        async with asyncio.timeout(wait_s):
-            while len(run.samples) < at_least and not run.is_finished:
-                run.changed.clear()
-                await run.changed.wait()
-    except TimeoutError:
-        if len(run.samples) < at_least:
-            return
-    for sample in list(run.samples):
-        yield sample
-
-
-async def read(request: web.Request, model: type[T]) -> T:
-    """The body as `model`. Raises web.HTTPException."""
-    payload = await request.read()
-    try:
-        return model.model_validate_json(payload or b"{}")
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def read_query(request: web.Request, model: type[T]) -> T:
-    """What follows the question mark, as `model`. Raises web.HTTPException."""
-    try:
-        return model.model_validate(dict(request.query))
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _refusal(error: ValidationError) -> web.HTTPException:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "body"
-    return problem(422, f"{where}: {first['msg']}")
 
 
 def _run_name(request: web.Request) -> str:

@@ -1,8 +1,10 @@
-"""Who may talk to the manager, and how much: network, token, rate. Every route but /health is behind it."""
+"""Who may talk to the manager, and how much: network, token, rate. Every route but /health is behind it.
+
+All of it is decided by the head of a request; nothing has read a byte of its body by then.
+"""
 
 import hmac
 import ipaddress
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -12,29 +14,34 @@ from aiohttp import web
 
 from rl_agent.config import PoolConfig
 from rl_agent.errors import ConfigError
-from rl_agent.pool.settings import Network, networks_of, read_tokens, tokens_of
+from rl_agent.pool.browsers import check_content, check_host, check_origin, served_names
+from rl_agent.pool.door import Connection
+from rl_agent.pool.problem import problem
+from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, read_tokens, tokens_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TOKEN_RECHECK_S = 2.0
 
 
 class TokenCheck:
-    """The valid tokens; the file is read again when it changes, so that tokens rotate without a restart."""
+    """The valid tokens; their file is read again when it changes, so that tokens rotate without a restart."""
 
-    def __init__(self, config: PoolConfig, environ: Mapping[str, str]) -> None:
-        self._file: Path | None = config.token_file
-        self._tokens = tokens_of(config, environ)
-        self._stamp = self._file.stat().st_mtime_ns if self._file else 0
+    def __init__(self, tokens: tuple[str, ...], file: Path | None) -> None:
+        self._file = file
+        self._tokens = tokens
+        self._stamp = file.stat().st_mtime_ns if file else 0
         self._next_look = 0.0
 
-    def is_valid(self, header: str) -> bool:
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._tokens)
+
+    def is_among(self, header: str) -> bool:
         """Compares in constant time, against every token whatever the first ones said."""
         self._look_again()
-        if not self._tokens:
-            return True
         kind, _, given = header.partition(" ")
-        offered = given.strip().encode() if kind.lower() == "bearer" else b""
-        found = [hmac.compare_digest(offered, token.encode()) for token in self._tokens]
+        offered = given.strip() if kind.lower() == "bearer" else ""
+        found = [is_same_secret(offered, token) for token in self._tokens]
         return any(found)
 
     def _look_again(self) -> None:
@@ -69,10 +76,31 @@ class Bucket:
         return True
 
 
+def is_same_secret(given: str, secret: str) -> bool:
+    """In constant time, whatever bytes were given: headers keep what is no UTF-8 as surrogates."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
+
+
+IS_OPERATOR = web.RequestKey("is_operator", bool)
+"""Whether this call has the admin's token; where no token is needed at all, everybody on the machine does."""
+
+
 def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Awaitable[web.StreamResponse]]:
     """The middleware."""
     networks = networks_of("allowed_sender_ips", config.allowed_sender_ips)
-    tokens, bucket = TokenCheck(config, environ), Bucket(config.max_calls_per_s)
+    tokens = TokenCheck(tokens_of(config, environ), config.token_file)
+    admins = TokenCheck(admin_tokens_of(config), config.admin_token_file)
+    bucket, names = Bucket(config.max_calls_per_s), served_names(config)
+
+    def check_token(request: web.Request) -> None:
+        header = request.headers.get("Authorization", "")
+        is_admin = admins.is_among(header)
+        if tokens.is_needed:
+            if not (tokens.is_among(header) or is_admin):
+                raise problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+        else:
+            check_host(request, names)
+        request[IS_OPERATOR] = is_admin or not (tokens.is_needed or admins.is_needed)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -80,10 +108,15 @@ def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Await
             return await handler(request)
         if not is_inside(request.remote, networks):
             raise problem(403, "this address is not in allowed_sender_ips")
-        if not tokens.is_valid(request.headers.get("Authorization", "")):
-            raise problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+        check_origin(request)
+        check_token(request)
+        if isinstance(request.protocol, Connection):
+            request.protocol.welcome()
         if not bucket.take():
             raise problem(429, "too many calls a second; try again")
+        if (unknown := request.match_info.http_exception) is not None:
+            raise problem(unknown.status, f"{request.method} {request.path[:200]!r}: {unknown.reason}")
+        check_content(request)
         return await handler(request)
 
     return check
@@ -98,25 +131,6 @@ def is_inside(address: str | None, networks: tuple[Network, ...]) -> bool:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
         found = found.ipv4_mapped
     return any(found in network for network in networks if network.version == found.version)
-
-
-def problem(status: int, words: str) -> web.HTTPException:
-    """An error in the form that OpenAI clients know."""
-    text = json.dumps({"error": {"message": words, "code": status}})
-    made = {
-        400: web.HTTPBadRequest,
-        401: web.HTTPUnauthorized,
-        403: web.HTTPForbidden,
-        404: web.HTTPNotFound,
-        409: web.HTTPConflict,
-        422: web.HTTPUnprocessableEntity,
-        429: web.HTTPTooManyRequests,
-        501: web.HTTPNotImplemented,
-        502: web.HTTPBadGateway,
-        503: web.HTTPServiceUnavailable,
-        504: web.HTTPGatewayTimeout,
-    }[status]
-    return made(text=text, content_type="application/json")
 
 
 def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) -> None:

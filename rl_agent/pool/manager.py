@@ -3,31 +3,36 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
 from rl_agent.config import PoolConfig
-from rl_agent.errors import ConfigError
 from rl_agent.pool.api import PoolApi
 from rl_agent.pool.batches import Batches
+from rl_agent.pool.door import Door
 from rl_agent.pool.guard import guard
+from rl_agent.pool.journal import sole_owner
 from rl_agent.pool.openai_api import OpenAiApi
 from rl_agent.pool.openapi import openapi_of
 from rl_agent.tls import serving
 
 log = logging.getLogger(__name__)
-STOP_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 0.25
 ENGINE_KEEPALIVE_S = 3.0
 """Below the 5 s after which an engine drops an idle connection under our next request."""
 
 
 async def serve(config: PoolConfig, on_listening: Callable[[str], None], versions: Path) -> None:
-    """Serve until SIGTERM or SIGINT; the rest as `running_manager`."""
+    """Serve until SIGTERM or SIGINT, with as many files as may be; the rest as `running_manager`."""
+    with suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -40,41 +45,73 @@ async def serve(config: PoolConfig, on_listening: Callable[[str], None], version
 async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[tuple[str, Batches]]:
     """A manager that serves while the block runs: its URL and what it holds.
 
-    Below `versions` a trainer of this host keeps its weight versions.
-    Raises ConfigError if the address cannot be listened on, StoreError if the journal cannot be used.
+    Below `versions` a trainer of this host keeps its weight versions. The journal is touched only once it is
+    known that this manager has it, and its port, to itself.
+    Raises ConfigError if the address cannot be listened on, RetryLater if another manager has the journal,
+    StoreError if that cannot be used.
     """
+    tls = None if config.tls_certificate is None else serving(config.tls_certificate, config.tls_key)
+    with ExitStack() as held:
+        if config.journal is not None:
+            held.enter_context(sole_owner(config.journal))
+        door = held.enter_context(closing(Door(config, tls)))
+        async with _session() as session:
+            batches = Batches(config)
+            async with _jobs(batches):
+                runner = web.AppRunner(
+                    application(config, batches, session, versions),
+                    handler_cancellation=True,
+                    shutdown_timeout=STOP_TIMEOUT_S,
+                )
+                async with _served(runner, door, batches):
+                    yield door.url, batches
+
+
+def _session() -> aiohttp.ClientSession:
+    """Reaches the engines."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
-        batches = Batches(config)
-        async with asyncio.TaskGroup() as jobs:
-            ready = asyncio.Event()
-            running = [
-                jobs.create_task(batches.pool.run(ready), name="pool"),
-                jobs.create_task(batches.run_jobs(), name="results"),
-            ]
-            runner = web.AppRunner(
-                application(config, batches, session, versions),
-                access_log=None,
-                handler_cancellation=True,
-                shutdown_timeout=STOP_TIMEOUT_S,
-            )
-            try:
-                await ready.wait()
-                batches.restore()
-                await runner.setup()
-                yield await _listen(runner, config), batches
-            finally:
-                await runner.cleanup()
-                for job in running:
-                    job.cancel()
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+
+@asynccontextmanager
+async def _jobs(batches: Batches) -> AsyncIterator[None]:
+    """The pool and the recording of its results run, from what the journal holds."""
+    async with asyncio.TaskGroup() as jobs:
+        ready = asyncio.Event()
+        running = [
+            jobs.create_task(batches.pool.run(ready), name="pool"),
+            jobs.create_task(batches.run_jobs(), name="results"),
+        ]
+        try:
+            await ready.wait()
+            batches.restore()
+            yield
+        finally:
+            for job in running:
+                job.cancel()
+
+
+@asynccontextmanager
+async def _served(runner: web.AppRunner, door: Door, batches: Batches) -> AsyncIterator[None]:
+    """Connections are let in; at the end those that wait for samples get their answer, the others are cut."""
+    await runner.setup()
+    assert runner.server is not None
+    async with asyncio.TaskGroup() as jobs:
+        accepting = jobs.create_task(door.run(runner.server), name="door")
+        try:
+            yield
+        finally:
+            accepting.cancel()
+            await asyncio.wait([accepting])
+            door.close()
+            batches.end()
+            await runner.cleanup()
 
 
 def application(
     config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
 ) -> web.Application:
-    app = web.Application(
-        middlewares=[guard(config, os.environ)], client_max_size=config.max_body_mib * 1024 * 1024
-    )
+    app = web.Application(middlewares=[guard(config, os.environ)])
     routes = [
         *PoolApi(config, batches, session, versions).routes(),
         *OpenAiApi(config, batches.pool).routes(),
@@ -86,16 +123,3 @@ def application(
 
     app.add_routes([*routes, web.get("/openapi.json", openapi)])
     return app
-
-
-async def _listen(runner: web.AppRunner, config: PoolConfig) -> str:
-    context = None if config.tls_certificate is None else serving(config.tls_certificate, config.tls_key)
-    site = web.TCPSite(runner, config.host, config.port, backlog=1024, ssl_context=context)
-    try:
-        await site.start()
-    except OSError as error:
-        where = f"host={config.host} port={config.port}"
-        raise ConfigError(f"{where} cannot be listened on: {error.strerror}") from error
-    host, port = runner.addresses[0][:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if context else 'http'}://{shown}:{port}"

@@ -17,15 +17,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from pydantic_core import to_json
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool.answers import StreamError
+from rl_agent.pool.bodies import read_object
 from rl_agent.pool.continuation import can_continue, stop_strings
 from rl_agent.pool.events import EpisodeEnded
-from rl_agent.pool.guard import problem
 from rl_agent.pool.link import EngineLink
 from rl_agent.pool.openai_chat import (
     DERENDER,
@@ -37,6 +36,7 @@ from rl_agent.pool.openai_chat import (
 )
 from rl_agent.pool.openai_wire import Asked, chunk_body, completion_body, read_asked, unique
 from rl_agent.pool.openapi import described
+from rl_agent.pool.problem import problem
 from rl_agent.pool.records import Order, Request
 from rl_agent.pool.results import spans_of
 from rl_agent.pool.service import Pool, Watch
@@ -96,7 +96,7 @@ class OpenAiApi:
     @described(body=CompletionCall)
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """As OpenAI's and vLLM's, over all engines."""
-        asked = read_asked(await _json(request), is_chat=False)
+        asked = read_asked(await read_object(request), is_chat=False)
         prompt = asked.prompt_token_ids or await self._tokenize({"prompt": asked.prompt_text}, asked)
         async with self._requests(request, asked, prompt) as followed:
             if asked.stream:
@@ -110,7 +110,7 @@ class OpenAiApi:
     @described(body=ChatCall)
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """As OpenAI's, over all engines."""
-        body = await _json(request)
+        body = await read_object(request)
         asked = read_asked(body, is_chat=True)
         rendered = await self._ask_engine("/v1/chat/completions/render", _alone(body), asked)
         if rendered.get("features") or rendered.get("content_parts"):
@@ -337,12 +337,18 @@ class OpenAiApi:
 
 
 def _run_of(request: web.Request) -> str:
-    return request.headers.get("X-Run", "api")[:200]
+    return _header(request, "X-Run") or "api"
 
 
 def _session_of(request: web.Request) -> str | None:
-    name = request.headers.get("X-Session-Id", "")
-    return name if 0 < len(name) <= 200 else None
+    return _header(request, "X-Session-Id") or None
+
+
+def _header(request: web.Request, key: str) -> str:
+    name = request.headers.get(key, "")
+    if len(name) > 200 or not name.isprintable():
+        raise problem(400, f"{key}: expected a name of at most 200 printable characters")
+    return name
 
 
 async def _write(request: web.Request, response: web.StreamResponse, events: bytes) -> None:
@@ -350,16 +356,6 @@ async def _write(request: web.Request, response: web.StreamResponse, events: byt
     if not response.prepared:
         await response.prepare(request)
     await response.write(events)
-
-
-async def _json(request: web.Request) -> dict[str, Any]:
-    try:
-        body = msgspec.json.decode(await request.read())
-    except ValueError as error:
-        raise problem(400, f"the body is no JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise problem(400, "the body is no JSON object")
-    return body
 
 
 async def _end_of(request: Request, watch: Watch) -> Request:

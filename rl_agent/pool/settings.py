@@ -65,10 +65,16 @@ def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: s
             f"{section}heartbeat_s={config.heartbeat_s:g}: at most half of"
             f" {section}lease_s={config.lease_s:g}"
         )
-    for key in ("token_file", "tls_certificate", "tls_key", "tls_ca"):
+    for key in ("token_file", "admin_token_file", "tls_certificate", "tls_key", "tls_ca"):
         path = getattr(config, key)
         if path is not None and not path.is_file():
             raise ConfigError(f"{section}{key}={path}: there is no such file")
+    for key in ("token_file", "admin_token_file"):
+        path = getattr(config, key)
+        if path is not None and not read_tokens(path, key):
+            raise ConfigError(
+                f"{section}{key}={path}: there is no token in it; write one on a line of its own"
+            )
     if config.tls_certificate is not None:
         serving(config.tls_certificate, config.tls_key)
     trusting(config.tls_ca)
@@ -105,12 +111,17 @@ def tokens_of(config: PoolConfig, environ: Mapping[str, str]) -> tuple[str, ...]
     return (token,) if token else ()
 
 
-def read_tokens(path: Path) -> tuple[str, ...]:
+def admin_tokens_of(config: PoolConfig) -> tuple[str, ...]:
+    """Those of who may drain and end any engine; empty where there is no such file."""
+    return read_tokens(config.admin_token_file, "admin_token_file") if config.admin_token_file else ()
+
+
+def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
     """Raises ConfigError if the file cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ConfigError(f"token_file={path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{key}={path} cannot be read: {error.strerror}") from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 

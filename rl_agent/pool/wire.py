@@ -97,6 +97,8 @@ class RegisterRequest(Request):
 
 class RegisterAnswer(Message):
     engine_id: str
+    secret: str
+    """For the header `X-Engine-Secret` of every further call about this engine; the one given, if one was."""
     lease_s: float
     heartbeat_s: float
 

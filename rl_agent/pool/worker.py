@@ -63,6 +63,7 @@ class Worker:
         """How long the engine may take to say that it is well: a lease, if that is shorter."""
         self._failures = 0
         self._has_warned = False
+        self._has_warned_of_name = False
         self._model = settings.model
         self._jobs: asyncio.TaskGroup | None = None
         self._weights: EngineWeights | None = None
@@ -334,10 +335,15 @@ class Worker:
             self._manager.check_patience(settings.manager_timeout_s)
         if status in (403, 422) or (status == 401 and self._engine_id is None):
             raise ConfigError(f"the manager at {settings.manager} refuses: {words_of(payload)}")
+        if status == 409 and not self._has_warned_of_name:
+            self._has_warned_of_name = True
+            log.warning(
+                "the manager at %s does not take the engine yet: %s", settings.manager, words_of(payload)
+            )
         if status != 201:
             return None
         answer = RegisterAnswer.model_validate(payload)
-        self._engine_id = answer.engine_id
+        self._engine_id, self._has_warned_of_name = answer.engine_id, False
         self._patience_s = min(CONTROL_TIMEOUT_S, answer.lease_s)
         log.info("engine %s is registered at %s", settings.name, settings.manager)
         return answer

@@ -1,6 +1,7 @@
 """A worker's calls to its manager: patient, and with the token as it is now, read again if refused."""
 
 import logging
+import secrets
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -9,6 +10,7 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.errors import ConfigError, HarnessError, RetryLater
+from rl_agent.pool.wire import ENGINE_SECRET
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 3.0
@@ -23,6 +25,8 @@ class ManagerCalls:
         self._session = session
         self._read_token = read_token
         self._token = read_token()
+        self._secret = secrets.token_hex(16)
+        """By which a manager, this one or the next, knows that a call is of who registered the engine."""
         self._is_refused = False
         self._untrusted = ""
         self._silent_since: float | None = None
@@ -32,6 +36,11 @@ class ManagerCalls:
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    @property
+    def engine_headers(self) -> dict[str, str]:
+        """Of a call about this worker's own engine; nobody but its manager gets them."""
+        return self.headers | {ENGINE_SECRET: self._secret}
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """Status and JSON; (0, words) if the manager does not answer."""
@@ -62,7 +71,7 @@ class ManagerCalls:
         timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
         try:
             async with self._session.request(
-                method, self.url / path, json=body, headers=self.headers, timeout=timeout
+                method, self.url / path, json=body, headers=self.engine_headers, timeout=timeout
             ) as answer:
                 payload = await answer.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:

@@ -33,7 +33,7 @@ class WorkerTunnel:
             try:
                 async with self._session.ws_connect(
                     self._url,
-                    headers=self._manager.headers,
+                    headers=self._manager.engine_headers,
                     heartbeat=PING_S,
                     max_msg_size=frames.MAX_FRAME_BYTES,
                 ) as socket:

@@ -115,6 +115,8 @@ async def test_bytes_that_are_no_http_end_their_own_connection_only(sent):
 )
 async def test_bodies_made_to_hurt_are_refused(body, status):
     async with manager("max_body_mib=1") as pool:
-        async with pool.session.post(pool.url + "/runs/r/requests", data=io.BytesIO(body)) as answer:
+        headers = {"Content-Type": "application/json"}
+        url = pool.url + "/runs/r/requests"
+        async with pool.session.post(url, data=io.BytesIO(body), headers=headers) as answer:
             assert answer.status == status, await answer.text()
         assert pool.batches.pool.open_requests() == 0

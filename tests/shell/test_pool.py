@@ -107,7 +107,8 @@ def join(harness, pool):
     url = "http://127.0.0.1:" + started.stdout.readline().strip()
     manager = "http://127.0.0.1:" + pool[1].partition("=")[2]
     register = f'{{"name": "mine", "url": "{url}"}}'
-    subprocess.run(["curl", "-sf", "-d", register, manager + "/engines"], check=True, capture_output=True)
+    curl = ["curl", "-sf", "-H", "Content-Type: application/json", "-d", register, manager + "/engines"]
+    subprocess.run(curl, check=True, capture_output=True)
     return started
 
 

@@ -57,7 +57,8 @@ def test_no_input_gets_a_server_error_or_a_lost_account(calls):
         async with manager("request_timeout_s=0.05", "heartbeat_s=0.02", "lease_s=0.2") as pool:
             for (method, route), word, body in calls:
                 url = pool.url + route.replace("{}", word)
-                async with pool.session.request(method, url, data=body.encode()) as answer:
+                headers = {"Content-Type": "application/json"}
+                async with pool.session.request(method, url, data=body.encode(), headers=headers) as answer:
                     text = await answer.text()
                     # 503 and 504 say that no engine is there, which is true.
                     assert answer.status < 500 or answer.status in (501, 503, 504), (url, body, text)

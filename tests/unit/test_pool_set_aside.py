@@ -276,9 +276,7 @@ async def test_a_journal_that_made_a_manager_fail_lets_the_next_one_start(tmp_pa
             assert not samples["r1"]["is_completed"]
             assert "record 2: submitted.request.sampling" in samples["r1"]["failure"]
             _, status = await pool.call("GET", "/status")
-            assert (
-                status["set_aside"]["count"] == 1 and "eos_token_ids" in status["set_aside"]["newest"][0]
-            )
+            assert status["set_aside"]["count"] == 1 and "eos_token_ids" in status["set_aside"]["newest"][0]
             assert "rl_pool_set_aside_total 1.0" in (await pool.call("GET", "/metrics"))[1]
         [kept] = read_journal(tmp_path / "journal.quarantine")
         assert json.loads(kept["record"]) == submitted(1, sampling={"eos_token_ids": 2})
