@@ -7,7 +7,6 @@ that write nothing. Beyond what is written, rank 0 holds one weight, for a model
 import json
 import shutil
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -15,7 +14,6 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from rl_agent.files import remove, sync, sync_tree
 from rl_agent.trainer import lora
@@ -26,7 +24,7 @@ from rl_agent.weights.dtypes import dtype_name, torch_dtype
 from rl_agent.weights.manifest import TensorSpec
 
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model")
-"""Tokenizer, chat template and generation settings; the model's own configuration is written anew."""
+"""Tokenizer, chat template and settings."""
 _FILE_BYTES = 5 * 10**9
 """At most, of a file of weights."""
 
@@ -64,7 +62,7 @@ class ServedWeights:
 
 
 def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write what transformers and vLLM load; `base` gives the tokenizer. The folder appears whole."""
+    """Write what transformers and vLLM load; `base` gives all but the weights. The folder appears whole."""
     source = ServedWeights(policy, dtype)
     if ranks.rank != 0:
         for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
@@ -77,7 +75,7 @@ def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.
         for file in base.glob(pattern):
             if not file.name.endswith(".index.json"):
                 shutil.copy2(file, growing / file.name)
-    _write_config(policy, dtype, growing)
+    _write_config(base, dtype, growing)
     write_tensors(source, growing)
     sync_tree(growing)
     remove(folder)
@@ -85,15 +83,13 @@ def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.
     sync(folder.parent)
 
 
-def _write_config(policy: Policy, dtype: torch.dtype, folder: Path) -> None:
-    model = policy.model
-    assert isinstance(model, PreTrainedModel)
-    config = deepcopy(model.config)
-    config.dtype = dtype
-    config.architectures = [type(model).__name__]
-    config.save_pretrained(folder)
-    if not (folder / "generation_config.json").exists() and model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
+def _write_config(base: Path, dtype: torch.dtype, folder: Path) -> None:
+    """As it was, also of a model of which only a part is trained; but for the type of the weights."""
+    config = json.loads((base / "config.json").read_bytes())
+    for section in (config, config.get("text_config") or {}):
+        section.pop("torch_dtype", None)
+        section["dtype"] = str(dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def write_tensors(source: ServedWeights, folder: Path, *, file_bytes: int = _FILE_BYTES) -> None:

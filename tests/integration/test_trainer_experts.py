@@ -35,6 +35,7 @@ from tests.unit.weight_versions import state_of
 
 CPU = torch.device("cpu")
 QUICK = 5
+SETTINGS = ("config.json", "generation_config.json")
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,7 @@ def test_what_is_not_trained_keeps_its_type_and_bytes(alone, tmp_path):
     """A bias of the router in fp32 decides which experts compute: rounded, engines would choose others."""
     base = tmp_path / "base"
     make_experts(base, "deepseek_v3")
+    (base / "generation_config.json").write_text('{"eos_token_id": [2, 3]}')
     tensors = load_file(base / "model.safetensors")
     tensors["model.layers.2.eh_proj.weight"] = torch.randn(3, 5)  # a drafting head
     save_file(tensors, base / "model.safetensors", {"format": "pt"})
@@ -128,7 +130,9 @@ def test_what_is_not_trained_keeps_its_type_and_bytes(alone, tmp_path):
     assert policy.files.kept.keys() == kept
     assert all(torch.equal(after[name], tensors[name]) for name in kept)
     assert {after[name].dtype for name in after.keys() - kept} == {torch.bfloat16}
-    assert json.loads((tmp_path / "trained/config.json").read_text())["dtype"] == "bfloat16"
+    config, settings = (json.loads((base / name).read_text()) for name in SETTINGS)
+    written, unchanged = (json.loads((tmp_path / "trained" / name).read_text()) for name in SETTINGS)
+    assert (written, unchanged) == (config | {"dtype": "bfloat16"}, settings)
     specs = {spec.name: spec.dtype for spec in ServedWeights(policy, torch.bfloat16).specs}
     assert {specs.pop(name) for name in kept} == {"F32"} and set(specs.values()) == {"BF16"}
 
