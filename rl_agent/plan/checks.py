@@ -22,6 +22,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import disk
 from rl_agent.plan.hub import FoundModel, find_model
+from rl_agent.plan.model import check_model
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.settings import check_settings, is_loopback
 from rl_agent.types import Split, Task
@@ -36,6 +37,8 @@ class Machine:
     num_tasks: Mapping[Split, int]
     disk: disk.DiskEstimate
     leftovers: tuple[Leftover, ...]
+    notes: tuple[str, ...]
+    """What cannot be known yet."""
 
 
 def check_machine(
@@ -52,13 +55,14 @@ def check_machine(
     check_trainer(config, command, num_gpus)
     check_judge(config, command, environ)
     model = find_model(config.model.base_model, cache, environ)
+    notes = check_model(config, command, model)
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
     num_tasks = check_tasks(config, command)
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
-    return Machine(model, num_tasks, space, tuple(leftovers))
+    return Machine(model, num_tasks, space, tuple(leftovers), notes)
 
 
 def splits_of(command: Command) -> tuple[Split, ...]:

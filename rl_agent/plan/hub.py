@@ -6,9 +6,11 @@ import re
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from rl_agent.errors import ConfigError, PublishError
 from rl_agent.plan.disk import can_be_written
@@ -16,6 +18,7 @@ from rl_agent.update.weights import read_tensors
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 1.5
+_MOST_BYTES = 8 * 2**20
 _WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -25,6 +28,10 @@ class FoundModel:
     """What the engine is told: an absolute folder, or the hub name."""
     folder: Path | None
     """Where the files are; None if they are yet to be fetched."""
+    config: Mapping[str, Any] | None
+    """Its config.json, of a model that is yet to be fetched what the hub tells of it; None: nothing."""
+    files: frozenset[str]
+    """Names of its files."""
 
     @property
     def size_bytes(self) -> int:
@@ -38,27 +45,59 @@ def find_model(name: str, cache: Path, environ: Mapping[str, str]) -> FoundModel
     key = f"model_config.base_model={name}"
     folder = Path(name).expanduser()
     if folder.exists() or name.startswith((".", "/", "~")) or not _HUB_NAME.fullmatch(name):
-        return FoundModel(str(_checked_folder(key, folder)), _checked_folder(key, folder))
+        checked = _checked_folder(key, folder)
+        return _of_folder(key, str(checked), checked)
     snapshot = cached_snapshot(name, cache)
-    if snapshot is None:
-        if not can_be_written(cache):
-            raise ConfigError(
-                f"{key}: no such folder, not in the cache {cache}, and that cannot be written by this user;"
-                " download the model there, or set HF_HOME to a folder that can be written"
-            )
-        _check_hub(key, name, cache, environ)
-    return FoundModel(name, snapshot)
+    if snapshot is not None:
+        if _is_offline(environ) and not (snapshot / "tokenizer.json").exists():
+            raise ConfigError(f"{key}: {snapshot} has no tokenizer.json, and HF_HUB_OFFLINE is set")
+        return _of_folder(key, name, snapshot)
+    if not can_be_written(cache):
+        raise ConfigError(
+            f"{key}: no such folder, not in the cache {cache}, and that cannot be written by this user;"
+            " download the model there, or set HF_HOME to a folder that can be written"
+        )
+    return _of_hub(key, name, _check_hub(key, name, cache, environ))
+
+
+def _of_hub(key: str, name: str, told: Mapping[str, Any]) -> FoundModel:
+    """By the fields `config`, a part of config.json, and `siblings`; a mirror may leave them out."""
+    config, entries = told.get("config"), told.get("siblings")
+    listed = entries if isinstance(entries, list) else []
+    named = [entry.get("rfilename") for entry in listed if isinstance(entry, dict)]
+    files = frozenset(file for file in named if isinstance(file, str))
+    if files:
+        _check_files(key, files)
+    is_told = isinstance(config, dict) and "model_type" in config
+    return FoundModel(name, None, config if is_told else None, files)
+
+
+def _of_folder(key: str, name: str, folder: Path) -> FoundModel:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key}: its config.json is not readable: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{key}: its config.json is not readable: it is no JSON object")
+    return FoundModel(name, folder, config, frozenset(entry.name for entry in folder.iterdir()))
+
+
+def _check_files(key: str, files: Collection[str]) -> None:
+    """Raises ConfigError if no engine can serve them."""
+    if "config.json" not in files and "adapter_config.json" in files:
+        raise ConfigError(f"{key}: is an adapter, no whole model; merge it into its base model and name that")
+    if "config.json" not in files:
+        raise ConfigError(f"{key}: the folder has no config.json, so it is no model")
+    if not any(fnmatch(name, glob) for glob in _WEIGHTS for name in files):
+        raise ConfigError(f"{key}: the folder has no weights (*.safetensors or *.bin)")
+    if "tokenizer.json" not in files:
+        raise ConfigError(f"{key}: the folder has no tokenizer.json; save the model's fast tokenizer there")
 
 
 def _checked_folder(key: str, folder: Path) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{key}: there is no such folder")
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{key}: the folder has no config.json, so it is no model")
-    if not any(True for glob in _WEIGHTS for _ in folder.glob(glob)):
-        raise ConfigError(f"{key}: the folder has no weights (*.safetensors or *.bin)")
-    if not (folder / "tokenizer.json").is_file():
-        raise ConfigError(f"{key}: the folder has no tokenizer.json; save the model's fast tokenizer there")
+    _check_files(key, {entry.name for entry in folder.iterdir() if entry.is_file()})
     if any(folder.glob("*.safetensors")):
         try:
             read_tensors(folder)
@@ -87,31 +126,40 @@ def _has_weights(folder: Path) -> bool:
     return not has_index and any(True for glob in _WEIGHTS for _ in folder.glob(glob))
 
 
-def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> None:
-    """Ask the hub, within a deadline that also covers name resolution."""
-    if any(
-        environ.get(variable, "0") not in ("", "0") for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    ):
+def _is_offline(environ: Mapping[str, str]) -> bool:
+    variables = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(environ.get(variable, "0") not in ("", "0") for variable in variables)
+
+
+def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the hub tells of a model, within a deadline that also covers name resolution."""
+    if _is_offline(environ):
         raise ConfigError(f"{key}: not in the cache {cache}, and HF_HUB_OFFLINE is set")
-    answers: list[str] = []
+    answers: list[str | dict[str, Any]] = []
     asking = threading.Thread(target=lambda: answers.append(_ask_hub(name, environ)), daemon=True)
     asking.start()
     asking.join(_HUB_TIMEOUT_S)
     answer = answers[0] if answers else f"no answer within {_HUB_TIMEOUT_S} s"
-    if answer:
+    if isinstance(answer, str):
         raise ConfigError(f"{key}: no such folder, not in the cache {cache}, and the hub says: {answer}")
+    return answer
 
 
-def _ask_hub(name: str, environ: Mapping[str, str]) -> str:
-    """Empty if the model can be fetched, else the reason why not."""
+def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
+    """What it tells of a model that can be fetched, else the reason why it cannot."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
     request = urllib.request.Request(f"{endpoint}/api/models/{name}")  # noqa: S310 - the user's endpoint
     if environ.get("HF_TOKEN"):
         request.add_header("Authorization", f"Bearer {environ['HF_TOKEN']}")
     try:
-        with urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S):  # noqa: S310
-            return ""
+        with urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S) as response:  # noqa: S310
+            content = response.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.reason} (a private model needs HF_TOKEN)"
     except (OSError, ValueError) as error:
         return " ".join(str(error).split())
+    try:
+        told = json.loads(content)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}

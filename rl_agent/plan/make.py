@@ -54,7 +54,7 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
     cache = hub_cache(composed.config, environ)
     machine = checks.check_machine(composed.config, command, num_gpus=num_gpus, cache=cache, environ=environ)
     config = _with_base_model(composed.config, machine.model.name)
-    notes = (*composed.notes, *shared_environment(config, environ).notes)
+    notes = (*composed.notes, *shared_environment(config, environ).notes, *machine.notes)
     if masters is not None:
         plan, work = _part_of(masters, config, command, _hardware(num_gpus)), None
     else:

@@ -1,5 +1,6 @@
 """The policy: a causal language model that answers with log-probabilities instead of logits."""
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from rl_agent.trainer.buffers import forget_lengths
 from rl_agent.trainer.file_layout import FileLayout
 from rl_agent.trainer.head import OutputHead, layers_of
 from rl_agent.trainer.logprobs import chosen_logprobs
+from rl_agent.trainer.trainable import obstacle
 
 
 class Policy(nn.Module):
@@ -118,7 +120,12 @@ def _at_once(batch: PackedBatch) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The model's configuration; of one that has more than a causal language model, that part."""
+    """The model's configuration; of one that has more than a causal language model, that part.
+
+    Raises ConfigError for one that this trainer cannot train.
+    """
+    if problem := obstacle(json.loads((folder / "config.json").read_bytes())):
+        raise ConfigError(f"the model at {folder} {problem}")
     config = AutoConfig.from_pretrained(folder)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     is_part = model is not None and model.config_class is config.sub_configs.get("text_config")

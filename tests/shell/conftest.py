@@ -119,7 +119,7 @@ def harness(tmp_path):
     task = '{"task_id": "a", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math"}\n'
     for split in ("train", "test"):
         (tmp_path / "data" / f"{split}.jsonl").write_text(task)
-    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     stub = tmp_path / "python"

@@ -79,7 +79,8 @@ def example(harness):
     for model in ("1.7B", "8B"):
         snapshot = hub / f"models--Qwen--Qwen3-{model}" / "snapshots" / "0"
         snapshot.mkdir(parents=True)
-        (snapshot / "config.json").write_text("{}")
+        (snapshot / "config.json").write_text('{"model_type": "qwen3"}')
+        (snapshot / "tokenizer.json").write_text("{}")
         (snapshot / "model.safetensors").write_bytes(b"0" * 64)
 
     def run(name: str, *words: str, **environ: str) -> subprocess.CompletedProcess:

@@ -1,6 +1,8 @@
 """Where a hub model is read from and downloaded to, and what is said where neither works."""
 
+import http.server
 import json
+import threading
 
 import pytest
 
@@ -146,3 +148,80 @@ def test_a_tokenizer_that_is_not_in_the_cache_is_fetched(tmp_path, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert chat._hub_folder(MODEL) == tmp_path
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Answers for the hub with `told`, and keeps what it was asked."""
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        told: bytes = b"{}"
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(Hub.told)))
+            self.end_headers()
+            self.wfile.write(Hub.told)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Hub.environ = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}"}
+    yield Hub
+    server.shutdown()
+    server.server_close()
+
+
+WHOLE = ["config.json", "tokenizer.json", "model-00001-of-00002.safetensors"]
+
+
+def tell(hub, *files, **fields):
+    hub.told = json.dumps({"siblings": [{"rfilename": file} for file in files], **fields}).encode()
+
+
+def test_what_the_hub_tells_of_a_model_is_known_before_it_is_downloaded(hub, tmp_path):
+    config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
+    tell(hub, *WHOLE, config=config)
+    found = find_model(MODEL, tmp_path, hub.environ)
+    assert (found.name, found.folder, found.config, found.files) == (MODEL, None, config, frozenset(WHOLE))
+
+
+@pytest.mark.parametrize("told", [b"", b"[]", b"{}", b'{"config": 3, "siblings": 4}', b'{"siblings": [5]}'])
+def test_a_mirror_that_tells_nothing_is_believed_to_have_the_model(hub, tmp_path, told):
+    hub.told = told
+    found = find_model(MODEL, tmp_path, hub.environ)
+    assert (found.config, found.size_bytes) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ["adapter_config.json", "adapter_model.safetensors"],
+            r"is an adapter, .* merge it into its base",
+        ),
+        (["model.gguf"], "has no config.json, so it is no model"),
+        (["config.json", "tokenizer.json", "flax.msgpack"], "has no weights"),
+        (["config.json", "model.safetensors", "tokenizer.model"], "has no tokenizer.json"),
+    ],
+)
+def test_what_no_engine_can_serve_is_refused_before_it_is_downloaded(hub, tmp_path, files, message):
+    tell(hub, *files, config={"model_type": "llama"})
+    with pytest.raises(ConfigError, match=f"^model_config.base_model=org/model: .*{message}") as raised:
+        find_model(MODEL, tmp_path, hub.environ)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_of_an_adapter_is_said_to_be_one(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"is an adapter, .* merge it into its base"):
+        find_model(str(tmp_path), tmp_path, {})
+
+
+def test_a_cached_model_without_its_tokenizer_is_refused_where_nothing_can_be_fetched(place):
+    folder = download(own_hub(place))
+    assert find_model(MODEL, own_hub(place), {}).folder == folder
+    with pytest.raises(ConfigError, match=r"has no tokenizer.json, and HF_HUB_OFFLINE is set"):
+        find_model(MODEL, own_hub(place), {"HF_HUB_OFFLINE": "1"})
