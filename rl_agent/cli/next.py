@@ -1,5 +1,7 @@
 """Says what this node has to do next. The master reads it off the run's flags and shards, and orders it."""
 
+import sys
+
 from rl_agent.cli._plan_file import plan_parser, read_plan
 from rl_agent.cluster.flags import finished_phases
 from rl_agent.cluster.member import Member
@@ -7,6 +9,7 @@ from rl_agent.cluster.schedule import Work, add_shards, next_work
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.update import versions
+from rl_agent.update.unseen import has_ended, why_ended
 
 SUMMARY = (
     "print the next iteration, its phase, the order's number and the weight version to serve, or an empty"
@@ -36,6 +39,9 @@ def main(argv: list[str], member: Member | None = None) -> int:
 
 
 def _work(plan: Plan) -> Work | None:
+    if has_ended(plan):
+        print(why_ended(plan), file=sys.stderr)
+        return None
     finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.attempt), plan.paths)
     _add_published(finished, plan)
     return next_work(plan.command, plan.first_iteration, finished, is_streaming=plan.config.is_streaming)

@@ -23,11 +23,12 @@ usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [op
   --data-path PATH       folder with the task files; also holds the Hugging Face cache, if it is writable
   --log-path PATH        folder of this experiment: trajectories, models, logs; made if it does not exist
   --rl-phase PHASE       rollout: collect trajectories     (needs --rollout-split)
-                         update:  train on what is there
+                         update:  train on what is there, until nothing is new
                          both:    collect, evaluate, train (needs --eval-interval)
   --eval-interval N      evaluate where iteration % N == 1; 1 evaluates every iteration
   --rollout-split SPLIT  train-only | eval-only
-  --max-iterations N     stop after N iterations; default: go on until stopped
+  --max-iterations N     stop after N iterations; default: go on until stopped, with --rl-phase update until
+                         every trajectory has been read by an update
   --resume               go on with the unfinished iteration of the last run in this log path
   --debug-mode           use the engine that runs at engine.url or engine.port; never start or stop one
   --dry-run              check everything and print the plan; start nothing, write nothing

@@ -25,6 +25,7 @@ from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.overrides import Override, parse_override
+from rl_agent.update.unseen import outlook
 from rl_agent.weights.abandoned import remove_abandoned
 from rl_agent.weights.settings import base_folder
 
@@ -65,6 +66,8 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
             raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
         if before is not None and (changes := check_changes(before, plan, work)):
             notes = (*notes, changes)
+        if command.rl_phase == "update" and command.rank == 0:
+            notes = (*notes, outlook(plan))
     return Prepared(plan, machine, work, notes, asked.dry_run)
 
 

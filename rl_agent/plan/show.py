@@ -37,7 +37,8 @@ def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
 
 def _run(prepared: Prepared) -> str:
     plan, command, work = prepared.plan, prepared.plan.command, prepared.work
-    limit = command.max_iterations or "no limit (until stopped)"
+    is_update = command.rl_phase == "update"
+    limit = command.max_iterations or f"no limit (until {'nothing is new' if is_update else 'stopped'})"
     begins = f"iteration {work.iteration}: {', '.join(work.phases)}" if work else "nothing is left to do"
     tasks = ", ".join(f"{count} {split}" for split, count in prepared.machine.num_tasks.items()) or "none"
     return (

@@ -33,6 +33,8 @@ class Prepared:
     samples: int
     validation_samples: int
     candidates: int
+    iterations: tuple[int, ...]
+    """Training iterations that were read."""
     tasks: int
     """That the samples are of."""
     left_out: dict[str, int]

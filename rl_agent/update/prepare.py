@@ -30,6 +30,7 @@ from rl_agent.update.optimizer import update_steps
 from rl_agent.update.render import setup_of, to_yaml, training_arguments
 from rl_agent.update.samples import collect_samples
 from rl_agent.update.start import choose_start, find_interrupted, is_finished, same_update
+from rl_agent.update.unseen import iterations_read
 from rl_agent.update.verify import verify_model
 from rl_agent.update.weights import parameters, read_tensors, size_bytes
 from rl_agent.weights.sources import local_folder
@@ -75,6 +76,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         samples=len(samples.training),
         validation_samples=len(samples.validation),
         candidates=samples.candidates,
+        iterations=tuple(iterations_read(plan)),
         tasks=samples.tasks,
         left_out=samples.left_out,
         learning_rate=config.llamafactory.learning_rate,

@@ -99,6 +99,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
         samples=summary.samples,
         update_steps=summary.steps_before - summary.first_step + global_step(checkpoint),
         created_at=now,
+        trained_on=tuple(summary.iterations),
         files=digest_files(sorted(served_files)),
     )
     versions.write_record(growing, record)

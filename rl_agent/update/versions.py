@@ -48,6 +48,8 @@ class Published:
     """Seconds since the epoch."""
     files: dict[str, FileDigest] = field(default_factory=dict)
     """What an engine reads of this version; empty for one that was published before digests were."""
+    trained_on: tuple[int, ...] = ()
+    """Training iterations that its update read; empty where that was not recorded."""
 
 
 _RECORD = TypeAdapter(Published)

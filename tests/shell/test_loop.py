@@ -44,6 +44,21 @@ def test_update_alone_starts_no_engine(harness):
     assert harness.verbs == ["prepare-update", "train", "publish"] * 2
 
 
+def test_update_alone_ends_once_it_has_read_all_trajectories_and_again_does_nothing(harness):
+    collect = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
+    assert harness.run(*collect).returncode == 0
+    done = harness.run("--rl-phase", "update")
+    assert done.returncode == 0, done.stderr
+    assert harness.verbs[-3:] == ["prepare-update", "train", "publish"]
+    assert "update: one on steps drawn from training iteration 1, then the end" in done.stderr
+    assert done.stderr.count("nothing new to train on: the served model was trained on") == 1
+
+    again = harness.run("--rl-phase", "update")
+    assert again.returncode == 0, again.stderr
+    assert harness.verbs.count("train") == 1
+    assert "nothing new to train on" in again.stderr
+
+
 def test_a_failing_rollout_ends_the_loop_with_its_status(harness):
     done = harness.run(*BOTH, FAKE_ROLLOUT="fail")
 
@@ -159,7 +174,7 @@ def test_debug_mode_stops_when_the_external_engine_holds_the_weights_of_before(h
 
 
 def test_update_alone_ends_when_there_is_nothing_to_train_on(harness):
-    done = harness.run("--rl-phase", "update", FAKE_PREPARE_UPDATE="nothing")
+    done = harness.run("--rl-phase", "update", "--max-iterations", "5", FAKE_PREPARE_UPDATE="nothing")
 
     assert done.returncode == 0, done.stderr
     assert harness.verbs == ["prepare-update"]

@@ -30,6 +30,7 @@ def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> Prepared
         samples=5,
         validation_samples=0,
         candidates=9,
+        iterations=(1,),
         tasks=4,
         left_out={},
         learning_rate=1e-3,

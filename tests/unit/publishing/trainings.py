@@ -22,6 +22,7 @@ def finish_training(plan: Plan, iteration: int, *, value: float | None = None, *
         samples=5,
         validation_samples=0,
         candidates=9,
+        iterations=(1,),
         tasks=1,
         left_out={},
         learning_rate=1e-3,
