@@ -68,7 +68,9 @@ async def test_whoever_does_not_trust_the_certificate_is_told_so_at_once(tmp_pat
 async def test_a_trainer_announces_to_a_manager_whose_certificate_it_trusts(certificate):
     from types import SimpleNamespace
 
-    snapshot = SimpleNamespace(weight_version=3, manifest=SimpleNamespace(digest="ab" * 32))
+    snapshot = SimpleNamespace(
+        weight_version=3, manifest=SimpleNamespace(digest="ab" * 32, delta_digest=None)
+    )
     async with secured(certificate) as pool:
         announcer = Announcer(
             Manager(pool.url, None, certificate[0]),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from urllib.parse import quote
 
 from hypothesis import HealthCheck, given, settings
@@ -64,6 +65,37 @@ def test_no_input_gets_a_server_error_or_a_lost_account(calls):
                     assert answer.status < 500 or answer.status in (501, 503, 504), (url, body, text)
             account = pool.state.account
             await pool.until(lambda: account.submitted == account.completed + account.failed)
+            assert (await pool.call("GET", "/health"))[0] == 200
+
+    asyncio.run(play())
+
+
+WHAT_HTTP_KNOWS = (
+    "GET |POST |/engines|/status|/%ff| HTTP/1.1|\r\n|\r\n\r\n|Host: 127.0.0.1|Content-Length: |5|{}|\x00"
+    "|Transfer-Encoding: chunked|Content-Encoding: gzip|Expect: 100-continue|Content-Type: application/json"
+    "|Upgrade: websocket|Connection: upgrade"
+)
+PIECES = st.sampled_from(WHAT_HTTP_KNOWS.encode().split(b"|"))
+BYTES = st.lists(PIECES | st.binary(max_size=6), max_size=16).map(b"".join)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(sent=st.lists(BYTES, min_size=8, max_size=16))
+def test_whatever_bytes_come_only_their_own_connection_suffers(sent):
+    async def say(port: int, words: bytes) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(words)
+        writer.write_eof()
+        with suppress(ConnectionError):
+            answer = await reader.read()
+            assert not answer or not answer.startswith(b"HTTP/1.1 5"), (words, answer)
+        writer.close()
+
+    async def play() -> None:
+        async with manager("login_timeout_s=0.1") as pool:
+            port = int(pool.url.rpartition(":")[2])
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(say(port, words) for words in sent))
             assert (await pool.call("GET", "/health"))[0] == 200
 
     asyncio.run(play())
