@@ -24,6 +24,7 @@ class WeightsConfig(Section):
     serving_dtype: Literal["BF16", "F16", "F32"] | None
     piece_mib: Annotated[int, Field(ge=1, le=1024)]
     threads: Positive | None
+    check_finite: bool
     delta: Literal["auto", "always", "never"]
     delta_block_kib: Annotated[int, Field(ge=1, le=2**16)]
     delta_retry_after: Positive

@@ -108,7 +108,7 @@ class StreamingEngine(SimulatedEngine):
             self._going_on.set()
         if request.path != "/collective_rpc":
             return web.Response()
-        _, version, digest = json.loads(await request.read())["args"]
+        _, version, digest, *_ = json.loads(await request.read())["args"]
         print(f"loaded version {version} with {self.running} requests", flush=True)
         return web.json_response({"results": [{"digest": digest, "load_s": 0.0, "fingerprint": "f"}]})
 

@@ -21,8 +21,8 @@ from typing import Any
 from rl_agent.errors import WeightsError
 from rl_agent.pool.host_weights import HostWeights
 from rl_agent.pool.wire import WeightsOffer
-from rl_agent.weights.running import DamagedVersion, LoadReport, RunningServer, TornEngine
-from rl_agent.weights.store import Snapshot
+from rl_agent.weights.running import LoadReport, RunningServer, TornEngine
+from rl_agent.weights.store import DamagedVersion, Snapshot
 
 log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 30.0

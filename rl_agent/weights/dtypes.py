@@ -15,6 +15,9 @@ WIDTH_OF = {
 }
 """Bytes of a value."""
 
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""May be cast to one another; 8-bit floats, which need scales, and integers are what they are."""
+
 _TORCH_NAME = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -45,6 +48,11 @@ def dtype_name(tensor: "torch.Tensor") -> str:
         return _NAME_OF[str(tensor.dtype)]
     except KeyError:
         raise WeightsError(f"cannot send tensors of type {tensor.dtype}") from None
+
+
+def kind_of(dtype: str) -> str:
+    """`float`, or the type itself where no other may stand in its place."""
+    return "float" if dtype in FLOATS else dtype
 
 
 def torch_dtype(name: str) -> "torch.dtype":

@@ -8,7 +8,7 @@ import numpy as np
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.draft_file import DraftFile
-from rl_agent.weights.dtypes import torch_dtype
+from rl_agent.weights.dtypes import dtype_name, kind_of, torch_dtype
 from rl_agent.weights.manifest import Layout, TensorEntry
 from rl_agent.weights.pinned import Bytes, PinnedRing, parts
 from rl_agent.weights.sources import Source, tensor_bytes, tensor_in
@@ -33,6 +33,8 @@ def fill(file: DraftFile, layout: Layout, source: Source, *, threads: int) -> "t
         for name, tensor in source.tensors():
             if name not in waiting or tuple(tensor.shape) != places[name].shape:
                 raise WeightsError(f"{name}: came twice, or in another shape than it was said to have")
+            if kind_of(dtype_name(tensor)) != kind_of(places[name].dtype):
+                raise WeightsError(f"{name}: came as {tensor.dtype}, and was said to be {places[name].dtype}")
             waiting.remove(name)
             if tensor.device.type != "cuda":
                 _write(file, places[name], tensor)

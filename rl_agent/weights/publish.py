@@ -4,14 +4,18 @@ import logging
 import mmap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rl_agent.errors import WeightsError
 from rl_agent.files import remove
 from rl_agent.weights.checksums import piece_digests
 from rl_agent.weights.delta import encode_delta, encode_delta_on_device
 from rl_agent.weights.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.dtypes import kind_of
 from rl_agent.weights.filling import fill
+from rl_agent.weights.finite import FiniteCheck
 from rl_agent.weights.manifest import MAX_PIECES, Blob, Delta, Layout, content_digest, lay_out, make_manifest
 from rl_agent.weights.sources import Source, served_as
 from rl_agent.weights.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
@@ -33,6 +37,8 @@ class PublishSettings:
     serving_dtype: str | None
     """Floats are cast to it on the way, e.g. BF16; None sends them as they are."""
     delta: DeltaSettings
+    check_finite: bool = True
+    """NaN and infinity are refused."""
 
 
 class Publisher:
@@ -54,16 +60,28 @@ class Publisher:
         """Make `source` version `weight_version`. Nobody sees it before it is whole.
 
         If its digest is `unless`, that of the newest version, that one is returned and none is made.
-        Raises WeightsError if the source gives other tensors than it said, or the version is not the newest.
+        Raises WeightsError if the source gives other tensors than it said, or of another type than the newest
+        version's, if a value is not finite, or the version is not the newest.
         """
         layout = lay_out(served_as(spec, self._settings.serving_dtype) for spec in source.specs)
+        self._check_types(layout)
         draft = self._store.draft(weight_version)
+        try:
+            return self._publish(weight_version, source, layout, draft, unless)
+        except BaseException:
+            with suppress(OSError):
+                remove(draft.folder)
+            raise
+
+    def _publish(
+        self, weight_version: int, source: Source, layout: Layout, draft: Draft, unless: str | None
+    ) -> Snapshot:
         file = draft.create(FULL, layout.size_bytes)
         began = self._clock()
         device = fill(file, layout, source, threads=self._settings.threads)
         filled = self._clock()
         view = file.view()
-        full = self._blob(view)
+        full = self._blob(view, FiniteCheck(layout.tensors) if self._settings.check_finite else None)
         digested = self._clock()
         newest = self._store.newest
         if newest is not None and unless == content_digest(layout.tensors, source.aliases, full):
@@ -78,6 +96,15 @@ class Publisher:
             self._clock() - digested,
         )
         return self._store.publish(draft, make_manifest(weight_version, layout, source.aliases, full, delta))
+
+    def _check_types(self, layout: Layout) -> None:
+        """A version is of the model of the one before. Raises WeightsError."""
+        newest = self._store.newest
+        before = {} if newest is None else {tensor.name: tensor.dtype for tensor in newest.manifest.tensors}
+        for tensor in layout.tensors:
+            known = before.get(tensor.name, tensor.dtype)
+            if kind_of(tensor.dtype) != kind_of(known):
+                raise WeightsError(f"{tensor.name}: is of type {tensor.dtype}, in the version before {known}")
 
     def _delta(
         self, draft: Draft, view: memoryview, layout: Layout, device: "torch.device | None"
@@ -121,12 +148,17 @@ class Publisher:
                 _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
         return encode_delta(base, new, layout.tensors, **how)
 
-    def _blob(self, view: memoryview) -> Blob:
+    def _blob(self, view: memoryview, check: FiniteCheck | None = None) -> Blob:
         piece_bytes = choose_piece_bytes(len(view), self._settings.piece_bytes)
         return Blob(
             size_bytes=len(view),
             piece_bytes=piece_bytes,
-            digests=piece_digests(view, piece_bytes, threads=self._settings.threads),
+            digests=piece_digests(
+                view,
+                piece_bytes,
+                threads=self._settings.threads,
+                look=None if check is None else check.look,
+            ),
         )
 
 
@@ -136,4 +168,4 @@ def choose_piece_bytes(size_bytes: int, most_bytes: int) -> int:
     More than `most_bytes` where there would be more pieces than a manifest may name.
     """
     usual = min(most_bytes, max(_LEAST_PIECE_BYTES, size_bytes // _PIECES // mmap.PAGESIZE * mmap.PAGESIZE))
-    return max(usual, -(-size_bytes // MAX_PIECES))
+    return max(usual, -(-size_bytes // MAX_PIECES // mmap.PAGESIZE) * mmap.PAGESIZE)

@@ -14,7 +14,7 @@ import aiohttp
 from rl_agent.errors import WeightsError
 from rl_agent.weights.checksums import wrong_pieces
 from rl_agent.weights.source import one_line
-from rl_agent.weights.store import FULL, Snapshot
+from rl_agent.weights.store import FULL, DamagedVersion, Snapshot, Stamp
 
 _MOST_THREADS = 4
 
@@ -38,10 +38,6 @@ class LoadReport:
     """Of the parameters of each worker, where it tells; engines alike at the same version have the same."""
 
 
-class DamagedVersion(WeightsError):
-    """Its bytes on this host are not those of its manifest."""
-
-
 class RunningServer(Protocol):
     async def load(
         self,
@@ -58,11 +54,15 @@ class RunningServer(Protocol):
         ...
 
 
-def verify(snapshot: Snapshot) -> None:
-    """Raises DamagedVersion if a piece of it is not what its manifest says."""
+def verify(snapshot: Snapshot) -> Stamp:
+    """The stamp of the bytes that were verified, which hold until it is another.
+
+    Raises DamagedVersion if a piece of it is not what its manifest says.
+    """
     full = snapshot.manifest.full
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     try:
+        stamp = snapshot.stamp()
         content = snapshot.map(FULL)
     except OSError as error:
         raise DamagedVersion(f"{snapshot.folder}: cannot be read: {error.strerror}") from error
@@ -71,6 +71,8 @@ def verify(snapshot: Snapshot) -> None:
     wrong = wrong_pieces(content, full.piece_bytes, full.digests, threads=threads)
     if wrong:
         raise DamagedVersion(f"{snapshot.folder}: {len(wrong)} pieces differ from their digests")
+    snapshot.check_unchanged(stamp)
+    return stamp
 
 
 class Routes:

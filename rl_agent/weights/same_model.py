@@ -1,4 +1,4 @@
-"""Whether a version is of the model that an engine serves, by the names and shapes of its tensors.
+"""Whether a version is of the model that an engine serves, by the names, shapes and types of its tensors.
 
 Asked before anything is loaded: a loader that meets a strange name stops halfway, or passes over it.
 """
@@ -6,11 +6,13 @@ Asked before anything is loaded: a loader that meets a strange name stops halfwa
 from collections.abc import Iterable
 
 from rl_agent.errors import WeightsError
+from rl_agent.weights.dtypes import kind_of
 from rl_agent.weights.manifest import TensorEntry, TensorSpec
 from rl_agent.weights.sources import Checkpoint
 from rl_agent.weights.store import Snapshot
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+"""By name: the kind of type and the shape. Floats are cast on the way, so they are one kind."""
 
 _HEAD = "lm_head.weight"
 """May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
@@ -36,11 +38,18 @@ def check_same_model(snapshot: Snapshot, known: Shapes) -> None:
         )
     if differing:
         first = min(differing)
-        raise WeightsError(
-            f"{snapshot.folder}: is of another model: {first} is missing, new or of another shape"
-        )
+        raise WeightsError(f"{snapshot.folder}: is of another model: {_difference(first, shapes, known)}")
+
+
+def _difference(name: str, shapes: Shapes, known: Shapes) -> str:
+    if name not in shapes or name not in known:
+        return f"{name} is {'new' if name in shapes else 'missing'}"
+    (kind, shape), (known_kind, known_shape) = shapes[name], known[name]
+    if shape != known_shape:
+        return f"{name} has the shape {shape}, the engine's {known_shape}"
+    return f"{name} is of type {kind}, the engine's {known_kind}"
 
 
 def _shapes(tensors: Iterable[TensorEntry | TensorSpec], aliases: dict[str, str]) -> Shapes:
-    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    shapes = {tensor.name: (kind_of(tensor.dtype), tuple(tensor.shape)) for tensor in tensors}
     return shapes | {alias: shapes[name] for alias, name in aliases.items()}

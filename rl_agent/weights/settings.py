@@ -28,7 +28,8 @@ def publish_settings(weights: WeightsConfig, *, dtype: str | None) -> PublishSet
         link_bytes_per_s=_BYTES_PER_GBIT * weights.link_gbit_per_s,
         retry_after=weights.delta_retry_after,
     )
-    return PublishSettings(2**20 * weights.piece_mib, _threads(weights), dtype, delta)
+    piece_bytes = 2**20 * weights.piece_mib
+    return PublishSettings(piece_bytes, _threads(weights), dtype, delta, weights.check_finite)
 
 
 def server_settings(weights: WeightsConfig, hosts: tuple[str, ...], port: int) -> ServerSettings:

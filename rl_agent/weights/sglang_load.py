@@ -66,13 +66,14 @@ class SglangServer:
         on_loaded: Callable[[], Awaitable[None]] | None = None,
     ) -> LoadReport:
         """See `RunningServer`."""
-        await asyncio.to_thread(verify, snapshot)
+        stamp = await asyncio.to_thread(verify, snapshot)
         if self._shapes is None:
             _check_settings(self._url, await self._routes.get("/server_info"))
             self._shapes = await asyncio.to_thread(_shapes_of_unquantized, self._model)
         check_same_model(snapshot, self._shapes)
         try:
             async with self._as_folder(snapshot) as folder:
+                snapshot.check_unchanged(stamp)  # the folder holds a copy
                 began = time.monotonic()
                 await self._pause()
                 load_s = await self._load(folder, snapshot.weight_version)

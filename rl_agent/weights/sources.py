@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.dtypes import dtype_name, torch_dtype
+from rl_agent.weights.dtypes import FLOATS, dtype_name, torch_dtype
 from rl_agent.weights.manifest import TensorEntry, TensorSpec
 
 if TYPE_CHECKING:
     import torch
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
-"""What `serving_dtype` turns into one another; 8-bit floats and integers are sent as they are."""
 
 
 class Source(Protocol):
@@ -169,7 +166,7 @@ def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
 
 def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
     """The spec of a tensor after the cast to the serving dtype."""
-    if serving_dtype is None or spec.dtype not in _FLOATS:
+    if serving_dtype is None or spec.dtype not in FLOATS:
         return spec
     return replace(spec, dtype=serving_dtype)
 

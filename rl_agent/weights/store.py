@@ -39,6 +39,13 @@ _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"^version-(\d{6,})$")
 
 
+Stamp = tuple[int, int, int]
+
+
+class DamagedVersion(WeightsError):
+    """Its bytes on this host are not those of its manifest."""
+
+
 def version_name(weight_version: int) -> str:
     return f"version-{weight_version:06d}"
 
@@ -62,6 +69,20 @@ class Snapshot:
 
     def map(self, blob: str) -> memoryview:
         return map_file(self.path(blob))
+
+    def stamp(self) -> Stamp:
+        """What is another once the full blob was written to. Raises OSError if it is gone."""
+        status = self.path(FULL).stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def check_unchanged(self, stamp: Stamp) -> None:
+        """Raises DamagedVersion if the full blob was written to since it had this stamp."""
+        try:
+            is_same = self.stamp() == stamp
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise DamagedVersion(f"{self.folder}: was written to after it was verified")
 
     def view(self, blob: str) -> memoryview:
         """Its bytes to read only, in a mapping that all who ask share; it goes with the version.
@@ -101,6 +122,7 @@ class Draft:
             file = DraftFile(path)
         else:
             file.rename(path)
+            os.utime(path)  # for who still reads it as what it was
         file.resize(size_bytes)
         if blob == FULL:
             self.full = file

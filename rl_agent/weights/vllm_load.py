@@ -23,7 +23,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.weights.names import LOAD, READ_FINGERPRINT
 from rl_agent.weights.running import LoadReport, Routes, TornEngine, verify
 from rl_agent.weights.source import one_line
-from rl_agent.weights.store import Snapshot
+from rl_agent.weights.store import Snapshot, Stamp
 
 
 class _Refused(WeightsError):
@@ -45,7 +45,7 @@ class VllmServer:
         on_loaded: Callable[[], Awaitable[None]] | None = None,
     ) -> LoadReport:
         """See `RunningServer`. What was cancelled, the next load takes on from there."""
-        await asyncio.to_thread(verify, snapshot)
+        stamp = await asyncio.to_thread(verify, snapshot)
         began = time.monotonic()
         try:
             await self._routes.post("/pause", {"mode": "keep", "clear_cache": "true"})
@@ -54,7 +54,7 @@ class VllmServer:
                 await self._routes.post("/resume")
             raise
         try:
-            results = await self._load_and_reset(snapshot)
+            results = await self._load_and_reset(snapshot, stamp)
         except _Refused as error:
             await self._go_on(error)
             raise
@@ -101,9 +101,11 @@ class VllmServer:
         except WeightsError as error:
             raise TornEngine(f"{self._url}: {why}; going back failed as well: {error}") from error
 
-    async def _load_and_reset(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+    async def _load_and_reset(self, snapshot: Snapshot, stamp: Stamp | None = None) -> list[dict[str, Any]]:
+        """`stamp`: of the bytes that were verified; each worker makes sure that it has loaded those."""
         digest = snapshot.manifest.digest
-        arguments = [str(snapshot.folder.parent), snapshot.weight_version, digest]
+        arguments: list[Any] = [str(snapshot.folder.parent), snapshot.weight_version, digest]
+        arguments += [list(stamp)] if stamp is not None else []
         results = await self._call(LOAD, arguments)
         errors = [result for result in results if isinstance(result, dict) and "error" in result]
         if errors:

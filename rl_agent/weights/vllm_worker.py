@@ -11,7 +11,7 @@ Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,9 @@ class WeightsWorker:
     _rl_agent_shapes: Shapes | None = None
     _rl_agent_held: int | None = AS_STARTED
 
-    def rl_agent_load_weights(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
+    def rl_agent_load_weights(
+        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None = None
+    ) -> dict[str, Any]:
         """Serve a version from the next step on, or say why not as `error`. The engine must be paused.
 
         It does not raise: vLLM passes on the first worker's exception and leaves the answers of the others in
@@ -50,25 +52,31 @@ class WeightsWorker:
         those an exception of any is seen, and the answers of the first alone.
         """
         try:
-            return self._rl_agent_load(root, weight_version, digest)
+            return self._rl_agent_load(root, weight_version, digest, stamp)
         except Exception as error:  # the model's own loader may raise anything
             if self.parallel_config.data_parallel_size > 1:
                 raise
             _log.exception("weight version %d cannot be loaded", weight_version)
             return {"error": f"{type(error).__name__}: {error}", "held": self._rl_agent_held}
 
-    def _rl_agent_load(self, root: str, weight_version: int, digest: str) -> dict[str, Any]:
+    def _rl_agent_load(
+        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None
+    ) -> dict[str, Any]:
         """Raises WeightsError, and leaves the model as it is, if the version there is not the announced one,
-        or not one of this model. An error from the loader itself leaves the model torn.
+        not one of this model, or was written to since it was verified. An error from the loader itself leaves
+        the model torn, and so does a version that was written to while it was loaded.
         """
         began = time.monotonic()
         snapshot = open_snapshot(Path(root), weight_version)
         if snapshot.manifest.digest != digest:
             raise WeightsError(f"{snapshot.folder}: is not the announced version")
         self._rl_agent_check(snapshot)
+        verified = snapshot.stamp() if stamp is None else (stamp[0], stamp[1], stamp[2])
+        snapshot.check_unchanged(verified)
         self._rl_agent_held = None
         with repacking(self.model_runner.get_model(), self.device):
             self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
+        snapshot.check_unchanged(verified)
         self._rl_agent_held = weight_version
         self._rl_agent_shapes = shapes_of(snapshot)
         return {

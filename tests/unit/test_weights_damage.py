@@ -10,9 +10,9 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.weights import draft_file
 from rl_agent.weights.publish import Publisher
-from rl_agent.weights.running import DamagedVersion, verify
+from rl_agent.weights.running import verify
 from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL, MANIFEST, SPARE
+from rl_agent.weights.store import FULL, MANIFEST, SPARE, DamagedVersion
 from tests.unit.weight_sources import StoreSource, receiving
 from tests.unit.weight_versions import open_store, publish_steps, random_state, settings
 from tests.weight_transfers import announced
