@@ -1,6 +1,6 @@
 """Tensors of a model that are no weights: some are in its files, the others follow from its configuration."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,35 +11,45 @@ from rl_agent.errors import ConfigError
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Those that a model folder holds beside the weights, under their names."""
-    computed = {id(buffer) for _, buffer in _computed_buffers(model)}
-    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in computed}
+    computed = {path for _, _, path in _computed_buffers(model)}
+    return {name: buffer for name, buffer in model.named_buffers() if name not in computed}
 
 
 @torch.no_grad()
-def compute_buffers(model: nn.Module) -> None:
-    """Give those that are in no file their values, as transformers does; weights are loaded after it.
+def computed_buffers(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
+    """Values of the others, as transformers computes them, for a model on the meta device.
 
-    Raises ConfigError if one is left without.
+    Raises ConfigError if nothing says what is in one.
     """
     assert isinstance(model, PreTrainedModel)
     for tensor in (*model.parameters(), *persistent_buffers(model).values()):
-        tensor._is_hf_initialized = True  # type: ignore[attr-defined]  # it would be for nothing
-    found = [_computed_over(model, what_is_there) for what_is_there in (1, 0)]
-    for (name, once), (_, again) in zip(*found, strict=True):
-        if not torch.equal(once, again):
+        tensor._is_hf_initialized = True  # type: ignore[attr-defined]  # left as it is, that is on meta
+    for module, name, _ in _computed_buffers(model):
+        module._buffers[name] = torch.empty_like(module.get_buffer(name), device=device)
+    once, again = (_computed_over(model, what_is_there) for what_is_there in (1, 0))
+    for name, buffer in once.items():
+        if not torch.equal(buffer, again[name]):
             raise ConfigError(
                 f"trainer=grpo cannot train models of type {model.config.model_type}: their buffer {name} is "
                 "in no file of the model, and transformers does not compute it again"
             )
+    return once
 
 
-def _computed_over(model: PreTrainedModel, what_is_there: int) -> list[tuple[str, Tensor]]:
+@torch.no_grad()
+def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Those of `computed_buffers`, once the model is on its device."""
+    for name, value in values.items():
+        model.get_buffer(name).copy_(value)
+
+
+def _computed_over(model: PreTrainedModel, what_is_there: int) -> dict[str, Tensor]:
     for module in model.modules():
         module._is_hf_initialized = False  # type: ignore[assignment]
-    for _, buffer in _computed_buffers(model):
-        buffer.fill_(what_is_there)
+    for module, name, _ in _computed_buffers(model):
+        module.get_buffer(name).fill_(what_is_there)
     model.initialize_weights()
-    return [(name, buffer.clone()) for name, buffer in _computed_buffers(model)]
+    return {path: module.get_buffer(name).clone() for module, name, path in _computed_buffers(model)}
 
 
 def forget_lengths(model: nn.Module) -> None:
@@ -50,8 +60,11 @@ def forget_lengths(model: nn.Module) -> None:
                 setattr(module, name.removesuffix("original_inv_freq") + "inv_freq", buffer)
 
 
-def _computed_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for prefix, module in model.named_modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if name in module._non_persistent_buffers_set:
-                yield f"{prefix}.{name}", buffer
+def _computed_buffers(model: nn.Module) -> list[tuple[nn.Module, str, str]]:
+    """Each with its module, its name there and its name in the model."""
+    return [
+        (module, name, f"{prefix}.{name}")
+        for prefix, module in model.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+        if name in module._non_persistent_buffers_set
+    ]

@@ -12,11 +12,13 @@ from transformers import PreTrainedModel
 from rl_agent.errors import ConfigError
 from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer import lora
-from rl_agent.trainer.buffers import compute_buffers
+from rl_agent.trainer.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.file_layout import FileLayout
 from rl_agent.trainer.fused import use_fused_kernels
+from rl_agent.trainer.model_check import checked_manner
 from rl_agent.trainer.parallel import Ranks, computing_dtype, shard
 from rl_agent.trainer.policy import Policy, Scorer, build_model, read_config
+from rl_agent.trainer.probe import agreed_manner
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.update.weights import read_tensors
 
@@ -45,14 +47,25 @@ def load_model(
     Weights that are not trained are held in bf16 where the folder has them so and the layers compute in it:
     half the memory, the same numbers.
 
-    Raises ConfigError where the folder holds no safetensors, or not all weights of the model.
+    Raises ConfigError where the folder holds no safetensors, or not all weights of the model, and for a model
+    that cannot be scored.
     """
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"{folder}: holds no safetensors")
+    config = read_config(folder)
+    manner = agreed_manner(config, ranks)
     with torch.device("meta"):
-        model = build_model(
-            read_config(folder), activation_checkpointing=settings.parallel.activation_checkpointing
-        )
+        try:
+            model = build_model(
+                config,
+                activation_checkpointing=settings.parallel.activation_checkpointing,
+                implementation=manner.implementation,
+            )
+        except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
+            kind = type(error).__name__
+            raise ConfigError(
+                f"{folder}: transformers makes no causal model of it ({kind}: {error})"
+            ) from error
         assert isinstance(model, PreTrainedModel)
         files = FileLayout.of(model, folder)
         use_fused_kernels(model, settings.parallel.use_liger_kernel, ranks.device)
@@ -61,19 +74,25 @@ def load_model(
             model.requires_grad_(False)
     if adapter.rank is not None and ranks.rank == 0 and (experts := lora.experts_of(model)):
         _log.info("trainer.lora: %d tensors of experts get no adapter and stay as they are", len(experts))
-    if computing_dtype(ranks, settings.parallel) == torch.bfloat16:
+    is_half = computing_dtype(ranks, settings.parallel) == torch.bfloat16
+    if is_half:
         _halve_frozen(model, folder, files)
     policy = Policy(
         model,
         temperature=settings.loss.temperature,
         chunk_tokens=settings.batch.logits_chunk_tokens,
+        packs_up_to=manner.packs_up_to,
         files=files,
     )
+    buffers = computed_buffers(model, ranks.device)
     shard(policy, ranks, settings.parallel)
     policy.to_empty(device=ranks.device)
-    compute_buffers(model)
+    set_buffers(model, buffers)
     _read(model, folder, files)
     lora.initialize(model, settings.seed)
+    manner = checked_manner(policy, manner, ranks, is_half=is_half)
+    if ranks.rank == 0 and (notice := manner.notice(config.model_type)):
+        _log.warning("%s: %s", folder, notice)
     return policy
 
 

@@ -1,7 +1,6 @@
 """The policy: a causal language model that answers with log-probabilities instead of logits."""
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from rl_agent.trainer.trainable import obstacle
 class Policy(nn.Module):
     """`forward` scores the response tokens of a packed micro-batch.
 
-    A model with packed attention computes all sequences in one pass, unless one of them is longer than
+    A model with packed attention computes all sequences in one pass, unless one of them has more tokens than
     `packs_up_to`; any other model computes one sequence after the other.
     """
 
@@ -33,7 +32,7 @@ class Policy(nn.Module):
         *,
         temperature: float,
         chunk_tokens: int,
-        packs_up_to: float = math.inf,
+        packs_up_to: int | None = None,
         files: FileLayout | None = None,
     ) -> None:
         super().__init__()
@@ -48,7 +47,8 @@ class Policy(nn.Module):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """(logprobs, entropies) of the response tokens, in their order."""
-        hidden = torch.cat([self._head.inputs(**inputs) for inputs in self._passes(batch)], dim=1)
+        parts = [self._head.inputs(**inputs) for inputs in self._passes(batch)]
+        hidden = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return chosen_logprobs(
             hidden[0, batch.positions],
             self._head.weight,
@@ -61,10 +61,10 @@ class Policy(nn.Module):
 
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
         """What the model is given in each of its passes."""
-        if self.is_packed and math.isinf(self._packs_up_to):
+        if self.is_packed and self._packs_up_to is None:
             yield _at_once(batch)
             return
-        if self.is_packed and batch.max_length <= self._packs_up_to:
+        if self.is_packed and self._packs_up_to is not None and batch.max_length <= self._packs_up_to:
             passes = [_at_once(batch)]
         else:
             sequences = batch.input_ids.split(batch.boundaries.diff().tolist(), dim=1)
@@ -120,16 +120,17 @@ def _at_once(batch: PackedBatch) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The model's configuration; of one that has more than a causal language model, that part.
-
-    Raises ConfigError for one that this trainer cannot train.
-    """
+    """The model's configuration. Raises ConfigError for one that this trainer cannot train."""
     if problem := obstacle(json.loads((folder / "config.json").read_bytes())):
         raise ConfigError(f"the model at {folder} {problem}")
     config = AutoConfig.from_pretrained(folder)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    is_part = model is not None and model.config_class is config.sub_configs.get("text_config")
-    return config.get_text_config() if is_part else config
+    if model is not None and model.config_class is config.sub_configs.get("text_config"):
+        raise ConfigError(
+            f"{folder}: the causal language model is only a part of this {config.model_type} model; "
+            f"trainer=grpo trains whole ones, such as {model.__name__} saved by itself"
+        )
+    return config
 
 
 def build_model(

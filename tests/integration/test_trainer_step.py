@@ -15,6 +15,7 @@ from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.update_step import UpdateStep
 from tests.integration.trainer_ranks import (
     LOSSES,
+    ONE_BY_ONE,
     OVERLONG,
     VARIANTS,
     Case,
@@ -186,6 +187,16 @@ def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
         # Losses of both signs add up to a hundredth of their size.
         shared = {name: value for name, value in metrics.items() if name != "micro_batches"}
         assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
+@pytest.mark.parametrize("variant", ONE_BY_ONE)
+def test_ranks_that_score_one_sequence_after_the_other_make_the_gradient_of_packed_ones(
+    alone, variant, shard_size
+):
+    expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
+    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
+    assert distance(found, expected) < 1e-5
 
 
 def test_weights_that_stay_gathered_are_not_mistaken_for_those_of_the_iterations_beginning(alone):

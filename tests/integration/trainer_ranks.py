@@ -79,12 +79,16 @@ class Case(NamedTuple):
 
 
 EXPERTS = "experts, read from files"
+ONE_BY_ONE: dict[str, dict[str, Any]] = {
+    "one sequence after the other": {"is_packed": False, "kl_in": "loss"},
+    "one after the other, fewer than ranks": SHAPES["fewer sequences than ranks"] | {"is_packed": False},
+}
 CASES = [
     Case(variant, shard_size, *more)
     for variant in VARIANTS
     for shard_size in (1, 2)
     for more in (("whole",), ("streamed",), ("streamed", True))
-] + [Case(EXPERTS, shard_size, "streamed") for shard_size in (1, 2)]
+] + [Case(variant, shard_size, "streamed") for variant in (EXPERTS, *ONE_BY_ONE) for shard_size in (1, 2)]
 
 
 @contextmanager
@@ -137,6 +141,7 @@ def compute(
     parallel: dict | None = None,
     adapter: bool = False,
     experts: bool = False,
+    is_packed: bool = True,
     groups: dict | None = None,
     **loss: Any,
 ) -> tuple[dict, dict]:
@@ -148,7 +153,8 @@ def compute(
     elif experts:
         policies = [experts_policy(ranks)]
     else:
-        policies = [tiny_policy(seed=seed) for seed in ((0,) if settings.kl_in == "none" else (0, 9))]
+        seeds = (0,) if settings.kl_in == "none" else (0, 9)
+        policies = [tiny_policy(seed=seed, is_packed=is_packed) for seed in seeds]
         for policy in policies:
             shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
     budget = 10_000 if arrival == "whole" else 150
@@ -203,7 +209,7 @@ def main() -> None:
                 case.arrival,
                 adapter=case.adapter,
                 experts=case.variant == EXPERTS,
-                **VARIANTS.get(case.variant, {}),
+                **(VARIANTS | ONE_BY_ONE).get(case.variant, {}),
             )
             if met.rank == 0:
                 save_file(gradients, Path(sys.argv[1], str(index)), {"metrics": json.dumps(metrics)})

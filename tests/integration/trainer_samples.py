@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config
 
+from rl_agent.trainer import attention
 from rl_agent.trainer.admission import Versions
 from rl_agent.trainer.policy import Policy, build_model
 from rl_agent.trainer.samples import Group, Sample, Segment
@@ -28,10 +29,19 @@ def tiny_config(*, tied: bool = False) -> Qwen3Config:
 
 
 def tiny_policy(
-    *, seed: int = 0, temperature: float = 1.0, activation_checkpointing: float = 0.0, tied: bool = False
+    *,
+    seed: int = 0,
+    temperature: float = 1.0,
+    activation_checkpointing: float = 0.0,
+    tied: bool = False,
+    is_packed: bool = True,
 ) -> Policy:
     torch.manual_seed(seed)
-    model = build_model(tiny_config(tied=tied), activation_checkpointing=activation_checkpointing)
+    model = build_model(
+        tiny_config(tied=tied),
+        activation_checkpointing=activation_checkpointing,
+        implementation=attention.NAME if is_packed else None,
+    )
     for parameter in model.parameters():  # far from the near-uniform policy of a fresh model
         parameter.data.add_(0.05 * torch.randn_like(parameter))
     return Policy(model, temperature=temperature, chunk_tokens=32)
