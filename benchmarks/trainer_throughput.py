@@ -20,6 +20,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -313,8 +314,8 @@ def print_table(results: list[Result], rate: float, ranks: Ranks) -> None:
         print(f"| {r.name} | {r.seconds:.2f} | {cells} | {r.peak_gib:.1f} | {r.note} |")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def add_step_options(parser: argparse.ArgumentParser) -> None:
+    """What a step computes, and how."""
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument(
         "--token-budget", type=int, help="tokens of a micro-batch (default 16384; tiny: 1024)"
@@ -330,16 +331,14 @@ def main() -> None:
     parser.add_argument(
         "--no-liger", dest="liger", action="store_const", const=False, help="leave Liger's kernels out"
     )
-    parser.add_argument(
-        "--compare", action="store_true", help="gradients in place of speed: fp32, bf16, Liger's kernels"
-    )
     parser.add_argument("--offload-optimizer", action="store_true")
-    parser.add_argument("--no-update", dest="update", action="store_false", help="leave the optimizer out")
-    parser.add_argument("--no-plain", dest="plain", action="store_false", help="leave transformers out")
-    options = parser.parse_args()
+
+
+@contextmanager
+def met_ranks(options: argparse.Namespace) -> Iterator[Ranks]:
+    """Those that torchrun has started, or this process alone; fills in options that depend on the shape."""
     options.token_budget = options.token_budget or (1024 if options.shape == "tiny" else 16_384)
     options.longest = options.longest or options.token_budget // 2
-    config = Qwen3Config(**SHAPES[options.shape], max_position_embeddings=40_960)
     alone = {
         "RANK": "0",
         "LOCAL_RANK": "0",
@@ -350,6 +349,20 @@ def main() -> None:
     for name, value in alone.items():
         os.environ.setdefault(name, value)
     with join_ranks(None, timeout_s=600) as ranks:
+        yield ranks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add_step_options(parser)
+    parser.add_argument(
+        "--compare", action="store_true", help="gradients in place of speed: fp32, bf16, Liger's kernels"
+    )
+    parser.add_argument("--no-update", dest="update", action="store_false", help="leave the optimizer out")
+    parser.add_argument("--no-plain", dest="plain", action="store_false", help="leave transformers out")
+    options = parser.parse_args()
+    config = Qwen3Config(**SHAPES[options.shape], max_position_embeddings=40_960)
+    with met_ranks(options) as ranks:
         (compare if options.compare else measure)(options, config, ranks)
 
 

@@ -1,0 +1,101 @@
+"""What the trainer computes by kernels of its own choice on a GPU, beside the same written out in fp32."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rl_agent.trainer.attention import packed_attention
+from rl_agent.trainer.batch import pack
+from rl_agent.trainer.logprobs import chosen_logprobs
+from rl_agent.trainer.model_files import load_policy
+from rl_agent.trainer.parallel import Ranks, grid
+from tests.integration.test_trainer_families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
+from tests.integration.test_trainer_logits import VOCABULARY, rivals
+from tests.integration.test_trainer_policy import rows
+from tests.integration.trainer_settings import trainer_settings
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+LENGTHS = (200, 3, 700, 64)
+SHAPES = {
+    "grouped heads": {"heads": 8, "key_heads": 2, "size": 64, "value_size": 64},
+    "a size that is no multiple of 8": {"heads": 4, "key_heads": 4, "size": 36, "value_size": 36},
+    "values smaller than keys": {"heads": 4, "key_heads": 4, "size": 192, "value_size": 128},
+    "heads larger than the kernel knows": {"heads": 2, "key_heads": 1, "size": 512, "value_size": 512},
+}
+EXTRAS = {
+    "nothing": {},
+    "a window": {"sliding_window": 50},
+    "a cap": {"softcap": 20.0},
+    "a window and sinks": {"sliding_window": 50, "s_aux": True},
+    "its own scale": {"scaling": 0.3},
+}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Ranks]:
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+    torch.cuda.set_device(0)
+    try:
+        yield grid(torch.device("cuda", 0), None)
+    finally:
+        dist.destroy_process_group()
+
+
+def attend(dtype: torch.dtype, shape: dict[str, int], extra: dict) -> list[torch.Tensor]:
+    """Output and gradients."""
+    torch.manual_seed(0)
+    total = sum(LENGTHS)
+    sizes = [
+        (shape["heads"], shape["size"]),
+        (shape["key_heads"], shape["size"]),
+        (shape["key_heads"], shape["value_size"]),
+    ]
+    leaves = [torch.randn(1, heads, total, size, device="cuda").to(dtype) for heads, size in sizes]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    ends = torch.tensor([0, *LENGTHS], device="cuda").cumsum(0).int()
+    if "s_aux" in extra:
+        extra = extra | {"s_aux": torch.linspace(-1, 1, shape["heads"], device="cuda")}
+    output, _ = packed_attention(
+        torch.nn.Identity(), *leaves, None, boundaries=ends, max_length=max(LENGTHS), **extra
+    )
+    output.float().square().mean().backward()
+    return [output.detach().float(), *(leaf.grad.float() for leaf in leaves)]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_in_half_precision_is_that_in_fp32(shape, extra):
+    found = attend(torch.bfloat16, SHAPES[shape], EXTRAS[extra])
+    expected = attend(torch.float32, SHAPES[shape], EXTRAS[extra])
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (mine - theirs).norm() / theirs.norm() < 0.02
+
+
+def test_logits_of_half_precision_operands_are_fp32():
+    hidden, moved, weight = (tensor.cuda() for tensor in rivals())
+    targets = torch.zeros(len(hidden), dtype=torch.long, device="cuda")
+
+    def score(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return chosen_logprobs(h, w, targets, temperature=1.0, chunk_tokens=64)[0].double()
+
+    exact = (score(moved.double(), weight.double()) - score(hidden.double(), weight.double())).exp()
+    found = (score(moved, weight) - score(hidden, weight)).exp()
+    assert (found / exact - 1).abs().max() < 1e-4
+    assert len(weight) == VOCABULARY
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *ONE_AFTER_THE_OTHER])
+def test_families_are_scored_in_half_precision_as_their_first_check_says(gpu, tmp_path, name, caplog):
+    family = FAMILIES[name] if name in FAMILIES else ONE_AFTER_THE_OTHER[name][0]
+    save(tmp_path / "model", family)
+    settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": "bf16"})
+    policy = load_policy(settings, gpu)
+    assert "on this device" not in caplog.text  # no false alarm of the kernels
+    assert policy.is_packed == (name in FAMILIES or "llama" in name)
+    with torch.no_grad():
+        found, _ = policy(pack(rows(5), gpu.device))
+        expected = plain_logprobs(tmp_path / "model", rows(5)).to(gpu.device)
+    assert (found - expected).abs().median() < 0.05 * expected.std()
