@@ -120,17 +120,16 @@ def _at_once(batch: PackedBatch) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The model's configuration. Raises ConfigError for one that this trainer cannot train."""
+    """The model's configuration; of one that has more than a causal language model, that part.
+
+    Raises ConfigError for one that this trainer cannot train.
+    """
     if problem := obstacle(json.loads((folder / "config.json").read_bytes())):
         raise ConfigError(f"the model at {folder} {problem}")
     config = AutoConfig.from_pretrained(folder)
     model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if model is not None and model.config_class is config.sub_configs.get("text_config"):
-        raise ConfigError(
-            f"{folder}: the causal language model is only a part of this {config.model_type} model; "
-            f"trainer=grpo trains whole ones, such as {model.__name__} saved by itself"
-        )
-    return config
+    is_part = model is not None and model.config_class is config.sub_configs.get("text_config")
+    return config.get_text_config() if is_part else config
 
 
 def build_model(

@@ -133,7 +133,8 @@ def sweep(name: str, ranks: Ranks, folder: Path) -> Outcome:
                 trainer_settings(folder / "model", folder, steps=1, parallel=parallel), ranks
             )
         except ConfigError as error:
-            return Outcome("refused", str(error).replace(f"{folder / 'model'}: ", "").splitlines()[0])
+            why = re.sub(rf"(the model at )?{re.escape(str(folder / 'model'))}:? ", "", str(error))
+            return Outcome("refused", why)
     logprobs, _ = policy(pack(_rows(), ranks.device))
     logprobs.sum().backward()
     found = {n: whole(p.grad) for n, p in base_parameters(policy.model).items() if p.grad is not None}
