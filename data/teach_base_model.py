@@ -285,4 +285,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from rl_agent.terminal import run_script
+
+    run_script(main)

@@ -1,18 +1,18 @@
-"""Write configuration.md, commands.md, errors.md and metrics.md of docs/reference/ from what they describe.
+"""Write the pages of docs/reference/ that are made from what they describe.
 
     python docs/generate_reference.py            write them
     python docs/generate_reference.py --check    exit 1 if they are not up to date (a test calls this)
 
 Defaults and comments come from `configs/*.yaml`, types from `rl_agent.config`, help texts from the verbs,
 messages from the places that raise them, with their remedies from `docs/error_remedies.yaml`, metrics from
-`rl_agent.monitor.catalog`.
+`rl_agent.monitor.catalog`, the fields of requests to a pool from `rl_agent.pool.api.openai_fields`.
 """
 
 import argparse
 import contextlib
-import importlib
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -33,10 +33,12 @@ from error_messages import (  # noqa: E402
 )
 
 from rl_agent import errors as error_classes  # noqa: E402
-from rl_agent.cli.__main__ import verbs  # noqa: E402
+from rl_agent.cli.__main__ import call, verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
 from rl_agent.plan.keys import kinds_of, sections_of  # noqa: E402
+from rl_agent.pool.api import openai_fields  # noqa: E402
+from rl_agent.sections import MAX_COUNT, MAX_SECONDS  # noqa: E402
 from rl_agent.simulation.config import DEFAULTS as SIMULATION  # noqa: E402
 from rl_agent.simulation.config import WhatIfConfig  # noqa: E402
 
@@ -74,10 +76,9 @@ SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def limit(metadata: Any) -> str:
-    """`Ge(ge=0)` as `≥ 0`."""
-    return " ".join(
-        f"{sign} {getattr(metadata, name)}" for name, sign in SIGNS.items() if hasattr(metadata, name)
-    )
+    """`Ge(ge=0)` as `≥ 0`; what holds for all counts and waits is said once, at the top of the page."""
+    found = ((sign, getattr(metadata, name, None)) for name, sign in SIGNS.items())
+    return " ".join(f"{sign} {at}" for sign, at in found if at not in (None, MAX_COUNT, MAX_SECONDS))
 
 
 def type_name(section: Any, key: str) -> str:
@@ -87,7 +88,8 @@ def type_name(section: Any, key: str) -> str:
     text = str(field.annotation)
     text = re.sub(r"typing\.|<class '([\w.]+)'>", lambda m: m[1] or "", text)
     text = re.sub(r"Annotated\[(\w+), [^\]]*\]\)?\]?", r"\1", text)
-    limits = ", ".join(limit(item) for item in field.metadata if not callable(item))
+    text = re.sub(r"Annotated\[(dict\[str, Any\]), AfterValidator\([^)]*\)\]", r"\1", text)
+    limits = ", ".join(filter(None, (limit(item) for item in field.metadata if not callable(item))))
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text)
     text = text.replace("Literal", "one of ").replace("NoneType", "None")
     return f"{text} ({limits})" if limits else text
@@ -111,7 +113,8 @@ def configuration() -> str:
     parts = [
         "# Configuration",
         "Made by `python docs/generate_reference.py` from `configs/`. Every key can be overridden as "
-        "`key=value` on the command line of `scripts/run.sh`; an unknown key is an error.",
+        "`key=value` on the command line of `scripts/run.sh`; an unknown key is an error. A number must be "
+        f"finite, an `int` at most {MAX_COUNT} and a wait (`…_s`) at most {MAX_SECONDS:g} seconds.",
         "## Top level",
         table("", Config, [row for row in entries(top) if row[0] not in ("defaults",)]),
     ]
@@ -152,10 +155,9 @@ def table_of_option(key: str, folder: str, option: str, default: str) -> str:
 
 
 def help_text(verb: str) -> str:
-    module = importlib.import_module(f"rl_agent.cli.{verb.replace('-', '_')}")
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        module.main(["--help"])
+        call([verb, "--help"])
     return out.getvalue().strip()
 
 
@@ -207,6 +209,20 @@ def errors() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def exit_codes() -> str:
+    lines = ["| code | what it stands for | what to do |", "| --: | --- | --- |"]
+    lines += [f"| {code} | {what} | {then} |" for code, (what, then) in error_classes.EXIT_CODES.items()]
+    parts = [
+        "# Exit codes",
+        "Made by `python docs/generate_reference.py` from `rl_agent/errors.py`. `scripts/run.sh`, the "
+        "scripts beside it and every verb end with one of these, and with one line that says why; "
+        "[error messages](errors.md) has the lines. A script that queues jobs again does so after 69, 75, "
+        "129, 130 and 143, perhaps after 124, and never after 2, 3 or 78.",
+        "\n".join(lines),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def metrics() -> str:
     parts = [
         "# Metrics",
@@ -220,6 +236,36 @@ def metrics() -> str:
         lines += [f"| `{metric.name}` | {metric.unit} | {metric.meaning} |" for metric in chapter.metrics]
         parts += [f"## {chapter.title}", chapter.words, "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def openai_api() -> str:
+    parts = [
+        "# The pool's OpenAI API",
+        "Made by `python docs/generate_reference.py` from `rl_agent/pool/api/openai_fields.py`. "
+        "`/v1/completions` and `/v1/chat/completions` of a pool answer as the server of vLLM 0.28 does, "
+        "field by field and event by event, or refuse in words: status 400 (404 for a model that the pool "
+        "does not serve) with vLLM's body of an error, whose `param` names the field. "
+        "`tests/integration/pool/test_like_vllm.py` sends the same requests to both and compares. What is "
+        "left:",
+        "\n".join(f"- {difference}" for difference in openai_fields.DIFFERENCES),
+        "| what becomes of a field | |\n| --- | --- |\n"
+        + "\n".join(f"| {how} | {meaning} |" for how, meaning in openai_fields.MEANING.items()),
+    ]
+    tables = {"/v1/completions": openai_fields.COMPLETION, "/v1/chat/completions": openai_fields.CHAT}
+    for route, fields in tables.items():
+        lines = ["| field | without it | | |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| `{name}` | `{json.dumps(field.default)}` | {field.how} | {field.note} |"
+            for name, field in fields.items()
+        ]
+        parts += [f"## {route}", "\n".join(lines)]
+    lines = ["| field | |", "| --- | --- |"]
+    lines += [f"| `{name}` | {note} |" for name, note in openai_fields.OWN.items()]
+    words = (
+        "Of both routes. Any other field is given to the engines, which judge it; vLLM ignores what it does "
+        "not know."
+    )
+    return "\n\n".join([*parts, "## Fields of the pool alone", words, "\n".join(lines)]) + "\n"
 
 
 def print_unmatched() -> None:
@@ -236,7 +282,9 @@ PAGES = {
     "configuration.md": configuration,
     "commands.md": commands,
     "errors.md": errors,
+    "exit-codes.md": exit_codes,
     "metrics.md": metrics,
+    "openai-api.md": openai_api,
 }
 
 

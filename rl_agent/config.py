@@ -6,7 +6,7 @@ one place that composes; every later command reads the resulting `plan.json`.
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -16,7 +16,19 @@ from rl_agent.files import write_whole
 from rl_agent.grpo_config import GrpoConfig
 from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
-from rl_agent.sections import Port, Positive, SampleSize, Seconds, Section, Share
+from rl_agent.sections import (
+    Above0,
+    Count,
+    FreeForm,
+    NotNegative,
+    Port,
+    Positive,
+    SampleSize,
+    Seconds,
+    Section,
+    Seed,
+    Share,
+)
 from rl_agent.types import Split
 from rl_agent.weights_config import WeightsConfig
 
@@ -27,14 +39,14 @@ class ModelConfig(Section):
     template: str
     reasoning_parser: str | None
     trust_remote_code: bool
-    chat_template_kwargs: dict[str, Any]
+    chat_template_kwargs: FreeForm
 
 
 class PolicyConfig(Section):
-    temperature: Annotated[float, Field(ge=0)]
-    test_temperature: Annotated[float, Field(ge=0)] | None
+    temperature: NotNegative
+    test_temperature: NotNegative | None
     top_p: Annotated[float, Field(gt=0, le=1)]
-    top_k: Annotated[int, Field(ge=-1)]
+    top_k: SampleSize
     min_p: Share
     max_new_tokens: Positive
     system_prompt: str | None
@@ -51,16 +63,16 @@ class EngineConfig(Section):
     host: str
     port: Port
     api_key_env_var: str
-    dtype: str
+    dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
     max_num_seqs: Positive
     max_model_len: Positive
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     tensor_parallel_size: Positive
     data_parallel_size: Positive | None
-    limit_mm_per_prompt: dict[str, int]
+    limit_mm_per_prompt: dict[str, Count]
     allowed_local_media_path: str
     enforce_eager: bool
-    extra_args: dict[str, Any]
+    extra_args: FreeForm
     extra_env: dict[str, str]
     start_timeout_s: Seconds
     start_attempts: Positive
@@ -89,10 +101,10 @@ class EnvConfig(Section):
     test_tasks_rollout_size: SampleSize
     test_tasks_repeat_times: Positive
     train_tasks_sampler: Literal["uniform", "ratio"]
-    difficulty_ratio: dict[str, Annotated[float, Field(ge=0)]]
+    difficulty_ratio: dict[str, NotNegative]
     train_difficulty_max_steps: dict[str, Positive]
     test_difficulty_max_steps: dict[str, Positive]
-    kwargs: dict[str, dict[str, Any]]
+    kwargs: dict[str, FreeForm]
 
     def tasks_file(self, split: Split, data_path: Path) -> Path:
         return data_path / (self.train_tasks if split == "train" else self.test_tasks)
@@ -108,12 +120,12 @@ class RolloutConfig(Section):
     max_vllm_sessions: Positive
     min_vllm_sessions: Positive
     completion_threshold: Annotated[float, Field(gt=0, le=1)]
-    completion_grace_period: Annotated[float, Field(ge=0)]
+    completion_grace_period: NotNegative
     request_timeout_s: Seconds
     step_timeout_s: Seconds
     episode_timeout_s: Seconds
     judge_timeout_s: Seconds
-    request_retries: Annotated[int, Field(ge=0)]
+    request_retries: Count
     fsync: bool
 
 
@@ -123,24 +135,24 @@ class JudgeOverride(Section):
     model: str | None = None
     base_url: str | None = None
     openai_api_key_env_var: str | None = None
-    temperature: float | None = None
+    temperature: NotNegative | None = None
     max_tokens: Positive | None = None
-    max_images: Annotated[int, Field(ge=0)] | None = None
+    max_images: Count | None = None
 
 
 class JudgeConfig(Section):
     model: str
     base_url: str
     openai_api_key_env_var: str
-    temperature: Annotated[float, Field(ge=0)]
+    temperature: NotNegative
     max_tokens: Positive
     timeout_s: Seconds
-    max_retries: Annotated[int, Field(ge=0)]
+    max_retries: Count
     max_concurrency: Positive
-    max_images: Annotated[int, Field(ge=0)]
+    max_images: Count
     use_cache: bool
-    price_per_million_prompt_tokens: Annotated[float, Field(ge=0)]
-    price_per_million_completion_tokens: Annotated[float, Field(ge=0)]
+    price_per_million_prompt_tokens: NotNegative
+    price_per_million_completion_tokens: NotNegative
     evaluation: JudgeOverride
 
 
@@ -185,9 +197,9 @@ class PoolConfig(Section):
     max_unknown_connections: Positive
     journal: Path | None
     journal_interval_s: Seconds
-    journal_compact_mib: Annotated[float, Field(gt=0)]
+    journal_compact_mib: Above0
     model: str | None
-    weight_version: Annotated[int, Field(ge=0)]
+    weight_version: Count
     lease_s: Seconds
     heartbeat_s: Seconds
     probe_interval_s: Seconds
@@ -200,18 +212,18 @@ class PoolConfig(Section):
     poison_progress_tokens: Positive
     max_fruitless: Positive
     policy: Literal["least_work", "least_loaded", "round_robin"]
-    affinity_slack: Annotated[float, Field(ge=0)]
+    affinity_slack: NotNegative
     rebalance_interval_s: Seconds
-    rebalance_gain_s: Annotated[float, Field(ge=0)]
+    rebalance_gain_s: NotNegative
     weights_timeout_s: Seconds
-    max_versions_behind: Annotated[int, Field(ge=0)]
+    max_versions_behind: Count
     default_capacity: Positive
     max_engines: Positive
     max_open_requests: Positive
-    max_calls_per_s: Seconds
+    max_calls_per_s: Above0
     max_body_mib: Positive
     max_sessions: Positive
-    on_demand_price_per_hour: Annotated[float, Field(ge=0)]
+    on_demand_price_per_hour: NotNegative
 
 
 class WandbConfig(Section):
@@ -225,7 +237,7 @@ class Config(Section):
     data_path: Path
     log_path: Path
     run_name: str
-    seed: Annotated[int, Field(ge=0)]
+    seed: Seed
     model: Annotated[ModelConfig, Field(alias="model_config")]
     policy_config: PolicyConfig
     engine: EngineConfig
@@ -305,7 +317,7 @@ class Command(Section):
     resume: bool
     max_iterations: Positive | None
     num_nodes: Positive
-    rank: Annotated[int, Field(ge=0)]
+    rank: Count
     rank_weights: tuple[Positive, ...]
     join: bool = False
     overrides: tuple[str, ...]
@@ -348,6 +360,20 @@ class Plan(Section):
     def node(self) -> str:
         """Names this node among those of the run: its groups, logs and plans go by it."""
         return f"join-{self.incarnation}" if self.command.join else f"rank-{self.command.rank}"
+
+    @property
+    def is_master(self) -> bool:
+        return self.command.rank == 0 and not self.command.join
+
+    @property
+    def logs_dir(self) -> Path:
+        """Logs of this node's processes; those of rank 0 lie at the top, where one looks first."""
+        folder = self.paths.run_dir(self.run_id) / "logs"
+        return folder if self.is_master else folder / self.node
+
+    def groups_dir(self, pid_space: str) -> Path:
+        """Where `start_group` records the process groups of this node, whose pids are of `pid_space`."""
+        return self.paths.run_dir(self.run_id) / "groups" / pid_space / self.node
 
     @classmethod
     def read(cls, path: Path) -> "Plan":

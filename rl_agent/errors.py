@@ -5,9 +5,43 @@ what would be right. `RolloutError`s end one episode and are recorded with it; t
 """
 
 EXIT_USAGE = 2
+EXIT_NOTHING_LEFT = 3
+EXIT_MACHINE = 69
 EXIT_RETRY_LATER = 75
 EXIT_CONFIG = 78
 EXIT_DEADLINE = 124
+
+EXIT_CODES = {
+    0: ("done", "nothing"),
+    1: (
+        "something failed: damaged data, a full disk, a training, or a bug with a traceback",
+        "read the line",
+    ),
+    EXIT_USAGE: ("a flag is missing, unknown or contradicts another", "correct the command"),
+    EXIT_NOTHING_LEFT: ("`--resume`, and the run has done all its iterations", "nothing: it is complete"),
+    EXIT_MACHINE: (
+        "this machine does not allow the run as it is now: a port or the log path is in use, the disk is"
+        " nearly full, no GPU is visible, another engine answers, the hub cannot be reached",
+        "free it, or queue the same command for later or for another machine",
+    ),
+    EXIT_RETRY_LATER: (
+        "something outside is not available: the engine, the pool, the membership of a run",
+        "the same command with `--resume`",
+    ),
+    EXIT_CONFIG: (
+        "the configuration is wrong, a file that it names, or a change with `--resume`",
+        "correct what the line names",
+    ),
+    EXIT_DEADLINE: (
+        "a wait reached its deadline; the line names it",
+        "find out why, or raise the deadline; then `--resume`",
+    ),
+    129: ("the terminal was closed (HUP)", "`--resume`"),
+    130: ("Ctrl+C (INT)", "`--resume`"),
+    141: ("nobody reads what is printed any more, as with `head -1` behind it; the work is done", "nothing"),
+    143: ("ended by TERM, as Slurm does", "`--resume`; the job files queue the job again"),
+}
+"""What each exit code stands for, and what a person or a script does about it."""
 
 
 class HarnessError(Exception):
@@ -26,6 +60,18 @@ class ConfigError(HarnessError):
     """A configuration key, a file or this machine does not allow the run."""
 
     exit_code = EXIT_CONFIG
+
+
+class MachineError(ConfigError):
+    """This machine does not allow the run as it is now; the same command may work later or elsewhere."""
+
+    exit_code = EXIT_MACHINE
+
+
+class NothingLeft(HarnessError):
+    """There is nothing to resume: the run has done all its iterations."""
+
+    exit_code = EXIT_NOTHING_LEFT
 
 
 class DeadlineError(HarnessError):
@@ -68,7 +114,7 @@ class UnwritableEpisode(RolloutError):
     """What an episode holds cannot be written down and read again; it is recorded without that."""
 
 
-class EnvironmentUnavailable(ConfigError):
+class EnvironmentUnavailable(MachineError):
     """No environment of a kind can work on this machine: going on would only fail every episode."""
 
 

@@ -5,8 +5,11 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 from pathlib import Path
+
+from rl_agent.errors import ConfigError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -25,6 +28,21 @@ def file_name(text: str) -> str:
         return text
     readable = _NOT_PLAIN.sub("_", text)[:_READABLE]
     return f"{readable}~{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+
+def check_private(path: Path, name: str) -> None:
+    """Raises ConfigError for a secret of this user that others may read, as ssh does.
+
+    A file of somebody else is theirs to guard, and they let this user read it. One on a read-only mount,
+    as a container gets its secrets, cannot be changed from here.
+    """
+    found = path.stat()
+    is_open = found.st_uid == os.geteuid() and found.st_mode & 0o077
+    if is_open and not os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise ConfigError(
+            f"{name}={path}: other users can read this secret (mode {found.st_mode & 0o777:04o});"
+            f" run: chmod 600 {shlex.quote(str(path))}"
+        )
 
 
 def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.sections import NotNegative, Positive, Seconds, Section, Share
+from rl_agent.sections import Above0, AtLeast2, Count, NotNegative, Positive, Seconds, Section, Share
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
 Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]
@@ -31,12 +31,12 @@ class LossSettings(Section):
     starts from, or the engine's logprobs."""
     correction: Correction
     correction_low: NotNegative
-    correction_high: Annotated[float, Field(gt=0)]
+    correction_high: Above0
     kl_in: Literal["none", "loss", "reward"]
     kl_estimator: KlEstimator
     kl_coefficient: NotNegative
     entropy_coefficient: float
-    temperature: Annotated[float, Field(gt=0)]
+    temperature: Above0
     """Of the sampling; logits are divided by it."""
     overlong: Literal["keep", "mask", "penalty"]
     """What becomes of responses that are cut off, or nearly: `rollout.comparison` has the equation."""
@@ -105,7 +105,7 @@ class BatchSettings(Section):
     logits_chunk_tokens: Positive
     attention_crossover: Positive
     """Length of a sequence whose attention costs as much as all else; for balancing only."""
-    max_staleness: Annotated[int, Field(ge=0)]
+    max_staleness: Count
     """In weight versions."""
     allow_mixed_versions: bool
     """Whether an episode may span several versions; else engines finish one before they take the next."""
@@ -138,16 +138,16 @@ class ParallelSettings(Section):
 
 
 class OptimizerSettings(Section):
-    learning_rate: Annotated[float, Field(gt=0)]
+    learning_rate: Above0
     schedule: Literal["constant", "linear", "cosine"]
-    warmup_steps: Annotated[int, Field(ge=0)]
+    warmup_steps: Count
     decay_steps: Positive | None
     """Steps until a schedule that decays is at 0; null for `constant`."""
     beta1: Share
     beta2: Share
-    epsilon: Annotated[float, Field(gt=0)]
+    epsilon: Above0
     weight_decay: NotNegative
-    max_grad_norm: Annotated[float, Field(gt=0)]
+    max_grad_norm: Above0
 
     @model_validator(mode="after")
     def _decays_to_an_end(self) -> "OptimizerSettings":
@@ -176,12 +176,12 @@ class GrpoConfig(Section):
     """So many times the groups of an iteration are sampled at most, until none of them is left out."""
     reward_threshold: float
     nproc_per_node: Positive | None
-    max_restarts: Annotated[int, Field(ge=0)]
+    max_restarts: Count
     timeout_s: Seconds
-    keep_versions: Annotated[int, Field(ge=2)]
+    keep_versions: AtLeast2
     export_dtype: Literal["bfloat16", "float32"] | None
     price_per_hour: NotNegative
-    peak_tflops: Annotated[float, Field(gt=0)] | None
+    peak_tflops: Above0 | None
     loss: LossSettings
     lora: LoraSettings
     batch: BatchSettings

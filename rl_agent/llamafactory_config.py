@@ -1,10 +1,20 @@
 """What `trainer=llamafactory` can be told; most keys are LLaMA-Factory's own."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rl_agent.sections import Positive, Seconds, Section, Share
+from rl_agent.sections import (
+    Above0,
+    AtLeast2,
+    Count,
+    FreeForm,
+    NotNegative,
+    Positive,
+    Seconds,
+    Section,
+    Share,
+)
 
 DrawUnit = Literal["group", "episode", "step"]
 """What is drawn as one; `update.select` says what each does."""
@@ -19,9 +29,9 @@ class TrainerConfig(Section):
     positive_samples_to_train: Positive
     draw_by: DrawUnit
     max_samples_per_task: Positive | None
-    recency_bias_power: Annotated[float, Field(ge=0)]
+    recency_bias_power: NotNegative
     filter_unchanged_steps: bool
-    min_response_tokens: Annotated[int, Field(ge=0)]
+    min_response_tokens: Count
     val_split_ratio: Annotated[float, Field(gt=0, lt=1)]
     val_split_by: HeldOutUnit
     finetuning_type: Literal["full", "lora"]
@@ -34,23 +44,23 @@ class TrainerConfig(Section):
     per_device_train_batch_size: Positive
     per_device_eval_batch_size: Positive
     gradient_accumulation_steps: Positive
-    learning_rate: Annotated[float, Field(gt=0)]
-    max_grad_norm: Annotated[float, Field(ge=0)]
-    weight_decay: Annotated[float, Field(ge=0)]
-    num_train_epochs: Annotated[float, Field(gt=0)]
+    learning_rate: Above0
+    max_grad_norm: NotNegative
+    weight_decay: NotNegative
+    num_train_epochs: Above0
     max_steps: Positive | None
     lr_scheduler_type: str
-    warmup_steps: Annotated[int, Field(ge=0)] | None
+    warmup_steps: Count | None
     warmup_ratio: Share | None
     logging_steps: Positive
     do_eval: bool
     eval_strategy: Literal["no", "steps", "epoch"]
     eval_steps: Positive | None
     save_strategy: Literal["no", "steps", "epoch"]
-    save_steps: Annotated[float, Field(gt=0)]
+    save_steps: Above0
     save_total_limit: Positive
     save_only_model: bool
-    dataloader_num_workers: Annotated[int, Field(ge=0)]
+    dataloader_num_workers: Count
     dataloader_pin_memory: bool
     remove_unused_columns: bool
     gradient_checkpointing: bool
@@ -59,9 +69,9 @@ class TrainerConfig(Section):
     deepspeed: str | None
     report_to: str | tuple[str, ...]
     plot_loss: bool
-    extra_args: dict[str, Any]
+    extra_args: FreeForm
     nproc_per_node: Positive | None
     timeout_s: Seconds
     peer_timeout_s: Seconds
     continue_optimizer: bool
-    keep_versions: Annotated[int, Field(ge=2)]
+    keep_versions: AtLeast2

@@ -1,18 +1,42 @@
-"""What every part of the configuration is made of: its base class, and the ranges of its values."""
+"""What every part of the configuration is made of: its base class, and the ranges of its values.
 
-from typing import Annotated
+A number must be finite and must fit the libraries that receive it: a count 32 bits, a wait what an operating
+system can wait, a seed what numpy takes after an iteration or a rank was added to it.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from rl_agent.json_values import problem_of
+
+MAX_COUNT = 2**31 - 1
+MAX_SECONDS = 1e8
+"""About three years; some system calls refuse much more."""
+
+
+def _is_json(value: dict[str, Any]) -> dict[str, Any]:
+    if problem := problem_of(value, ""):
+        raise PydanticCustomError("not_json", "{problem}", {"problem": problem})
+    return value
+
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+AtLeast2 = Annotated[int, Field(ge=2, le=MAX_COUNT)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Seed = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 NotNegative = Annotated[float, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
-SampleSize = Annotated[int, Field(ge=-1)]
+Above0 = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+SampleSize = Annotated[int, Field(ge=-1, le=MAX_COUNT)]
+FreeForm = Annotated[dict[str, Any], AfterValidator(_is_json)]
+"""Keys and values that a library or an environment understands; they are passed on as they are."""
 
 
 class Section(BaseModel):
-    """A part of the configuration: immutable, and an unknown key is an error."""
+    """A part of the configuration: immutable; an unknown key and a number that is not finite are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())

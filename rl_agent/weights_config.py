@@ -5,14 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from rl_agent.sections import Positive, Seconds, Section
+from rl_agent.sections import Above0, Count, Positive, Seconds, Section
 
-Count = Annotated[int, Field(ge=0)]
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
-Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "gloo", "http"]
-"""Our own connections, Mooncake's engine over TCP or RDMA, pairs by NCCL, or by gloo without GPUs, the pool's
-manager."""
-GbitPerS = Annotated[float, Field(gt=0)]
+Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "http"]
+"""Our own connections, Mooncake's engine over TCP or RDMA, pairs of GPUs over NCCL, the pool's manager."""
 
 
 class WeightsConfig(Section):
@@ -28,12 +25,12 @@ class WeightsConfig(Section):
     delta: Literal["auto", "always", "never"]
     delta_block_kib: Annotated[int, Field(ge=1, le=2**16)]
     delta_retry_after: Positive
-    link_gbit_per_s: GbitPerS
+    link_gbit_per_s: Above0
     transport: Transport
     host: tuple[str, ...] | None
     port: ListeningPort
     peer_port: ListeningPort
-    cap_gbit_per_s: GbitPerS | None
+    cap_gbit_per_s: Above0 | None
     max_connections: Positive
     idle_timeout_s: Seconds
     token_env_var: str
@@ -46,6 +43,13 @@ class WeightsConfig(Section):
     retry_pause_s: Seconds
     max_wrong_pieces: Count
     transfer_timeout_s: Seconds
+
+    @field_validator("transport", mode="before")
+    @classmethod
+    def _without_gloo(cls, value: object) -> object:
+        if value == "gloo":
+            raise ValueError("gloo was for tests and is removed; use tcp, the default, or nccl between GPUs")
+        return value
 
     @field_validator("host", mode="before")
     @classmethod

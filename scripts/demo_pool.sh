@@ -11,7 +11,7 @@ SCRIPTS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$SCRIPTS/shell_functions/common_utils.sh"
 
 main() {
-  exec_python "$PROJECT_ROOT/benchmarks/pool_demo.py" "$@"
+  exec_python "$PROJECT_ROOT/benchmarks/pool/demo.py" "$@"
 }
 
 main "$@"

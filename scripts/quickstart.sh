@@ -136,7 +136,7 @@ stop_spot_engines() {
 # Usage: run_streaming
 run_streaming() {
   local port status=0
-  port=$("$PYTHON_BIN" -c 'from rl_agent.cluster.address import free_port; print(free_port())')
+  port=$("$PYTHON_BIN" -c 'from rl_agent.cluster.shared_fs.address import free_port; print(free_port())')
   trap stop_spot_engines EXIT
   start_spot_engines "$port"
   run_once both --eval-interval 1 --max-iterations "$ITERATIONS" "pool.port=$port"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Set up the environment (shared with quickstart.sh) and run the tests; all but those of gpu need no GPU.
 # Usage: bash scripts/test.sh [unit|shell|integration|chaos|lint|extended|gpu|all] [pytest options…]
-#   all (default)  lint; what waits more than it computes, two tests a core; then what starts engines or trains
-#   unit           under 60 s, on all cores
+#   all (default)  lint; what waits more than it computes, two tests a core; then what starts engines or trains;
+#                  of either part the ten slowest tests are named
+#   unit           2 to 3 minutes on two cores
 #   extended       what takes long and is left out of the others: more real engines and nodes, more chaos,
 #                  more random examples a property
 #   gpu            the README's loops on this machine's GPUs, one or more; about 6 minutes
@@ -27,11 +28,11 @@ lint() {
 # Usage: run_all [pytest options…]
 run_all() {
   local status=0
-  local -a alone=(tests/integration/test_{collector,pool_agent,slurm*,stop,swap,train*,tutorial}.py)
+  local -a alone=(tests/integration/{runs,slurm,trainer,training})
   (($# == 0)) || exec .venv/bin/python -m pytest "$@"
-  .venv/bin/python -m pytest tests "${alone[@]/#/--ignore=}" -n $((2 * $(nproc))) --maxprocesses 8 --dist worksteal ||
-    status=$?
-  .venv/bin/python -m pytest "${alone[@]}" || status=$?
+  .venv/bin/python -m pytest tests "${alone[@]/#/--ignore=}" -n $((2 * $(nproc))) --maxprocesses 8 --dist worksteal \
+    --durations 10 || status=$?
+  .venv/bin/python -m pytest "${alone[@]}" --durations 10 || status=$?
   return "$status"
 }
 
@@ -39,7 +40,7 @@ main() {
   local what=all extra
   case ${1:-} in
     unit | shell | integration | chaos | lint | extended | gpu | all) what=$1 && shift ;;
-    -h | --help) sed -n '2,9s/^# //p' "${BASH_SOURCE[0]}" && return ;;
+    -h | --help) sed -n '2,10s/^# //p' "${BASH_SOURCE[0]}" && return ;;
     '' | -*) ;;
     *)
       say "test.sh: '$1' is none of unit, shell, integration, chaos, lint, extended, gpu, all; --help tells more"

@@ -1,1 +1,4 @@
-"""History to prompt tokens, response to action."""
+"""History to prompt tokens, response to action.
+
+May import: engine (how tokens are sent to it). Begin with `chat`.
+"""

@@ -6,11 +6,16 @@
 `extend` asks the chat template what it puts between a response and the next one: it renders a
 conversation whose response is a marker and takes what follows. Templates that write earlier responses
 differently (Qwen3 drops their thoughts) therefore cannot change a token that was already recorded.
+
+What an environment shows may hold the text of a control token, `<|im_end|>` in a task or on a web page. It
+reaches the model as those characters and never as the token: it can neither end a turn nor begin one.
 """
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +36,8 @@ TOKENIZER_FILES = (
     "config.json",
 )
 _MARKER = "response-goes-here"
+_PLACEHOLDER = "\uf8ff\ue0c7\uf8ff"
+"""Private characters: no text has them in this order."""
 _LONGEST_CHARACTER = 4
 """Tokens that may hold one character between them: its bytes."""
 _PROMPT_TAIL = 16
@@ -57,6 +64,9 @@ class ChatTokenizer:
         self._eos_tokens = dict(eos_tokens)
         self._variables = dict(variables)
         self.eos_token_ids = frozenset(eos_tokens)
+        added = tokenizer.get_added_tokens_decoder().values()
+        words = sorted((token.content for token in added if token.special and token.content), key=len)
+        self._control = re.compile("|".join(map(re.escape, reversed(words)))) if words else None
 
     @classmethod
     def load(cls, model_path: str, chat_template_kwargs: Mapping[str, Any]) -> "ChatTokenizer":
@@ -80,18 +90,21 @@ class ChatTokenizer:
     def start(self, system_prompt: str | None, observation: Observation) -> list[int]:
         """Tokens of the first prompt, up to where the model is to go on."""
         messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        messages.append({"role": "user", "content": observation.text})
-        return self._encode(render(self._template, messages, self._variables, add_generation_prompt=True))
+        text, control = self._harmless(observation.text)
+        messages.append({"role": "user", "content": text})
+        rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
+        return self._encode(rendered, control)
 
     def extend(self, response: Sequence[int], observation: Observation) -> list[int]:
         """Tokens between a response and the next: closes its turn unless it did, and opens the next."""
+        text, control = self._harmless(observation.text)
         marker = _MARKER
         while marker in observation.text:
             marker += "-"
         messages = [
             {"role": "user", "content": "…"},
             {"role": "assistant", "content": marker},
-            {"role": "user", "content": observation.text},
+            {"role": "user", "content": text},
         ]
         rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
         _, found, after = rendered.partition(marker)
@@ -99,7 +112,12 @@ class ChatTokenizer:
             raise ConfigError("the chat template hides responses; multi-turn tasks need them")
         if response and (closing := self._eos_tokens.get(response[-1])):
             after = after.removeprefix(closing)
-        return self._encode(after)
+        return self._encode(after, control)
+
+    def control_token_in(self, text: str) -> str | None:
+        """The first control token that a server would read in this text; None if there is none."""
+        found = self._control.search(text) if self._control else None
+        return found[0] if found else None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, special ones included."""
@@ -144,8 +162,25 @@ class ChatTokenizer:
             if text:
                 yield text
 
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+    def _harmless(self, text: str) -> tuple[str, list[str]]:
+        """`text` with a placeholder for each control token in it, and what these stand for, in order."""
+        if self.control_token_in(text) is None or self._control is None:
+            return text, []
+        return self._control.sub(_PLACEHOLDER, text.replace(_PLACEHOLDER, "\ufffd")), self._control.findall(
+            text
+        )
+
+    def _encode(self, text: str, control: Sequence[str] = ()) -> list[int]:
+        """Tokens of a rendered text, in which each placeholder is a control token's text.
+
+        A control token parts what stands around it, so the other tokens are as they would be with it.
+        """
+        ids: list[int] = []
+        parts = text.split(_PLACEHOLDER) if control else [text]
+        for part, word in zip_longest(parts, control, fillvalue=""):
+            for piece in (part, word[:1], word[1:]):  # no half of it is the token
+                ids += self._tokenizer.encode(piece, add_special_tokens=False).ids if piece else []
+        return ids
 
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")

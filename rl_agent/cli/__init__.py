@@ -1,5 +1,6 @@
 """One file per verb that bash or a person calls; `python -m rl_agent.cli VERB`.
 
-A verb is a module with `SUMMARY` (one line) and `main(argv: list[str]) -> int`. It imports what it needs
-inside this package's own files only, so that `plan` and the help stay fast.
+A verb is a module with `SUMMARY` (one line) and `main(argv: list[str]) -> int | VerbResult`. It imports what
+it needs inside this package's own files only, so that `plan` and the help stay fast.
+May import: everything but testing. Begin with `__main__` and `driver.next`.
 """

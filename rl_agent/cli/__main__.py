@@ -4,58 +4,108 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-import rl_agent.cli
-from rl_agent.errors import EXIT_USAGE, HarnessError
+import rl_agent.cli.driver
+from rl_agent.cli._result import VerbResult
+from rl_agent.errors import EXIT_CONFIG, EXIT_USAGE, HarnessError
+from rl_agent.terminal import end, guard_output, indented
 
 if TYPE_CHECKING:
-    from rl_agent.cluster.member import Member
+    from rl_agent.cluster.member.member import Member
+
+
+def people_verbs() -> list[str]:
+    """Verbs that a person calls."""
+    return _verbs_in(rl_agent.cli)
+
+
+def driver_verbs() -> list[str]:
+    """Verbs that `run.sh` calls, and a person who drives phases by hand."""
+    return _verbs_in(rl_agent.cli.driver)
 
 
 def verbs() -> list[str]:
-    names = (module.name for module in pkgutil.iter_modules(rl_agent.cli.__path__))
-    return sorted(name.replace("_", "-") for name in names if not name.startswith("_"))
+    return sorted([*people_verbs(), *driver_verbs()])
+
+
+def module_of(verb: str) -> ModuleType:
+    """Imports the module of a verb. Raises KeyError if there is none of this name."""
+    for package in (rl_agent.cli, rl_agent.cli.driver):
+        if verb in _verbs_in(package):
+            return importlib.import_module(f"{package.__name__}.{verb.replace('-', '_')}")
+    raise KeyError(verb)
+
+
+def _verbs_in(package: ModuleType) -> list[str]:
+    found = (module for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    names = (module.name for module in found if not module.name.startswith("_"))
+    return sorted(name.replace("_", "-") for name in names)
 
 
 def show_help() -> None:
-    print("usage: python -m rl_agent.cli VERB [options]      (VERB --help tells more)\n")
-    for verb in verbs():
-        module = importlib.import_module(f"rl_agent.cli.{verb.replace('-', '_')}")
-        print(f"  {verb:<16} {module.SUMMARY}")
+    print("usage: python -m rl_agent.cli VERB [options]      (VERB --help tells more)")
+    for title, names in (("", people_verbs()), ("called by run.sh:\n", driver_verbs())):
+        print(f"\n{title}" + "\n".join(f"  {verb:<16} {module_of(verb).SUMMARY}" for verb in names))
 
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         show_help()
         return 0 if argv else EXIT_USAGE
-    return call(argv)
+    record = call(argv)
+    for word in record.words():
+        print(word)
+    return record.status
 
 
-def call(argv: list[str], member: "Member | None" = None) -> int:
+def is_here() -> bool:
+    """Whether the working folder still exists."""
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
+
+
+def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
     """Run one verb; a deliberate failure becomes a line on stderr and its exit code.
 
-    `member` goes to the verbs that have a parameter of that name.
+    `member`, and this function, go to the verbs that have a parameter of that name.
     """
     verb, *rest = argv
+    if not is_here():
+        print(f"{verb}: the folder that this command stands in was deleted; cd to another", file=sys.stderr)
+        return VerbResult(status=EXIT_USAGE)
     if verb not in verbs():
         print(f"rl_agent: no verb {verb!r}; there are {', '.join(verbs())}", file=sys.stderr)
-        return EXIT_USAGE
-    module = importlib.import_module(f"rl_agent.cli.{verb.replace('-', '_')}")
+        return VerbResult(status=EXIT_USAGE)
+    module = module_of(verb)
+    is_persons = verb in people_verbs() or verb == "plan"
+    given = {"call": call} if member is None else {"call": call, "member": member}
+    wanted = inspect.signature(module.main).parameters
     try:
-        if member is not None and "member" in inspect.signature(module.main).parameters:
-            return int(module.main(rest, member=member))
-        return int(module.main(rest))
+        result = module.main(rest, **{name: given[name] for name in given if name in wanted})
+        return result if isinstance(result, VerbResult) else VerbResult(status=result)
     except HarnessError as error:
-        print(f"{verb}: {error}", file=sys.stderr)
-        return error.exit_code
+        print(indented(f"{verb}: {error}"), file=sys.stderr)
+        return VerbResult(status=error.exit_code)
+    except OSError as error:
+        # A path that a person gave can be anything: a loop of links, a name too long, a folder for a file.
+        if not is_persons or error.filename is None:
+            raise
+        print(indented(f"{verb}: {error.filename}: {error.strerror}"), file=sys.stderr)
+        return VerbResult(status=EXIT_CONFIG)
     except KeyboardInterrupt:
-        return 130
+        return VerbResult(status=130)
 
 
 def run() -> None:
     """Console entry point."""
-    sys.exit(main(sys.argv[1:]))
+    words = sys.argv[1:]
+    guard_output(escapes_stdout=not words or words[0] not in driver_verbs())  # that is read by bash
+    end(lambda: main(words))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,17 @@ def plan_parser(verb: str, summary: str, example: str = "") -> argparse.Argument
     return parser
 
 
+def log_folder(path: Path) -> Path:
+    """The `--log-path` of a verb, without links. Raises ConfigError if it is no folder."""
+    try:
+        found = path.resolve()
+        if found.is_dir():
+            return found
+    except (OSError, RuntimeError):  # a name too long, a loop of links
+        pass
+    raise ConfigError(f"--log-path {path}: is not a folder")
+
+
 def read_plan(path: Path) -> Plan:
     """Raises `ConfigError` if the file is not there or is no plan."""
     try:

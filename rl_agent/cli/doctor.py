@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rl_agent.cluster import records, stacks
-from rl_agent.cluster.diagnosis import Look, diagnose
-from rl_agent.cluster.folder import SharedFolder
-from rl_agent.cluster.processes import is_same_process, members, pid_space, read_groups, stat_of
-from rl_agent.cluster.records import MASTER_FILE, Places, RankRecord, View
+from rl_agent.cli._plan_file import log_folder
+from rl_agent.cluster.member import stacks
+from rl_agent.cluster.protocol import records
+from rl_agent.cluster.protocol.diagnosis import Look, diagnose
+from rl_agent.cluster.protocol.records import MASTER_FILE, Places, RankRecord, View
+from rl_agent.cluster.shared_fs.folder import SharedFolder
+from rl_agent.cluster.shared_fs.processes import is_same_process, members, pid_space, read_groups, stat_of
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
@@ -42,7 +44,7 @@ def main(argv: list[str]) -> int:
         help="also print the Python stacks of the run's processes on this host",
     )
     options = parser.parse_args(argv)
-    log_path = options.log_path.resolve()
+    log_path = log_folder(options.log_path)
     look = look_twice(SharedFolder(log_path))
     seen, advice = diagnose(look)
     print("\n".join(seen))

@@ -11,12 +11,13 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_agent.cli._numbers import above_0, not_negative
 from rl_agent.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rl_agent.pool.spot import Change
+    from rl_agent.simulation.spot import Change
 
 SUMMARY = "start and take away pool workers by a trace of spot machines, or by a fixed schedule"
 EXAMPLE = """examples:
@@ -39,19 +40,17 @@ def main(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--trace", type=Path, help="CSV file; default: the fixed schedule")
-    parser.add_argument("--time-scale", type=float, default=1.0, help="0.1: ten times as fast")
-    parser.add_argument("--until-s", type=float, help="stop at this time of the trace; default: its end")
+    parser.add_argument("--time-scale", type=above_0, default=1.0, help="0.1: ten times as fast")
+    parser.add_argument("--until-s", type=not_negative, help="stop there in the trace; default: its end")
     parser.add_argument(
         "--gpus-each", type=int, metavar="N", help="N GPUs for each worker, the first that no other has"
     )
     parser.add_argument("worker", nargs="*", metavar="-- ARGUMENTS", help="of every worker")
     options = parser.parse_args(argv)
-    if not options.time_scale > 0:
-        raise UsageError(f"--time-scale {options.time_scale}: expected a number above 0")
     if options.gpus_each is not None and options.gpus_each < 1:
         raise UsageError(f"--gpus-each {options.gpus_each}: at least 1")
 
-    from rl_agent.pool.spot import read_trace, step_schedule
+    from rl_agent.simulation.spot import read_trace, step_schedule
 
     if options.trace is not None:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from yarl import URL
 
+from rl_agent.cli._numbers import not_negative, seconds
 from rl_agent.cli._plan_file import read_plan
 from rl_agent.cli.pool import MANAGER, read_token
 from rl_agent.config import Plan
@@ -38,9 +39,9 @@ def main(argv: list[str]) -> int:
 
     import aiohttp
 
-    from rl_agent.pool.engine_process import gpu_environment
-    from rl_agent.pool.worker import Worker
-    from rl_agent.pool.worker_settings import WorkerSettings
+    from rl_agent.pool.worker.engine_process import gpu_environment
+    from rl_agent.pool.worker.main import Worker
+    from rl_agent.pool.worker.settings import WorkerSettings
     from rl_agent.tls import trusting
 
     plan = None if options.plan is None else read_plan(options.plan)
@@ -88,7 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all that are visible")
     parser.add_argument("--engine-args", default="", metavar="WORDS", help="more arguments for the engine")
     parser.add_argument("--capacity", type=int, help="requests at once; default: the pool's default_capacity")
-    parser.add_argument("--price", type=float, default=0.0, help="dollars an hour, for the pool's account")
+    parser.add_argument(
+        "--price", type=not_negative, default=0.0, help="dollars an hour, for the pool to count"
+    )
     parser.add_argument("--name", help="default: host name and GPUs, or a random end")
     parser.add_argument(
         "--direct",
@@ -100,15 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--notice", choices=("aws", "gce"), help="drain when this cloud takes the machine back"
     )
-    parser.add_argument("--drain-s", type=float, default=20.0, help="how long a drain may take")
+    parser.add_argument("--drain-s", type=seconds, default=20.0, help="how long a drain may take")
     parser.add_argument(
         "--manager-timeout-s",
-        type=float,
+        type=seconds,
         default=600.0,
         help="how long a manager that is not there yet is waited for (default 600)",
     )
     parser.add_argument(
-        "--start-timeout-s", type=float, default=600.0, help="how long the engine may take (default 600)"
+        "--start-timeout-s", type=seconds, default=600.0, help="how long the engine may take (default 600)"
     )
     parser.add_argument(
         "--weights",
@@ -123,12 +126,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(options: argparse.Namespace) -> object:
     """Raises UsageError."""
-    from rl_agent.cluster.address import address_towards
-    from rl_agent.pool.engine_process import EngineCommand, gpu_environment
-    from rl_agent.pool.notices import SOURCES
+    from rl_agent.cluster.shared_fs.address import address_towards
     from rl_agent.pool.settings import is_loopback, load_weights
-    from rl_agent.pool.worker_settings import WorkerSettings
-    from rl_agent.update.verify import verify_model
+    from rl_agent.pool.worker.engine_process import EngineCommand, gpu_environment
+    from rl_agent.pool.worker.preemption import SOURCES
+    from rl_agent.pool.worker.settings import WorkerSettings
+    from rl_agent.update.model.verify import verify_model
 
     try:
         manager = URL(options.manager)
@@ -186,35 +189,34 @@ def _settings(options: argparse.Namespace) -> object:
 
 def _settings_of_run(plan: Plan) -> object:
     """A node's own engine in its run's pool."""
-    from rl_agent.cluster.address import address_towards
-    from rl_agent.plan.runs import logs_dir
-    from rl_agent.pool import of_run
+    from rl_agent.cluster.shared_fs.address import address_towards
+    from rl_agent.pool import run_pool
     from rl_agent.pool.settings import is_loopback
-    from rl_agent.pool.worker_settings import WorkerSettings
-    from rl_agent.update.verify import verify_model
+    from rl_agent.pool.worker.settings import WorkerSettings
+    from rl_agent.update.model.verify import verify_model
 
-    engine, manager = plan.config.engine, of_run.wait_for_manager(plan)
+    engine, manager = plan.config.engine, run_pool.wait_for_manager(plan)
     url = URL(manager)
     is_local = is_loopback(url.host or "")
     return WorkerSettings(
         manager=manager,
-        read_token=partial(of_run.token, plan, os.environ),
-        name=of_run.worker_name(plan),
-        command=of_run.engine_of(plan, os.environ),
+        read_token=partial(run_pool.token, plan, os.environ),
+        name=run_pool.worker_name(plan),
+        command=run_pool.engine_of(plan, os.environ),
         model=None,
         is_direct=is_local,
-        capacity=of_run.capacity(plan),
+        capacity=run_pool.capacity(plan),
         price_per_hour=0.0,
         manager_timeout_s=engine.start_timeout_s,
         start_timeout_s=engine.start_timeout_s,
         drain_s=engine.stop_timeout_s / 2,  # the rest is the engine's own, to end
         notice=None,
-        log=logs_dir(plan) / f"engine-{plan.attempt}.log",
-        weights=of_run.weights_of(plan),
+        log=plan.logs_dir / f"engine-{plan.attempt}.log",
+        weights=run_pool.weights_of(plan),
         address=LOOPBACK if is_local else address_towards(url.host or "", url.port or 80),
-        tls_ca=of_run.tls_ca(plan),
+        tls_ca=run_pool.tls_ca(plan),
         check_model=verify_model,
-        turns=of_run.turns_of(plan),
+        turns=run_pool.turns_of(plan),
     )
 
 

@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
 
     import uvloop
 
-    from rl_agent.pool import of_run
+    from rl_agent.pool import run_pool
     from rl_agent.pool.manager import serve
     from rl_agent.pool.settings import load_settings, load_weights
     from rl_agent.weights.settings import base_folder
@@ -48,13 +48,13 @@ def main(argv: list[str]) -> int:
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is not None and options.settings:
         raise UsageError("--plan has the settings of the run: leave KEY=VALUE out")
-    config = load_settings(options.settings, os.environ) if plan is None else of_run.manager_settings(plan)
+    config = load_settings(options.settings, os.environ) if plan is None else run_pool.manager_settings(plan)
     versions = base_folder(load_weights(()) if plan is None else plan.config.weights)
 
     def on_listening(url: str) -> None:
         print(url, flush=True)
         if plan is not None:
-            of_run.announce(plan, url)
+            run_pool.announce(plan, url)
 
     try:
         with rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rl_agent.cli._numbers import seconds
 from rl_agent.cli._plan_file import read_plan
 from rl_agent.errors import UsageError
+from rl_agent.terminal import clear, is_stdout_closed
 
 SUMMARY = "look at a rollout pool; for run.sh: wait for the run's own, or tell it what to serve"
 EXAMPLE = """actions
@@ -41,10 +43,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
     parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    parser.add_argument("--watch", type=float, metavar="S", help="show it again every S seconds")
+    parser.add_argument("--watch", type=seconds, metavar="S", help="show it again every S seconds")
     options = parser.parse_args(argv)
-    if options.watch is not None and not options.watch > 0:
-        raise UsageError(f"--watch {options.watch}: expected seconds above 0")
     if options.plan is not None:
         return _of_run(options)
     if options.action != "status":
@@ -55,31 +55,31 @@ def main(argv: list[str]) -> int:
 
 
 def _status(manager: str, token: str | None, tls_ca: Path | None, options: argparse.Namespace) -> int:
-    from rl_agent.pool.ask import ask
+    from rl_agent.pool.client import ask
 
     while True:
         status = ask(manager, "/status", token, tls_ca=tls_ca)
         _show(status, as_json=options.json, is_watching=options.watch is not None)
-        if options.watch is None:
+        if options.watch is None or is_stdout_closed():
             return 0
         time.sleep(options.watch)
 
 
 def _of_run(options: argparse.Namespace) -> int:
-    from rl_agent.cluster.processes import ProcessId
+    from rl_agent.cluster.shared_fs.processes import ProcessId
     from rl_agent.engine.ready import wait_ready
-    from rl_agent.pool import of_run
+    from rl_agent.pool import run_pool
 
     plan = read_plan(options.plan)
     if options.action == "want":
-        of_run.want_newest(plan, os.environ)
+        run_pool.want_newest(plan, os.environ)
     elif options.action == "status":
-        token = of_run.token(plan, os.environ)
-        return _status(of_run.manager_url(plan), token, of_run.tls_ca(plan), options)
+        token = run_pool.token(plan, os.environ)
+        return _status(run_pool.manager_url(plan), token, run_pool.tls_ca(plan), options)
     else:
         leader = ProcessId.of(options.pid)
         found = wait_ready(
-            lambda: of_run.probe_manager(plan, os.environ),
+            lambda: run_pool.probe_manager(plan, os.environ),
             lambda: leader.is_running,
             options.log,
             timeout_s=plan.config.engine.start_timeout_s,
@@ -106,7 +106,7 @@ def _show(status: dict[str, Any], *, as_json: bool, is_watching: bool) -> None:
         print(json.dumps(status))
         return
     if is_watching and sys.stdout.isatty():
-        print("\033[H\033[2J", end="")
+        clear()
     print(table(status))
 
 

@@ -1,8 +1,10 @@
 """`report`: what a run has reached so far: tables on stdout, curves as a PNG."""
 
 import argparse
+import os
 from pathlib import Path
 
+from rl_agent.cli._plan_file import log_folder
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
@@ -21,21 +23,23 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
     parser.add_argument("--png", type=Path, help="where to draw (default: LOG_PATH/reward.png)")
+    parser.add_argument("--quiet", action="store_true", help="draw the curves, print nothing")
     arguments = parser.parse_args(argv)
 
-    from rich.console import Console
-
     from rl_agent.monitor import curves, report
+    from rl_agent.terminal import console as terminal_console
 
-    paths = RunPaths(arguments.log_path.resolve())
+    paths = RunPaths(log_folder(arguments.log_path))
     rows = report.reward_rows(paths)
     if not rows:
         raise ConfigError(
             f"--log-path {paths.log_path}: no metrics.jsonl with an iteration; run a loop first"
         )
-    png = (arguments.png or paths.curves).resolve()
+    png = Path(os.path.abspath(arguments.png or paths.curves))  # noqa: PTH100
     is_drawn = curves.draw(paths.metrics, png, title=paths.log_path.name)
-    console = Console()
+    if arguments.quiet:
+        return 0
+    console = terminal_console()
     console.print(report.reward_table(rows))
     console.print(report.timeline_table(report.read_timeline(paths.timeline)))
     console.print(f"curves: {png if is_drawn else 'nothing to draw yet'}", soft_wrap=True)

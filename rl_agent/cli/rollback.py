@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from rl_agent.cli._plan_file import read_plan
-from rl_agent.errors import ConfigError
+from rl_agent.cli._plan_file import log_folder, read_plan
+from rl_agent.cli._result import VerbResult
 from rl_agent.paths import RunPaths
-from rl_agent.update.versions import is_unserved, rollback
+from rl_agent.update.model.versions import is_unserved, rollback
 
-SUMMARY = "switch model.pt back to the version before; print its path"
+SUMMARY = "switch model.pt back to the version before; return its path as model"
 
 EPILOG = """\
 examples
@@ -20,7 +20,7 @@ optimizer, that this brings back. Versions are kept as far as trainer.keep_versi
 """
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> VerbResult:
     parser = argparse.ArgumentParser(
         prog="python -m rl_agent.cli rollback",
         description=SUMMARY,
@@ -33,15 +33,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--if-unserved",
         action="store_true",
-        help="only if no engine was ever ready on the present version; print an empty line otherwise",
+        help="only if no engine was ever ready on the present version; return nothing otherwise",
     )
     options = parser.parse_args(argv)
-    paths = read_plan(options.plan).paths if options.plan else RunPaths(options.log_path.resolve())
-    if not paths.log_path.is_dir():
-        raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
+    paths = read_plan(options.plan).paths if options.plan else RunPaths(log_folder(options.log_path))
     if options.if_unserved and not is_unserved(paths):
-        print()
-        return 0
+        return VerbResult()
     folder = rollback(paths)
-    print(folder if folder is not None else "the base model")
-    return 0
+    return VerbResult({"model": str(folder) if folder is not None else "the base model"})

@@ -2,16 +2,25 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rl_agent import terminal
+from rl_agent.cli._numbers import finite
+from rl_agent.cli._plan_file import log_folder
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout import verify
-from rl_agent.rollout.browse import Filter, find, flat
-from rl_agent.rollout.line import to_json
+from rl_agent.rollout.trajectories import verify
+from rl_agent.rollout.trajectories.browse import Filter, find, flat
+from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Split, Status, Step, Trajectory
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH_OF_A_PIPE = 200
 SUMMARY = "list, show, export and verify a run's trajectories"
 
 EPILOG = """\
@@ -27,8 +36,8 @@ examples
 jsonl and json hold everything that was recorded, token ids and logprobs too; csv and parquet hold one row an
 episode, for pandas. Unfinished iterations are included. Images are named by their paths.
 
-verify reads everything, compares every line with its checksum and every file with its manifest, and ends with
-1 if something is damaged or missing, else with 0.
+verify reads everything, compares lines and images with their checksums and every file with its manifest, and
+ends with 1 if something is damaged or missing, else with 0.
 """
 
 CHECKED_COLUMNS = ("file", "iteration is", "expected", "found", "checksums", "state")
@@ -39,7 +48,7 @@ COLUMNS = ("episode", "split", "iteration", "difficulty", "status", "reward", "s
 
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
-    paths = RunPaths(options.log_path.resolve())
+    paths = RunPaths(log_folder(options.log_path))
     if not paths.log_path.is_dir():
         raise ConfigError(f"--log-path {paths.log_path}: is not a folder")
     if options.action == "verify":
@@ -62,8 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False, parents=[place])
     which = shared.add_argument_group("which trajectories (all that match every option)")
     which.add_argument("--status", choices=[status.value for status in Status])
-    which.add_argument("--min-reward", type=float, metavar="R")
-    which.add_argument("--max-reward", type=float, metavar="R")
+    which.add_argument("--min-reward", type=finite, metavar="R")
+    which.add_argument("--max-reward", type=finite, metavar="R")
     which.add_argument("--difficulty", metavar="NAME", help="easy, medium or hard")
     which.add_argument("--task-id", metavar="ID")
 
@@ -104,7 +113,6 @@ def _filter(options: argparse.Namespace) -> Filter:
 
 
 def _list(found: Iterable[Trajectory], limit: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(*COLUMNS, box=None, header_style="bold")
@@ -116,17 +124,18 @@ def _list(found: Iterable[Trajectory], limit: int) -> None:
         if limit == 0 or count <= limit:
             row = flat(trajectory)
             table.add_row(*(_cell(row[column]) for column in COLUMNS))
-    console = Console()
-    if not console.is_terminal:  # a pipe has no width to fit into
-        console = Console(width=200)
+    console = _console()
     console.print(table)
     mean = f", mean reward {sum(rewards) / len(rewards):.3f} of {len(rewards)}" if rewards else ""
     left_out = f"; {count - limit} more, --limit 0 lists all" if limit and count > limit else ""
     console.print(f"{count} episodes{mean}{left_out}", highlight=False)
 
 
+def _console() -> "Console":
+    return terminal.console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
+
+
 def _verify(paths: RunPaths, options: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     splits: tuple[Split, ...] = (options.split,) if options.split else ("train", "test")
@@ -139,11 +148,10 @@ def _verify(paths: RunPaths, options: argparse.Namespace) -> int:
             for check in verify.check(paths, split, iteration):
                 table.add_row(*_check_row(check))
                 if not check.is_whole:
-                    damage += [text for text in (check.problem, *check.damaged) if text]
+                    gone = [f"{path}: is gone, or is not what was seen" for path in check.lost_images]
+                    damage += [text for text in (check.problem, *check.damaged, *gone) if text]
                     damaged.add((split, iteration))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
+    console = _console()
     console.print(table)
     for text in damage[:MAX_NAMED]:
         print(text)
@@ -163,7 +171,8 @@ def _verify(paths: RunPaths, options: argparse.Namespace) -> int:
 def _check_row(check: verify.FileCheck) -> list[str]:
     lost = f"{check.missing} missing" if check.missing else ""
     damaged = f"{len(check.damaged)} damaged" if check.damaged else ""
-    state = ", ".join(part for part in (lost, damaged, "see below" if check.problem else "") if part)
+    images = f"{len(check.lost_images)} images lost" if check.lost_images else ""
+    state = ", ".join(part for part in (lost, damaged, images, "see below" if check.problem else "") if part)
     if check.is_whole:
         state = f"ok ({damaged}, run again or accepted)" if damaged else "ok"
     expected = "-" if check.expected is None else f"{check.expected:,}"

@@ -15,9 +15,9 @@ from rl_agent.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rl_agent.pool.spot import Change
     from rl_agent.simulation.config import WhatIfConfig
     from rl_agent.simulation.scenario import Outcome
+    from rl_agent.simulation.spot import Change
 
 SUMMARY = "simulate a pool of rented machines and a streaming trainer: throughput, cost, lost work"
 EXAMPLE = """examples:
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
 
 
 def _read(trace: Path) -> "list[Change]":
-    from rl_agent.pool.spot import read_trace
+    from rl_agent.simulation.spot import read_trace
 
     try:
         lines = trace.read_text(encoding="utf-8").splitlines()
@@ -97,10 +97,11 @@ def _progress(setup: str) -> Iterator[OnProgress]:
     """Says how far it is, once it takes longer than a moment."""
     began = time.monotonic()
     if sys.stderr.isatty():
-        from rich.console import Console
         from rich.progress import Progress
 
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        from rl_agent.terminal import console
+
+        with Progress(console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(setup, total=1.0, visible=False)
             yield lambda share: bar.update(task, completed=share, visible=time.monotonic() - began > QUIET_S)
         return
@@ -116,17 +117,16 @@ def _progress(setup: str) -> Iterator[OnProgress]:
 
 
 def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> None:
-    from rich.console import Console
+    from rl_agent.terminal import console
 
-    is_terminal = sys.stdout.isatty()
-    console = Console(width=None if is_terminal else 150)
-    console.print(
+    shown = console(width=None if sys.stdout.isatty() else 150)
+    shown.print(
         f"{config.model}, {config.trainer_gpus} GPUs train at ${config.trainer_price:g}/h; machines of"
         f" {config.engine_gpus} at ${config.engine_price:g}/h, on demand ${config.on_demand_price:g}/h;"
         f" {until_s / 3600:g} h, seed {config.seed}. Simulated.",
         highlight=False,
     )
-    console.print(_table(found))
+    shown.print(_table(found))
 
 
 def _table(found: "list[Outcome]") -> "Table":

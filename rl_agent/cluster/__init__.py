@@ -1,1 +1,4 @@
-"""Runs, ranks and process groups as they are recorded under the log path."""
+"""Runs and their nodes, as recorded under the log path: who is alive, what is ordered and decided.
+
+May import: no other package. Begin with `protocol.protocol` (the decisions) and `member.member`.
+"""

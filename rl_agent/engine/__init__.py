@@ -1,1 +1,4 @@
-"""Clients and processes of inference servers."""
+"""Inference servers: clients, the command that starts one, and which weight version it serves.
+
+May import: weights. Begin with `client` and `server`.
+"""

@@ -147,7 +147,7 @@ class EngineClient:
             raise PromptTooLong(f"{len(prompt_token_ids)} tokens fill the {self.served.max_model_len}")
         if sampling.max_tokens > room:
             sampling = replace(sampling, max_tokens=room)
-        is_pool = self.served.weight_version is not None
+        is_pool = self.served.is_pool
         needs_text = decode is None or not is_pool  # an engine gives it all the same
         body = await off_loop(
             len(prompt_token_ids),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rl_agent.engine.server import Answer, Probe, last_lines
-from rl_agent.errors import ConfigError, DeadlineError, EngineDied
+from rl_agent.errors import DeadlineError, EngineDied, MachineError
 
 _POLL_S = 0.25
 
@@ -37,7 +37,7 @@ def wait_ready(
         if found.answer is Answer.WANTED:
             return found
         if found.answer in (Answer.STRANGER, Answer.OLD_VERSION):
-            raise ConfigError(f"another program answers at the engine's address: {found.detail}")
+            raise MachineError(f"another program answers at the engine's address: {found.detail}")
         if clock() - started >= timeout_s:
             raise DeadlineError(
                 f"the engine was not ready after engine.start_timeout_s={timeout_s:.0f} ({found.detail});"

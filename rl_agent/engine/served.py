@@ -4,12 +4,12 @@ import json
 import os
 import socket
 import urllib.error
-import urllib.request
 from urllib.parse import urlsplit
 
+from rl_agent import small_http
 from rl_agent.config import Config
 from rl_agent.engine.model import OLDER, version_of_root
-from rl_agent.weights.names import AS_STARTED, READ_HELD
+from rl_agent.weights.load.vllm_names import AS_STARTED, READ_HELD
 
 _ASK_TIMEOUT_S = 10.0
 
@@ -30,13 +30,9 @@ def version_taken(url: str) -> int:
     `AS_STARTED` if nothing, or if it is not made for that; `OLDER` if they do not say, or hold a torn model.
     """
     body = json.dumps({"method": READ_HELD}).encode()
-    request = urllib.request.Request(  # noqa: S310 - the probe before has checked the scheme
-        f"{url}/collective_rpc", body, {"Content-Type": "application/json"}
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=_ASK_TIMEOUT_S) as response:
-            held = {result["weight_version"] for result in json.load(response)["results"]}
+        answer = small_http.request(f"{url}/collective_rpc", body, timeout_s=_ASK_TIMEOUT_S)
+        held = {result["weight_version"] for result in json.loads(answer)["results"]}
     except urllib.error.HTTPError as error:
         return AS_STARTED if error.code == 404 else OLDER
     except (OSError, ValueError, KeyError, TypeError):

@@ -8,19 +8,19 @@ import json
 import re
 import sys
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from rl_agent import small_http
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import OLDER, resolve_model
 from rl_agent.engine.served import version_served
 from rl_agent.engine.sharing import engine_devices, engine_gpu_count
 from rl_agent.errors import ConfigError
-from rl_agent.weights.names import WORKER_EXTENSION
+from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
 PROBE_TIMEOUT_S = 2.0
 _ERROR = re.compile(r"(Error|Exception): \S")
@@ -153,14 +153,10 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
 def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float) -> str:
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"engine.url={url}: expected http://host:port")
-    request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"engine.url={url}: expected http://host:port")
     key = environ.get(config.engine.api_key_env_var)
-    if key:
-        request.add_header("Authorization", f"Bearer {key}")
-    # Engines are reached directly: a proxy for the outer world does not know 127.0.0.1.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=timeout_s) as response:
-        return response.read(1 << 20).decode("utf-8", "replace")
+    return small_http.request(url, token=key, timeout_s=timeout_s).decode("utf-8", "replace")
 
 
 def last_lines(log: Path, count: int = 15) -> str:

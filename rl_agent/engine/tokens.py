@@ -45,9 +45,23 @@ def _are_logprobs(values: Sequence[float]) -> bool:
 
 def vocabulary_of(folder: Path) -> int | None:
     """How many tokens the model in a folder can sample; None where it does not say so."""
+    config = _read(folder / "config.json")
+    text = config.get("text_config")
+    return _count(config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None))
+
+
+def usual_length_of(folder: Path) -> int | None:
+    """How long a response of the model gets where nobody says it; None: as long as its context lasts."""
+    return _count(_read(folder / "generation_config.json").get("max_new_tokens"))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return size if type(size) is int and 0 < size <= MAX_TOKEN_ID else None
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value <= MAX_TOKEN_ID else None

@@ -23,6 +23,8 @@ ABORTED = "abort"
 MAX_MODEL_LEN = 2**31
 MAX_LOAD = 2**31
 MAX_NAME = 4096
+POOL_OWNER = "pool"
+"""Owner of the models that a pool lists at `/v1/models`; an engine names its own maker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class ServedModel:
     max_model_len: int
     """Tokens of prompt and response together."""
     weight_version: int | None = None
-    """Only a pool says it."""
+    """Only a pool reports it."""
+    is_pool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class _ModelCard(_Answer):
     root: Annotated[str, Field(max_length=MAX_NAME)]
     max_model_len: Annotated[int, Field(ge=1, lt=MAX_MODEL_LEN)]
     weight_version: Annotated[int, Field(ge=0, lt=2**48)] | None = None
+    owned_by: Any = None
 
 
 class _ModelList(_Answer):
@@ -259,7 +263,10 @@ def read_served_model(payload: bytes) -> ServedModel:
     cards = _validate(_MODEL_LIST, payload).data
     if not cards:
         raise EngineError("the server lists no model at /v1/models")
-    return ServedModel(cards[0].id, cards[0].root, cards[0].max_model_len, cards[0].weight_version)
+    card = cards[0]
+    return ServedModel(
+        card.id, card.root, card.max_model_len, card.weight_version, is_pool=card.owned_by == POOL_OWNER
+    )
 
 
 def read_started_on(payload: bytes) -> str | None:

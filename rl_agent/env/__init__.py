@@ -1,1 +1,4 @@
-"""Environments behind one small protocol; one file a kind."""
+"""Environments behind one small protocol, one file a kind.
+
+May import: agent. Begin with `protocol` and `registry`.
+"""

@@ -1,1 +1,4 @@
-"""What a person sees: progress, metrics, curves."""
+"""What a person sees of a run: progress, metrics, curves, wandb.
+
+May import: no other package. Begin with `metrics`.
+"""

@@ -124,10 +124,11 @@ async def _show_lines(snapshot: Callable[[], Snapshot]) -> None:
 
 
 async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+    from rl_agent.terminal import console
+
+    with Live(console=console(stderr=True), auto_refresh=False, transient=True) as live:
         while True:
             live.update(_table(snapshot()), refresh=True)
             await asyncio.sleep(REDRAW_INTERVAL_S)

@@ -1,78 +1,137 @@
 """Records `metrics.jsonl` with wandb, from its own process.
 
-    metrics.jsonl ──follow──► record ──► wandb.log(step metric: iteration), and the curves now and then
-         ▲                       │
-     the loop appends        offset file: how far wandb has been told
+    metrics.jsonl ──follow──► line k ──► step k of the wandb run, and the curves now and then
+         ▲                                  │ fails: opened again later, from the step that wandb has
+     the loop appends                       └ not to be had up to the end: recorded offline
 
-The loop never waits for wandb: it only appends to a file. The offset is written after wandb took the line,
-so a recorder that is started again goes on where the last one ended, and at worst repeats one line.
+The loop never waits for wandb: it only appends to a file. The number of a line is its step, so that what was
+told and not uploaded before a crash is told again, and what wandb has is not told twice.
 """
 
-import json
 import logging
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from rl_agent.config import Plan
-from rl_agent.files import write_whole
-from rl_agent.monitor import curves
+from rl_agent.monitor import curves, metrics
 from rl_agent.monitor.wandb_mode import wandb_mode
 
 POLL_S = 0.5
 REDRAW_INTERVAL_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 
 log = logging.getLogger(__name__)
 
 
-def new_lines(path: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Whole lines of `path` after byte `offset`, each with the offset behind it."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            offset += len(line)
-            yield json.loads(line), offset
+class Record(Protocol):
+    """A run's record with wandb. Any call may raise anything, or take as long as wandb does."""
+
+    @property
+    def next_step(self) -> int:
+        """The first that it does not have."""
+
+    def log(self, step: int, numbers: dict[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def numbers_of(line: bytes) -> dict[str, float]:
+    """What of a line is recorded: its numbers; none of one that is damaged."""
+    record = metrics.parse(line) or {}
+    return {k: v for k, v in record.items() if isinstance(v, int | float) and k != "time"}
 
 
 class Recorder:
-    """Follows the metrics file and hands each record on, once.
+    """Hands each line of the metrics file to a record, and opens another one when that fails."""
 
-    `log_record` receives a flat mapping of names to numbers; `offset_file` remembers the progress.
-    """
+    def __init__(
+        self,
+        metrics_file: Path,
+        open_record: Callable[[], Record],
+        open_offline: Callable[[], Record],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._metrics = metrics_file
+        self._open = open_record
+        self._open_offline = open_offline
+        self._clock = clock
+        self._record: Record | None = None
+        self._at = (0, 0)
+        """Number and place of the next line to hand on."""
+        self._size_bytes = 0
+        self._not_before = -math.inf
+        self._pause_s = FIRST_PAUSE_S
 
-    def __init__(self, metrics: Path, offset_file: Path, log_record: Callable[[dict[str, Any]], None]):
-        self._metrics = metrics
-        self._offset_file = offset_file
-        self._log_record = log_record
-        self._offset = int(offset_file.read_text()) if offset_file.exists() else 0
+    def drain(self) -> bool:
+        """Hand on what is there now; whether anything has come, taken or not."""
+        before, self._size_bytes = self._size_bytes, _size_of(self._metrics)
+        if self._record is not None or self._clock() >= self._not_before:
+            try:
+                self._hand_on()
+                self._pause_s = FIRST_PAUSE_S
+            except Exception as error:
+                self._record = None
+                self._not_before = self._clock() + self._pause_s
+                log.warning("wandb: %s; tried again in %g s", _in_a_line(error), self._pause_s)
+                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return self._size_bytes != before
 
-    def drain(self) -> int:
-        """Hand on what is there now; returns how many records that was."""
-        count = 0
-        for record, offset in new_lines(self._metrics, self._offset):
-            numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k != "time"}
-            self._log_record(numbers)
-            self._remember(offset)
-            count += 1
-        return count
-
-    def follow(self, stopped: threading.Event, on_drained: Callable[[int], None]) -> None:
-        """Drain until `stopped`, and once more after it; `on_drained` is told how many records came."""
+    def follow(self, stopped: threading.Event, on_drained: Callable[[bool], None]) -> None:
+        """Drain until `stopped`, and once more after it; `on_drained` is told whether something came."""
         while not stopped.wait(POLL_S):
             on_drained(self.drain())
         self.drain()
+        self._close()
 
-    def _remember(self, offset: int) -> None:
-        write_whole(self._offset_file, str(offset), is_durable=False)
-        self._offset = offset
+    def _hand_on(self) -> None:
+        if self._record is None:
+            record = self._open()
+            self._at = (0, 0)
+            self._record = record
+        first = self._record.next_step if self._at == (0, 0) else 0
+        number, offset = self._at
+        for line in _lines(self._metrics, offset):
+            if number >= first:
+                self._record.log(number, numbers_of(line))
+            number, offset = number + 1, offset + len(line)
+            self._at = (number, offset)
+
+    def _close(self) -> None:
+        """The end of the record; what wandb could not be told is left for `wandb sync`."""
+        if self._record is None:
+            self._open, self._not_before = self._open_offline, -math.inf
+            self.drain()
+        try:
+            if self._record is not None:
+                self._record.close()
+        except Exception as error:
+            log.warning("wandb: %s", _in_a_line(error))
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _lines(path: Path, offset: int) -> Iterator[bytes]:
+    """Whole lines after byte `offset`."""
+    if path.exists():
+        with path.open("rb") as file:
+            file.seek(offset)
+            yield from (line for line in file if line.endswith(b"\n"))
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 class CurvesRefresh:
@@ -85,8 +144,8 @@ class CurvesRefresh:
         self._not_before = -math.inf
         self.thread = threading.Thread()
 
-    def __call__(self, num_new: int) -> None:
-        self._is_stale |= num_new > 0
+    def __call__(self, is_new: bool) -> None:
+        self._is_stale |= is_new
         if self._is_stale and self._clock() >= self._not_before and not self.thread.is_alive():
             self._is_stale = False
             self._not_before = self._clock() + REDRAW_INTERVAL_S
@@ -101,29 +160,15 @@ class CurvesRefresh:
 
 
 def record_run(plan: Plan, stopped: threading.Event) -> None:
-    """Open the run's wandb record, follow its metrics until `stopped`, close the record."""
-    import wandb
+    """Record the run's metrics with wandb until `stopped`, whatever wandb and its server do."""
+    from rl_agent.monitor.wandb_record import WandbRecord
 
-    config = plan.config
+    config, paths = plan.config, plan.config.paths
     chosen = wandb_mode(config.wandb, os.environ)
     log.info("wandb records %s (%s)", chosen.mode, chosen.reason)
     os.environ.update(chosen.variables)
-    run = wandb.init(
-        project=config.wandb.project,
-        entity=config.wandb.entity,
-        name=config.run_name,
-        id=plan.run_id,
-        resume="allow",
-        dir=config.log_path,
-        config=config.model_dump(mode="json", by_alias=True),
-        mode=chosen.mode,  # type: ignore[arg-type]
-        settings=wandb.Settings(console="off", silent=True),
-    )
-    run.define_metric("*", step_metric="iteration")
-    for of_steps in ("update_step/*", "trainer/*"):
-        run.define_metric(of_steps, step_metric="update_step")
-    offset_file = config.paths.run_dir(plan.run_id) / "wandb.offset"
-    paths = config.paths
     refresh = CurvesRefresh(lambda: curves.draw(paths.metrics, paths.curves, config.run_name))
-    Recorder(paths.metrics, offset_file, run.log).follow(stopped, refresh)
-    run.finish()
+    in_mode = partial(WandbRecord, plan)
+    Recorder(paths.metrics, partial(in_mode, chosen.mode), partial(in_mode, "offline")).follow(
+        stopped, refresh
+    )

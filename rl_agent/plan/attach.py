@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rl_agent.cluster.run_lock import heartbeat_path
+from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
 from rl_agent.config import ClusterConfig, Config, Plan
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.paths import RunPaths

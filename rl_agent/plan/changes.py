@@ -13,8 +13,8 @@ the step.
 from collections.abc import Iterator
 from typing import Any
 
-from rl_agent.cluster.schedule import Work
-from rl_agent.cluster.shared import shared_values
+from rl_agent.cluster.protocol.schedule import Work
+from rl_agent.cluster.protocol.shared import shared_values
 from rl_agent.config import Config, Plan
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.rollout import conditions
@@ -76,7 +76,7 @@ def _begun_training(plan: Plan, work: Work) -> int | None:
     unfinished = paths.iterations("train", unfinished=True)
     if not plan.config.is_streaming:
         return work.iteration if work.iteration in unfinished else None
-    from rl_agent.trainer.states import trained_iteration
+    from rl_agent.trainer.checkpoint.states import trained_iteration
 
     trained = max(trained_iteration(paths.streaming), plan.first_iteration - 1)
     recorded = (*paths.iterations("train"), *unfinished)

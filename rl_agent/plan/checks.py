@@ -13,20 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rl_agent.cluster import run_lock
+from rl_agent.cluster.shared_fs import run_lock
 from rl_agent.config import Command, Config, TrainerConfig
 from rl_agent.engine.served import listeners
 from rl_agent.engine.server import Answer, data_parallel_size, probe
 from rl_agent.engine.sharing import check_sharing, engine_gpu_count
-from rl_agent.errors import ConfigError
-from rl_agent.paths import CONFIG_DIR
+from rl_agent.errors import ConfigError, MachineError
+from rl_agent.paths import CONFIG_DIR, RunPaths
 from rl_agent.plan import disk
 from rl_agent.plan.hub import FoundModel, find_model
+from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.pool.settings import check_settings, is_loopback
 from rl_agent.types import Split, Task
-from rl_agent.update.render import check_extra_args
+from rl_agent.update.llamafactory.render import check_extra_args
+
+SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ def check_machine(
     if command.rank == 0 and not command.join:
         run_lock.check_free(config.log_path, config.cluster.lease_s)
     check_programs(config, command)
+    if starts_engine(config, command):
+        check_engine_names(config)
     check_gpus(config, command, num_gpus)
     check_weights(config, command, num_gpus)
     check_trainer(config, command, num_gpus)
@@ -85,11 +90,30 @@ def check_data_path(path: Path) -> None:
 
 def check_log_path(path: Path) -> None:
     """It may be missing, but it must be possible to make it and to write in it."""
+    for part in (path, *path.parents):
+        if part.is_symlink() and not part.exists():
+            raise ConfigError(f"--log-path {path}: {part} is a link that leads nowhere, or in a circle")
     parent = disk.nearest_existing(path)
     if not parent.is_dir():
         raise ConfigError(f"--log-path {path}: {parent} is not a folder")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"--log-path {path}: {parent} cannot be written by this user")
+    check_kinds(RunPaths(path))
+
+
+def check_kinds(paths: RunPaths) -> None:
+    """What a run writes in its log path must not be there as something else."""
+    link = paths.model_link
+    if link.exists() and not link.is_symlink():
+        raise ConfigError(f"--log-path: {link} is no link to a model that a run made; move it away")
+    folders = [paths.checkpoints, paths.images, paths.flags, paths.run_dir("x").parent]
+    folders += [paths.trajectory_dir(split) for split in SPLITS]
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--log-path: {folder} is no folder; move it away")
+    for file in (paths.metrics, paths.timeline):
+        if file.exists() and not file.is_file():
+            raise ConfigError(f"--log-path: {file} is no file; move it away")
 
 
 def check_programs(config: Config, command: Command) -> None:
@@ -117,7 +141,7 @@ def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
         return
     if num_gpus == 0:
         trainer = f"{config.trainer.kind}_cpu"
-        raise ConfigError(f"engine.device=gpu: no GPU is visible; choose engine=cpu trainer={trainer}")
+        raise MachineError(f"engine.device=gpu: no GPU is visible; choose engine=cpu trainer={trainer}")
     replicas, available = data_parallel_size(config, num_gpus), engine_gpu_count(config, num_gpus)
     if replicas * engine.tensor_parallel_size > available:
         raise ConfigError(
@@ -142,7 +166,7 @@ def check_weights(config: Config, command: Command, num_gpus: int) -> None:
     if config.weights.transport == "nccl" and config.is_pooled and num_gpus == 0:
         raise ConfigError(
             "weights.transport=nccl moves weights between GPUs, and none is visible here; use tcp, the"
-            " default (gloo is nccl's way without GPUs, to try it within a host)"
+            " default"
         )
     if command.rl_phase == "both":
         check_sharing(config, num_gpus)
@@ -161,8 +185,11 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
         check_streaming(config, command, num_gpus)
         return
     check_extra_args(config.trainer)
+    if command.rl_phase == "rollout":
+        return
+    check_trainer_names(config.trainer, config.model.template)
     name = config.trainer.deepspeed
-    if command.rl_phase == "rollout" or name is None:
+    if name is None:
         return
     if not (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file() and not Path(name).is_file():
         known = ", ".join(sorted(path.stem for path in (CONFIG_DIR / "deepspeed").glob("*.json")))
@@ -247,7 +274,7 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
         raise ConfigError("weights=inplace is for one engine without a pool; leave it out with pool=elastic")
     is_masters = command.rank == 0 and not command.join
     if is_masters and not is_port_free("pool", pool.host, pool.port) and not (listeners(pool.port) & ours):
-        raise ConfigError(
+        raise MachineError(
             f"pool.port={pool.port} is in use by {describe_listeners(pool.port)};"
             " stop that program, or choose another port; 0 takes any free one"
         )
@@ -260,7 +287,7 @@ def check_weights_host(config: Config, ours: set[int]) -> None:
     port, named = config.weights.port, dict[str, str]()
     for host in config.weights.host or ():
         if not is_port_free("weights", host, port) and not (listeners(port) & ours):
-            raise ConfigError(
+            raise MachineError(
                 f"weights.port={port} at {host} is in use by {describe_listeners(port)};"
                 " stop that program, or choose another port; 0 takes any free one"
             )
@@ -285,7 +312,7 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
     if command.debug_mode:
         found = probe(config, environ)
         if found.answer not in (Answer.WANTED, Answer.OLD_VERSION):
-            raise ConfigError(f"--debug-mode needs an engine of this run that answers; {found.detail}")
+            raise MachineError(f"--debug-mode needs an engine of this run that answers; {found.detail}")
         return
     if engine.url is not None:
         raise ConfigError(
@@ -293,7 +320,7 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
             " the run's own engine listens at engine.host and engine.port"
         )
     if not is_port_free("engine", engine.host, engine.port) and not (listeners(engine.port) & ours):
-        raise ConfigError(
+        raise MachineError(
             f"engine.port={engine.port} is in use by {describe_listeners(engine.port)};"
             " stop that program, choose another port, or use its engine with --debug-mode"
         )
@@ -319,7 +346,7 @@ def _family_of(host: str) -> socket.AddressFamily:
 
 
 def describe_listeners(port: int) -> str:
-    from rl_agent.cluster.processes import command_line
+    from rl_agent.cluster.shared_fs.processes import command_line
 
     found = [f"process {pid} ({command_line(pid)})" for pid in sorted(listeners(port))]
     return ", ".join(found) or "a process of another user"

@@ -17,8 +17,11 @@ from rl_agent.config import Config
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.plan import caller, inert, keys
-from rl_agent.plan.overrides import GROUP_KEYS, Kind, Override, Text, one_line, read_value
+from rl_agent.plan.overrides import GROUP_KEYS, Kind, Override, Text, read_value
+from rl_agent.terminal import one_line
 
+_MOST_SHOWN = 500
+"""Characters of a value in a message."""
 MODEL_GROUP = GROUP_KEYS["model"]
 _MODEL_TYPE = "model_config.model_type"
 
@@ -84,7 +87,7 @@ def _compose(words: Sequence[Override]) -> tuple[dict[str, Any], dict[str, str]]
 
     for word in words:
         _check_key(word)
-    texts: list[str] = []
+    texts: list[Any] = []
     lines = [_to_hydra(override, texts) for override in words]
     try:
         values, choices = _hydra(tuple(lines))
@@ -108,7 +111,7 @@ def _hydra(lines: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
     return values, choices
 
 
-def _to_hydra(override: Override, texts: list[str]) -> str:
+def _to_hydra(override: Override, texts: list[Any]) -> str:
     """The word for Hydra; a value it must not read is kept in `texts` and named by a marker."""
     if override.kind is Kind.DELETE:
         return f"~{override.name}"
@@ -118,9 +121,9 @@ def _to_hydra(override: Override, texts: list[str]) -> str:
     value = Text(override.raw) if is_path else read_value(override.raw)
     # The key was checked, so it may be set whether or not a file mentions it.
     prefix = f"{Kind.FORCE.value}{override.name}="
-    if not isinstance(value, Text):
+    if not isinstance(value, Text | list) or ("${" in override.raw and isinstance(value, list)):
         return prefix + override.raw
-    texts.append(str(value))
+    texts.append(str(value) if isinstance(value, Text) else value)
     return prefix + _marker(len(texts) - 1)
 
 
@@ -145,14 +148,16 @@ def _marker(index: int) -> str:
     return f"__text_{index}_of_the_command_line__"
 
 
-def _put_texts(value: Any, texts: Sequence[str]) -> Any:
+def _put_texts(value: Any, texts: Sequence[Any]) -> Any:
     if isinstance(value, dict):
         return {key: _put_texts(item, texts) for key, item in value.items()}
     if isinstance(value, list):
         return [_put_texts(item, texts) for item in value]
     if isinstance(value, str):
         for index, text in enumerate(texts):
-            value = value.replace(_marker(index), text)
+            if value == _marker(index):
+                return text
+            value = value.replace(_marker(index), str(text))
     return value
 
 
@@ -209,13 +214,17 @@ def _first_problem(error: ValidationError, raw: dict[str, str]) -> str:
             return f"{experiment} sets {key}, which {group} lacks; leave out one of them"
         of_kind = f" where {place[0]}.kind is {kind}" if kind else ""
         return f"there is no key {one_line(key)}{of_kind}; {keys.hint(key, kind)}"
+    if problem["type"] == "not_json":
+        shown = one_line(key + problem["msg"])
+        return f"{shown} (it is passed on as JSON)"
     if problem["type"] == "missing":
         return f"{key} is missing; it cannot be deleted"
     if problem["type"] == "unfit":  # of several keys of a section, the message is about one
         name, reason = problem["ctx"]["key"], problem["ctx"]["reason"]
         found = raw.get(f"{key}.{name}", problem["input"][name])
         return f"{one_line(f'{key}.{name}={found}')}: must be {reason}"
-    shown = one_line(f"{key}={raw[key]}") if key in raw else f"{key}={problem['input']!r}"
+    found = raw[key] if key in raw else repr(problem["input"])
+    shown = one_line(f"{key}={found[:_MOST_SHOWN]}")
     expected = problem["msg"].removeprefix("Input should be ")
     choices = re.findall(r"'([^']+)'", expected) if problem["type"] == "literal_error" else []
     return f"{shown}: expected {expected}{keys.did_you_mean(str(problem['input']), choices)}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config import Command, Config, TrainerConfig
-from rl_agent.errors import ConfigError
+from rl_agent.errors import MachineError
 
 _EPISODE_BYTES = 32 * 1024
 """A text episode of a few steps; images come on top and are not foreseen."""
@@ -59,7 +59,7 @@ def _optimizer_bytes(config: Config, model_bytes: int) -> int:
 def check(found: DiskEstimate) -> None:
     """Raises `ConfigError` if the free space is below the estimate."""
     if found.free < found.needed:
-        raise ConfigError(
+        raise MachineError(
             f"--log-path: {gib(found.free)} free at {found.folder}, the run needs about {gib(found.needed)}"
             " (trainer.keep_versions, trainer.save_only_model and trainer.checkpoint.keep change that)"
         )

@@ -5,20 +5,19 @@ import os
 import re
 import threading
 import urllib.error
-import urllib.request
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import ConfigError, PublishError
+from rl_agent import small_http
+from rl_agent.errors import ConfigError, MachineError, PublishError
 from rl_agent.plan.disk import can_be_written
-from rl_agent.update.weights import read_tensors
+from rl_agent.update.model.weights import read_tensors
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _HUB_TIMEOUT_S = 1.5
-_MOST_BYTES = 8 * 2**20
 _WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -139,24 +138,33 @@ def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> 
     asking = threading.Thread(target=lambda: answers.append(_ask_hub(name, environ)), daemon=True)
     asking.start()
     asking.join(_HUB_TIMEOUT_S)
-    answer = answers[0] if answers else f"no answer within {_HUB_TIMEOUT_S} s"
+    answer = answers[0] if answers else _Unreachable(f"no answer within {_HUB_TIMEOUT_S} s")
+    if isinstance(answer, _Unreachable):
+        raise MachineError(
+            f"{key}: no such folder, not in the cache {cache}, and no hub is reached: {answer}"
+        )
     if isinstance(answer, str):
         raise ConfigError(f"{key}: no such folder, not in the cache {cache}, and the hub says: {answer}")
     return answer
 
 
+class _Unreachable(str):
+    """Why there is no answer."""
+
+    __slots__ = ()
+
+
 def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
     """What it tells of a model that can be fetched, else the reason why it cannot."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    request = urllib.request.Request(f"{endpoint}/api/models/{name}")  # noqa: S310 - the user's endpoint
-    if environ.get("HF_TOKEN"):
-        request.add_header("Authorization", f"Bearer {environ['HF_TOKEN']}")
+    url, token = f"{endpoint}/api/models/{name}", environ.get("HF_TOKEN")
     try:
-        with urllib.request.urlopen(request, timeout=_HUB_TIMEOUT_S) as response:  # noqa: S310
-            content = response.read(_MOST_BYTES)
+        content = small_http.request(url, token=token, timeout_s=_HUB_TIMEOUT_S, uses_proxy=True)
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.reason} (a private model needs HF_TOKEN)"
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        return _Unreachable(" ".join(str(error).split()))
+    except ValueError as error:
         return " ".join(str(error).split())
     try:
         told = json.loads(content)

@@ -13,21 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.cluster import run_lock, shared
-from rl_agent.cluster.flags import finished_phases
-from rl_agent.cluster.schedule import Work, add_shards, first_iteration, next_work, numbers_on_disk
+from rl_agent.cluster.protocol import shared
+from rl_agent.cluster.protocol.flags import finished_phases
+from rl_agent.cluster.protocol.schedule import Work, add_shards, first_iteration, next_work, numbers_on_disk
+from rl_agent.cluster.shared_fs import run_lock
 from rl_agent.config import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, NothingLeft
 from rl_agent.plan import arguments, checks, runs
 from rl_agent.plan.attach import check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.overrides import Override, parse_override
-from rl_agent.update.unseen import outlook
-from rl_agent.weights.abandoned import remove_abandoned
+from rl_agent.update.dataset.unseen import outlook
 from rl_agent.weights.settings import base_folder
+from rl_agent.weights.store.owner_lock import remove_orphaned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
         plan = _plan(config, command, _hardware(num_gpus), before)
         work = _work(plan)
         if work is None and command.rank == 0 and not asked.dry_run:
-            raise ConfigError("--resume: the last run has done all its iterations; raise --max-iterations")
+            raise NothingLeft("--resume: the last run has done all its iterations; raise --max-iterations")
         if before is not None and (changes := check_changes(before, plan, work)):
             notes = (*notes, changes)
         if command.rl_phase == "update" and command.rank == 0:
@@ -81,9 +82,9 @@ def start(prepared: Prepared, driver_pid: int | None) -> Path:
     log_path, cluster = plan.config.log_path, plan.config.cluster
     log_path.mkdir(parents=True, exist_ok=True)
     runs.end_leftovers(leftovers)
-    for folder in remove_abandoned(base_folder(plan.config.weights)):
+    for folder in remove_orphaned(base_folder(plan.config.weights)):
         _say(f"removing {folder}, the weights of a run that was killed")
-    if runs.is_master(plan):
+    if plan.is_master:
         if driver_pid is not None:
             run_lock.claim(log_path, driver_pid, cluster.lease_s)
     elif not plan.command.join:

@@ -7,7 +7,7 @@ from rl_agent.plan.hub import FoundModel
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
     """What cannot be known yet. Raises ConfigError for a base model that trainer or engines cannot take."""
-    from rl_agent.trainer.trainable import obstacle, quantization
+    from rl_agent.trainer.model.trainable import obstacle, quantization
 
     name = config.model.base_model
     trains = config.is_streaming and command.rl_phase == "both" and not command.join

@@ -5,6 +5,8 @@ is that value. Anything else is the text exactly as it was typed: `x;cmd`, `$(cm
 and line breaks need no second quoting for Hydra.
 """
 
+import functools
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from rl_agent.errors import UsageError
+from rl_agent.terminal import one_line
 
 _WORD = re.compile(
     r"(?P<prefix>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@$-]*)(?P<assigned>=(?P<value>.*))?", re.DOTALL
@@ -21,6 +24,10 @@ ENVIRONMENT = "HYDRA_OVERRIDES"
 
 GROUP_KEYS = {"model": "model@model_config", "env": "env@env_config", "judge": "judge@openai_config"}
 """Short names of the config groups that live under another key."""
+
+
+MAX_PARSED = 4096
+"""Characters that Hydra's grammar is asked to read."""
 
 
 class Kind(Enum):
@@ -55,11 +62,6 @@ class Override:
     def shown(self) -> str:
         """The word on one line, for messages."""
         return one_line(self.word)
-
-
-def one_line(text: str) -> str:
-    """`text` with line breaks and other unprintable characters written as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def has_broken_bytes(text: str) -> bool:
@@ -98,7 +100,39 @@ def reject_duplicates(overrides: Iterable[Override]) -> None:
 
 
 def read_value(raw: str) -> Any:
-    """The value `raw` stands for: what Hydra's grammar says, or `Text(raw)`."""
+    """The value `raw` stands for: what Hydra's grammar says, or `Text(raw)`.
+
+    Hydra's parser takes a minute for 20,000 elements. A list that is JSON is read as JSON, which means
+    the same; any other long value is text, or a `UsageError` where it looks like a list or a dict.
+    """
+    if (found := _json_list(raw)) is not None:
+        return found
+    if len(raw) > MAX_PARSED:
+        if raw.startswith(("[", "{")):
+            raise UsageError(
+                f"{raw[:40]}...: a list or dict of more than {MAX_PARSED} characters must be JSON without"
+                ' backslashes, and a dict at most that long; write ["a", "b"], or set its keys one by one'
+            )
+        return Text(raw)
+    return _parsed(raw)
+
+
+def _json_list(raw: str) -> list[Any] | None:
+    """A list without anything that JSON and Hydra would read differently; None for any other text."""
+    if not raw.startswith("[") or "\\" in raw or "${" in raw:
+        return None
+    try:
+        return list(json.loads(raw, parse_constant=_no_number))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(raw: str) -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -8,10 +8,17 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rl_agent.cluster import run_lock
-from rl_agent.cluster.processes import GroupRecord, command_line, end_groups, members, pid_space, read_groups
+from rl_agent.cluster.shared_fs import run_lock
+from rl_agent.cluster.shared_fs.processes import (
+    GroupRecord,
+    command_line,
+    end_groups,
+    members,
+    pid_space,
+    read_groups,
+)
 from rl_agent.config import Plan
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, MachineError
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 
@@ -20,8 +27,8 @@ LEFTOVER_GRACE_S = 5.0
 
 
 def new_run_id() -> str:
-    """UTC time and a random part: sortable, and unique where two start in one second."""
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+    """UTC time and a random part: sortable, and wandb keeps apart a hundred that start in one second."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}"
 
 
 def latest_plan(paths: RunPaths) -> Plan | None:
@@ -39,11 +46,13 @@ def latest_plan(paths: RunPaths) -> Plan | None:
 def write_plan(plan: Plan, driver_pid: int | None) -> Path:
     """Write this node's plan; rank 0 writes `plan.json`, and makes this run the latest."""
     folder = plan.paths.run_dir(plan.run_id)
-    for part in (logs_dir(plan), groups_dir(plan)):
+    for part in (plan.logs_dir, plan.groups_dir(pid_space())):
         part.mkdir(parents=True, exist_ok=True)
     if driver_pid is not None:
-        write_whole(_driver_file(groups_dir(plan)), json.dumps(asdict(run_lock.Owner.of(driver_pid))))
-    if not is_master(plan):
+        write_whole(
+            _driver_file(plan.groups_dir(pid_space())), json.dumps(asdict(run_lock.Owner.of(driver_pid)))
+        )
+    if not plan.is_master:
         path = folder / f"plan-{plan.attempt}-{plan.node}.json"
         plan.write(path)
         return path
@@ -53,21 +62,6 @@ def write_plan(plan: Plan, driver_pid: int | None) -> Path:
     link.symlink_to(plan.run_id)
     link.rename(folder.with_name(LATEST))
     return folder / "plan.json"
-
-
-def is_master(plan: Plan) -> bool:
-    return plan.command.rank == 0 and not plan.command.join
-
-
-def logs_dir(plan: Plan) -> Path:
-    """Logs of this node's processes; those of rank 0 lie at the top, where one looks first."""
-    folder = plan.paths.run_dir(plan.run_id) / "logs"
-    return folder if is_master(plan) else folder / plan.node
-
-
-def groups_dir(plan: Plan) -> Path:
-    """Where `start_group` records the process groups of this node."""
-    return plan.paths.run_dir(plan.run_id) / "groups" / pid_space() / plan.node
 
 
 def _driver_file(groups: Path) -> Path:
@@ -106,4 +100,4 @@ def end_leftovers(leftovers: list[Leftover]) -> None:
     """End them; raises `ConfigError` with the command to use if they do not go."""
     if leftovers and not end_groups((left.group for left in leftovers), LEFTOVER_GRACE_S):
         pids = " ".join(str(pid) for left in leftovers for pid in members(left.group))
-        raise ConfigError(f"processes of an earlier run do not end: try kill -KILL {pids}")
+        raise MachineError(f"processes of an earlier run do not end: try kill -KILL {pids}")

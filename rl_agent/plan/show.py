@@ -11,9 +11,8 @@ from rl_agent.plan.checks import splits_of, starts_engine
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import Prepared
-from rl_agent.plan.runs import is_master
-from rl_agent.update.launch import Place, training_command
-from rl_agent.update.render import setup_of
+from rl_agent.update.llamafactory.launch import Place, training_command
+from rl_agent.update.llamafactory.render import setup_of
 
 
 def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
@@ -97,7 +96,7 @@ def _commands(prepared: Prepared) -> str:
     command, iteration = plan.command, prepared.work.iteration if prepared.work else plan.first_iteration
     verb = "python -m rl_agent.cli"
     lines = []
-    if command.rl_phase != "update" and plan.config.is_pooled and is_master(plan):
+    if command.rl_phase != "update" and plan.config.is_pooled and plan.is_master:
         lines.append(f"{verb} manager --plan PLAN")
     if starts_engine(plan.config, command):
         is_pooled = plan.config.is_pooled

@@ -1,1 +1,5 @@
-"""The elastic rollout pool: engines join, leave and die; requests move between them and none is lost."""
+"""The elastic rollout pool: engines join, leave and die; requests move between them and none is lost.
+
+May import: cluster, engine, weights. Begin with `scheduler.machine` (the decisions) and `runtime.service`
+(what carries them out).
+"""

@@ -13,13 +13,13 @@ import aiohttp
 from aiohttp import web
 
 from rl_agent.config import PoolConfig
-from rl_agent.pool.api import PoolApi
-from rl_agent.pool.batches import Batches
-from rl_agent.pool.door import Door
-from rl_agent.pool.guard import guard
-from rl_agent.pool.journal import sole_owner
-from rl_agent.pool.openai_api import OpenAiApi
-from rl_agent.pool.openapi import openapi_of
+from rl_agent.pool.api.auth import guard
+from rl_agent.pool.api.connections import Door
+from rl_agent.pool.api.openai_api import OpenAiApi
+from rl_agent.pool.api.openapi import openapi_of
+from rl_agent.pool.api.routes import PoolApi
+from rl_agent.pool.runtime.journal import sole_owner
+from rl_agent.pool.runtime.runs import Batches
 from rl_agent.tls import serving
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def application(
     app = web.Application(middlewares=[guard(config, os.environ)])
     routes = [
         *PoolApi(config, batches, session, versions).routes(),
-        *OpenAiApi(config, batches.pool).routes(),
+        *OpenAiApi(config, batches).routes(),
     ]
     description = openapi_of(routes)
 

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from rl_agent.config import PoolConfig, Section
 from rl_agent.errors import ConfigError
+from rl_agent.files import check_private
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.pool.records import PoolRules
+from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.tls import serving, trusting
 from rl_agent.weights_config import WeightsConfig
 
@@ -71,12 +72,14 @@ def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: s
             raise ConfigError(f"{section}{key}={path}: there is no such file")
     for key in ("token_file", "admin_token_file"):
         path = getattr(config, key)
-        if path is not None and not read_tokens(path, key):
+        if path is not None and not read_tokens(path, f"{section}{key}"):
             raise ConfigError(
                 f"{section}{key}={path}: there is no token in it; write one on a line of its own"
             )
     if config.tls_certificate is not None:
         serving(config.tls_certificate, config.tls_key)
+        if config.tls_key is not None:
+            check_private(config.tls_key, f"{section}tls_key")
     trusting(config.tls_ca)
     if not is_loopback(config.host) and not tokens_of(config, environ):
         raise ConfigError(
@@ -117,11 +120,13 @@ def admin_tokens_of(config: PoolConfig) -> tuple[str, ...]:
 
 
 def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
-    """Raises ConfigError if the file cannot be read."""
+    """Raises ConfigError if the file cannot be read, or others can read it."""
     try:
+        check_private(path, key)
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"{key}={path} cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"{key}={path} cannot be read: {why}") from error
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 

@@ -1,1 +1,4 @@
-"""Verdicts that no environment gives: the model judge."""
+"""Rewards that no environment gives: the model judge and its cache.
+
+May import: no other package. Begin with `judge`.
+"""

@@ -1,1 +1,4 @@
-"""Collecting trajectories: the collector, its stop rule, the store."""
+"""Collecting trajectories: the sample, the collector, its stop rule, the files.
+
+May import: agent, cluster, engine, env, monitor, pool, reward, tasks. Begin with `run`.
+"""

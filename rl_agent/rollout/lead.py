@@ -17,16 +17,16 @@ from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
 from rl_agent.rollout import conditions, takeover
-from rl_agent.rollout.collect import ChunkSource, account
+from rl_agent.rollout.collector.collect import ChunkSource, account
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.rollout.conditions import Conditions
-from rl_agent.rollout.line import TRAJECTORY
-from rl_agent.rollout.manifest import Losses, ManifestEntry, Part, read_parts
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.resample import Resampling
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
-from rl_agent.rollout.shard import ShardHeader, whole_bytes
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import Losses, ManifestEntry, Part, read_parts
+from rl_agent.rollout.trajectories.shard import ShardHeader, whole_bytes
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.5

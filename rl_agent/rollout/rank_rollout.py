@@ -14,17 +14,17 @@ from rl_agent.engine.wire import Sampling
 from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import deliberate
 from rl_agent.monitor import progress
-from rl_agent.pool import of_run
+from rl_agent.pool import run_pool
 from rl_agent.reward.judge import ModelJudge
-from rl_agent.rollout.collect import ChunkSource, Collector, CollectSettings
-from rl_agent.rollout.conversation import Policy
-from rl_agent.rollout.episode import Episode, EpisodeSetup
-from rl_agent.rollout.lengths import ResponseLengths
-from rl_agent.rollout.limit import EngineGate, LimitRule, follow_pressure
-from rl_agent.rollout.metrics import RolloutMetrics
+from rl_agent.rollout.collector.collect import ChunkSource, Collector, CollectSettings
+from rl_agent.rollout.collector.conversation import Policy
+from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
+from rl_agent.rollout.collector.lengths import ResponseLengths
+from rl_agent.rollout.collector.limit import EngineGate, LimitRule, follow_pressure
+from rl_agent.rollout.collector.metrics import RolloutMetrics
+from rl_agent.rollout.collector.stop_rule import StopRule
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger
-from rl_agent.rollout.stop_rule import StopRule
 from rl_agent.types import Status, Trajectory
 
 CHECK_INTERVAL_S = 1.0
@@ -169,7 +169,7 @@ class RankRollout:
 
     async def _check_engine(self) -> None:
         while True:
-            await asyncio.to_thread(of_run.check_engine, self._assignment.plan, os.environ)
+            await asyncio.to_thread(run_pool.check_engine, self._assignment.plan, os.environ)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     def record(self) -> dict[str, float | int | str]:

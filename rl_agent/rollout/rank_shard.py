@@ -15,8 +15,8 @@ from typing import Self
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.sample import Ledger
-from rl_agent.rollout.shard import ShardHeader
-from rl_agent.rollout.store import ShardWriter
+from rl_agent.rollout.trajectories.shard import ShardHeader
+from rl_agent.rollout.trajectories.store import ShardWriter
 from rl_agent.types import EpisodeKey, Trajectory
 
 

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.comparison import Comparison, is_cut, longest_response
-from rl_agent.rollout.growing import GrowingIteration
 from rl_agent.rollout.sample import Sample
+from rl_agent.rollout.trajectories.growing import GrowingIteration
 from rl_agent.types import EpisodeKey, Split, Status
 
 

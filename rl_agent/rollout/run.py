@@ -19,19 +19,19 @@ from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.engine.served import version_served
 from rl_agent.engine.wire import ServedModel
 from rl_agent.env.registry import EnvironmentRegistry
-from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.errors import ConfigError, MachineError, RetryLater
 from rl_agent.paths import RunPaths
-from rl_agent.pool import of_run
+from rl_agent.pool import run_pool
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout import conditions, lead, takeover
-from rl_agent.rollout.collect import account
+from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.conditions import Conditions, conditions_of
-from rl_agent.rollout.line import TRAJECTORY
-from rl_agent.rollout.manifest import Part, read_parts
 from rl_agent.rollout.rank_rollout import Membership, RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample, sample_of
-from rl_agent.rollout.shard import ShardHeader
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import Part, read_parts
+from rl_agent.rollout.trajectories.shard import ShardHeader
 from rl_agent.types import Phase
 
 
@@ -67,7 +67,7 @@ def identify(served: ServedModel, config: Config) -> int:
         return served.weight_version
     version = version_served(served.root, config)
     if version is None or version != wanted.weight_version:
-        raise ConfigError(
+        raise MachineError(
             f"the engine at {config.engine.base_url} serves {served.root}, this run wants {wanted.path};"
             " stop that server, or set engine.port or engine.url"
         )
@@ -162,7 +162,7 @@ def _engine_client(plan: Plan) -> EngineClient:
     """To the node's engine, or to the pool, which is used like one."""
     config = plan.config
     if config.is_pooled:
-        url, key, tls_ca = of_run.manager_url(plan), of_run.token(plan, os.environ), of_run.tls_ca(plan)
+        url, key, tls_ca = run_pool.manager_url(plan), run_pool.token(plan, os.environ), run_pool.tls_ca(plan)
     else:
         url, key, tls_ca = config.engine.base_url, os.environ.get(config.engine.api_key_env_var), None
     settings = ClientSettings(

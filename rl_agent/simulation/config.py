@@ -3,16 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from rl_agent.errors import ConfigError
 from rl_agent.monitor.flops import ModelShape
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.pool.settings import load_settings, read_settings, rules_of
-from rl_agent.pool.spot import Change
-from rl_agent.sections import NotNegative, Positive, Seconds, Section
+from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
 from rl_agent.simulation.scenario import Scenario, rules_for_simulation
 from rl_agent.simulation.speeds import (
     OTHER_TRAINER_TFLOPS,
@@ -22,19 +19,18 @@ from rl_agent.simulation.speeds import (
     engine_speed,
     trainer_speed,
 )
+from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work, check_trace, drawn_trace, mean_machines
 
 DEFAULTS = CONFIG_DIR / "simulation" / "what_if.yaml"
 DRAWN_HOURS = 12.0
-
-Above0 = Annotated[float, Field(gt=0)]
 
 
 class WhatIfConfig(Section):
     """Every key of the file."""
 
     model: str
-    seed: int
+    seed: Seed
     hours: Above0 | None
     trainer_gpus: Positive
     trainer_price: NotNegative
@@ -53,7 +49,7 @@ class WhatIfConfig(Section):
     sigma: Above0
     mini_batches: Positive
     order: Literal["arrival", "shuffled"]
-    max_staleness: Annotated[int, Field(ge=0)]
+    max_staleness: Count
     kl_reference: bool
     gpu_tflops: Above0
     gpu_bandwidth_tb_per_s: Above0

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from rl_agent.pool.records import Engine, EngineState
+from rl_agent.pool.scheduler.records import Engine, EngineState
 from rl_agent.simulation.engine import VirtualEngine
 from rl_agent.simulation.loop import Loop
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.world import World
 
 if TYPE_CHECKING:
-    from rl_agent.trainer.window import Learnt
+    from rl_agent.trainer.gpu_sharing.window import Learnt
 
 LOOK_S = 2.0
 """Between two looks at the pool."""
@@ -75,12 +75,12 @@ class SharedEngines:
             self._close()
 
     def _is_to_be_open(self, is_beginning: bool) -> bool:
-        from rl_agent.trainer.window import Seen, about, is_to_be_open
+        from rl_agent.trainer.gpu_sharing.window import WindowState, about, is_to_be_open
 
         state = self.world.state
         oldest = state.weight_version - self.loop.max_staleness
         others = sum(engine.weight_version >= oldest for engine in self._others())
-        seen = Seen(
+        seen = WindowState(
             self.world.now - self.opened_at if self.is_open else 0.0,
             self.loop.groups_ready,
             others,
@@ -97,7 +97,7 @@ class SharedEngines:
 
     def _learn(self) -> None:
         """At the beginning of an iteration: until now the others were idle because of the one before."""
-        from rl_agent.trainer.window import Waits, learn
+        from rl_agent.trainer.gpu_sharing.window import Waits, learn
 
         idle_now = {engine.engine_id: self._idle_s(engine) for engine in self._others()}
         idle = [idle_now[name] - since for name, since in self._idle_at_first.items() if name in idle_now]

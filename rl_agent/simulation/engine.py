@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rl_agent.pool import events
-from rl_agent.pool.records import Request, WeightsReport
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import Request, RequestId, WeightsReport
 from rl_agent.simulation.speeds import EngineSpeed
 
-Key = tuple[str, int]
+Key = tuple[RequestId, int]
 """A request and its attempt."""
 
 

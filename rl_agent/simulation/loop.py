@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from rl_agent.pool.records import Order, Request
+from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from rl_agent.simulation.speeds import TrainerSpeed
 from rl_agent.simulation.work import Work
 from rl_agent.simulation.world import World
@@ -70,6 +70,8 @@ class Loop:
     """Whole groups of each iteration."""
     _dealt: dict[int, list[list[int]]] = field(default_factory=dict)
     """For each iteration that is under way `Work.steps_of`."""
+    _places: dict[RequestId, tuple[int, int, int]] = field(default_factory=dict)
+    """Iteration, group and place among its siblings of each request that was submitted."""
     _siblings: dict[tuple[int, int], list[Request]] = field(default_factory=dict)
     _waits_since: float | None = 0.0
 
@@ -98,7 +100,7 @@ class Loop:
 
     def ended(self, request: Request) -> None:
         """The pool is through with a request."""
-        iteration, group, _ = map(int, request.request_id.split("/"))
+        iteration, group, _ = self._places[request.request_id]
         siblings = self._siblings.setdefault((iteration, group), [])
         siblings.append(request)
         if len(siblings) == self.work.group_size:
@@ -118,7 +120,7 @@ class Loop:
             self._dealt[iteration] = self.work.steps_of(iteration)
         steps = self._dealt[iteration][group]
         for step in sorted(set(steps)):
-            yield step, [one for one in siblings if steps[int(one.request_id.split("/")[2])] == step]
+            yield step, [one for one in siblings if steps[self._places[one.request_id][2]] == step]
 
     def train(self) -> None:
         """Take the next group, if the trainer has nothing to do and may."""
@@ -149,6 +151,8 @@ class Loop:
     def _trained(self, siblings: list[Request], tokens: int, *, is_last: bool) -> None:
         self.trained_tokens += tokens
         self.step += is_last and self.work.order == "shuffled"
+        for request in siblings:
+            del self._places[request.request_id]
         self.world.forget(tuple(request.request_id for request in siblings))
         if self.trained_samples == self.work.prompts * self.work.group_size:
             self.world.at(self.world.now + self.speed.publish_s, self._published)
@@ -181,9 +185,10 @@ class Loop:
 
     def _order(self, group: int, sibling: int, length: int, oldest: int) -> Order:
         chunk = self.world.chunk
+        request_id = RequestId("run", f"{self.submitted}/{group}/{sibling}")
+        self._places[request_id] = (self.submitted, group, sibling)
         return Order(
-            f"{self.submitted}/{group}/{sibling}",
-            "run",
+            request_id,
             (0,) * max(1, self.work.prompt_tokens // chunk),
             max(length, self.work.longest // chunk) + 1,
             {} if self.can_continue else RECOMPUTE,

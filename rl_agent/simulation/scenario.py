@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from rl_agent.pool.records import PoolRules
-from rl_agent.pool.spot import Change
+from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.simulation.devices import SharedEngines
 from rl_agent.simulation.loop import Loop, Marked
 from rl_agent.simulation.speeds import EngineSpeed, TrainerSpeed
+from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work
 from rl_agent.simulation.world import World
 

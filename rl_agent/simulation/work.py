@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import Literal
 
 from rl_agent.errors import UsageError
-from rl_agent.pool.spot import Change
+from rl_agent.simulation.spot import Change
 
 
 @dataclass(frozen=True, slots=True)

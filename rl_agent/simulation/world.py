@@ -14,11 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from rl_agent.pool import events
-from rl_agent.pool.machine import step
-from rl_agent.pool.records import NO_WEIGHTS, EngineOffer, Order, PoolRules, Request, Weights, WeightsReport
-from rl_agent.pool.report import totals_of
-from rl_agent.pool.state import PoolState
+from rl_agent.pool.api.status import totals_of
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.machine import step
+from rl_agent.pool.scheduler.records import (
+    NO_WEIGHTS,
+    EngineOffer,
+    Order,
+    PoolRules,
+    Request,
+    RequestId,
+    Weights,
+    WeightsReport,
+)
+from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.simulation.engine import VirtualEngine
 from rl_agent.simulation.speeds import EngineSpeed
 
@@ -47,7 +56,7 @@ class World:
     machine_s: float = 0.0
     """Of rented machines that are gone."""
     _joined: dict[str, float] = field(default_factory=dict)
-    _lengths: dict[str, int] = field(default_factory=dict)
+    _lengths: dict[RequestId, int] = field(default_factory=dict)
     _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
     _wake: float | None = None
@@ -72,7 +81,7 @@ class World:
         self._lengths[order.request_id] = length
         self.tell(events.Submitted(order))
 
-    def forget(self, request_ids: tuple[str, ...]) -> None:
+    def forget(self, request_ids: tuple[RequestId, ...]) -> None:
         for request_id in request_ids:
             del self._lengths[request_id]
         self.tell(events.Forgotten(request_ids))

@@ -1,1 +1,4 @@
-"""Task files: load and check them, sample from them."""
+"""Task files: load and check them, sample from them.
+
+May import: no other package. Begin with `load`.
+"""

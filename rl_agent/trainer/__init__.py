@@ -1,1 +1,5 @@
-"""Streaming GRPO: finished groups in, gradients of whole mini-batches out, a new weight version a step."""
+"""Streaming GRPO: finished groups in, gradients of mini-batches out, a new weight version an iteration.
+
+May import: cluster, engine, monitor, pool, rollout, tasks, update, weights. Begin with `worker` and
+`stream`.
+"""

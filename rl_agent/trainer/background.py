@@ -6,8 +6,11 @@ from types import TracebackType
 from typing import Self
 
 
-class Background(ABC):
-    """Who changes what `_run` waits for holds `_changed` and notifies it; `_run` ends once `_is_stopping`."""
+class BackgroundThread(ABC):
+    """A thread whose `_run` ends once `_is_stopping`.
+
+    Whoever changes what it waits for holds `_changed` and notifies it.
+    """
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition()

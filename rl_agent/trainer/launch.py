@@ -19,17 +19,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rl_agent.cluster.address import LOOPBACK, advertised_address, interface_name
+from rl_agent.cluster.shared_fs.address import LOOPBACK, advertised_address, interface_name
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
 from rl_agent.paths import RunPaths
-from rl_agent.pool import of_run
+from rl_agent.pool import run_pool
 from rl_agent.pool.settings import is_loopback
 from rl_agent.tasks.load import load_tasks
-from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
-from rl_agent.trainer.states import (
+from rl_agent.trainer.checkpoint.states import (
     STATE,
     give_up_published,
     newest_served,
@@ -37,11 +36,12 @@ from rl_agent.trainer.states import (
     read_published,
     saved_steps,
 )
-from rl_agent.update import versions
-from rl_agent.update.launch import Place, interface_variables, rendezvous
-from rl_agent.update.verify import verify_model
+from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
+from rl_agent.update.llamafactory.launch import Place, interface_variables, rendezvous
+from rl_agent.update.model import versions
+from rl_agent.update.model.verify import verify_model
 from rl_agent.weights.settings import trainer_folder
-from rl_agent.weights.sources import local_folder
+from rl_agent.weights.store.tensor_sources import local_folder
 
 _LOOK_S = 0.1
 
@@ -109,7 +109,7 @@ def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int) -> d
     binaries = str(Path(sys.executable).parent)
     environment = dict(environ) | {"PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}"}
     environment["TOKENIZERS_PARALLELISM"] = "false"
-    if token := of_run.token(plan, environ):
+    if token := run_pool.token(plan, environ):
         environment[plan.config.pool.token_env_var] = token
     if nodes > 1:
         environment |= interface_variables(interface_name(plan.config.cluster), environ)
@@ -182,7 +182,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             published=read_published(output).of_run(plan.run_id),
             manager=manager,
             manager_token_env_var=config.pool.token_env_var,
-            manager_tls_ca=of_run.tls_ca(plan),
+            manager_tls_ca=run_pool.tls_ca(plan),
             silence_timeout_s=config.cluster.phase_timeout_s,
             known_timeout_s=config.cluster.start_timeout_s,
             store=store,
@@ -201,8 +201,8 @@ def _sharing(plan: Plan) -> SharingSettings | None:
         return None
     return SharingSettings(
         placement=plan.config.grpo.placement,
-        turn=of_run.turn_file(plan),
-        engine=of_run.worker_name(plan),
+        turn=run_pool.turn_file(plan),
+        engine=run_pool.worker_name(plan),
         timeout_s=plan.config.engine.start_timeout_s,
         resamples=plan.config.num_gen_batches > 1,
     )

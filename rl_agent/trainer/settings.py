@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from rl_agent.grpo_config import (
     BatchSettings,
@@ -15,8 +15,8 @@ from rl_agent.grpo_config import (
     ParallelSettings,
     Placement,
 )
-from rl_agent.pool.ask import Manager
-from rl_agent.sections import NotNegative, Positive, Seconds, Section
+from rl_agent.pool.client import Manager
+from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
 from rl_agent.weights_config import WeightsConfig
 
 
@@ -59,7 +59,7 @@ class StreamSettings(Section):
     """Name of the model that this training begins from; empty: the base model."""
     engines_model: str
     """Name of the model that engines are started on, which is kept; empty: the base model."""
-    engines_version: Annotated[int, Field(ge=0)]
+    engines_version: Count
     """Its weight version; the pool is told of newer ones."""
     next_version: Positive
     """No version before it is free."""
@@ -97,13 +97,13 @@ class TrainerSettings(Section):
     """A folder in Hugging Face's format."""
     reference: Path | None
     """The model of a KL term; None: `model`."""
-    first_version: Annotated[int, Field(ge=0)]
+    first_version: Count
     """Weight version of `model`."""
     output: Path
     metrics: Path
     """A line a step is appended to it."""
     export_dtype: Literal["bfloat16", "float32"]
-    seed: Annotated[int, Field(ge=0)]
+    seed: Seed
     groups: Positive
     """Groups that `mini_batches` steps share: those of an iteration; of a recorded run every so many."""
     mini_batches: Positive
@@ -112,7 +112,7 @@ class TrainerSettings(Section):
     """Of a replay; None: as many as there are groups for."""
     price_per_hour: NotNegative
     """Dollars that this trainer's machines cost, all together."""
-    peak_tflops: Annotated[float, Field(gt=0)] | None
+    peak_tflops: Above0 | None
     """Of one device, in bf16; None: by its name."""
     loss: LossSettings
     lora: LoraSettings

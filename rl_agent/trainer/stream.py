@@ -20,25 +20,25 @@ from rl_agent.config import Plan
 from rl_agent.files import write_whole
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
-from rl_agent.pool.turns import TrainerTurns, TurnFiles
+from rl_agent.pool.worker.gpu_turns import TrainerTurns, TurnFiles
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.trainer.feed import WeightFeed
-from rl_agent.trainer.live import LiveIteration
-from rl_agent.trainer.order import Deal, samples_of
-from rl_agent.trainer.parallel import Ranks
-from rl_agent.trainer.policy import Policy
-from rl_agent.trainer.promote import Made, promote
-from rl_agent.trainer.served import export
+from rl_agent.trainer.checkpoint.promote import ModelOrigin, promote
+from rl_agent.trainer.checkpoint.states import StreamProgress, note_published, note_served
+from rl_agent.trainer.data.live import LiveIteration
+from rl_agent.trainer.data.order import Deal, samples_of
+from rl_agent.trainer.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
+from rl_agent.trainer.model.parallel import Ranks
+from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.publish.feed import WeightFeed
+from rl_agent.trainer.publish.served import export
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
-from rl_agent.trainer.sharing import SharedDevices, WindowedSource, read_status
-from rl_agent.trainer.states import StreamProgress, note_published, note_served
 from rl_agent.trainer.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
 
 class Stream:
-    """Made alike on every rank; `run` returns when the last iteration is trained on, or when told to stop."""
+    """Trains along with a run, alike on every rank, to the last iteration or until told to stop."""
 
     def __init__(self, settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> None:
         assert settings.stream is not None
@@ -120,9 +120,7 @@ class Stream:
             self._record(trainer.iteration_numbers())  # engines have later weights than these
         elif trainer.version > run.engines_version:
             began = time.monotonic()
-            self._note(trainer.version)
-            trainer.set_version(feed.publish(trainer.version, self._policy))
-            self._note(trainer.version)
+            trainer.set_version(feed.publish(trainer.version, self._policy, self._record_number))
             published_s = time.monotonic() - began
             numbers = trainer.iteration_numbers()
             if self._is_model_due():
@@ -136,9 +134,8 @@ class Stream:
             progress = StreamProgress(os.getpid(), trainer.iteration, trainer.version)
             write_whole(run.progress, json.dumps(asdict(progress)))
 
-    def _note(self, weight_version: int) -> None:
-        if self._ranks.rank == 0:
-            note_published(self._settings.output, self._run.run_id, weight_version, self._trainer.iteration)
+    def _record_number(self, weight_version: int) -> None:
+        note_published(self._settings.output, self._run.run_id, weight_version, self._trainer.iteration)
 
     def _record(self, numbers: dict[str, float]) -> None:
         """The iteration's line of the metrics; none where no step of it was made."""
@@ -168,7 +165,7 @@ class Stream:
                 self._paths,
                 model,
                 checkpoint,
-                Made(trainer.version, run.run_id, trainer.iteration, numbers),
+                ModelOrigin(trainer.version, run.run_id, trainer.iteration, numbers),
                 current=self._settings.model,
                 keep=run.keep_versions,
                 pinned=(run.engines_model, self._settings.model.name),  # the latter gives the tokenizer

@@ -21,23 +21,24 @@ from typing import Protocol
 
 from rl_agent.monitor import metrics
 from rl_agent.monitor.flops import ModelShape
-from rl_agent.trainer.admission import AdmissionRule
-from rl_agent.trainer.ages import Ages
-from rl_agent.trainer.checkpoint import Checkpoints, Progress
-from rl_agent.trainer.group_codec import decode, encode
-from rl_agent.trainer.intake import Intake
-from rl_agent.trainer.lineage import Lineage
-from rl_agent.trainer.meter import Meter
-from rl_agent.trainer.optimizer import AdamW, clip_gradients, learning_rate
-from rl_agent.trainer.order import Arrival, Order
-from rl_agent.trainer.parallel import Ranks, release_memory
-from rl_agent.trainer.policy import Policy, Scorer
-from rl_agent.trainer.samples import Group
+from rl_agent.trainer.checkpoint.checkpoint import Checkpoints
+from rl_agent.trainer.checkpoint.progress import TrainerProgress
+from rl_agent.trainer.data.admission import AdmissionRule
+from rl_agent.trainer.data.ages import Ages
+from rl_agent.trainer.data.group_codec import decode, encode
+from rl_agent.trainer.data.intake import Intake
+from rl_agent.trainer.data.lineage import Lineage
+from rl_agent.trainer.data.order import Arrival, StepOrder
+from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.trainer.model.parallel import Ranks, release_memory
+from rl_agent.trainer.model.policy import Policy, Scorer
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.start_weights import StartWeights
-from rl_agent.trainer.step_metrics import OF_EVERY_TRAINER, STEP, IterationMetrics, Speedometer, log_line
-from rl_agent.trainer.update_step import UpdateStep
-from rl_agent.trainer.window import Learnt
+from rl_agent.trainer.step.meter import Meter
+from rl_agent.trainer.step.optimizer import AdamW, clip_gradients, learning_rate
+from rl_agent.trainer.step.start_weights import StartWeights
+from rl_agent.trainer.step.step_metrics import OF_EVERY_TRAINER, STEP, IterationMetrics, Speedometer, log_line
+from rl_agent.trainer.step.update_step import UpdateStep
 
 _log = logging.getLogger(__name__)
 _PREFIX_OF = dict.fromkeys(OF_EVERY_TRAINER, STEP)
@@ -51,7 +52,7 @@ class GroupSource(Protocol):
 
 
 class Trainer:
-    """Made alike on every rank: `resume`, then `replay` or one `train_iteration` after the other, `close`."""
+    """Trains, alike on every rank: `resume`, then `replay` or `train_iteration` for each, then `close`."""
 
     def __init__(
         self,
@@ -88,9 +89,7 @@ class Trainer:
         self._rule = AdmissionRule(
             settings.batch.max_staleness, settings.batch.allow_mixed_versions, self._lineage
         )
-        self._intake = Intake(
-            self._rule, self._arrival, settings.loss, vocab_size=policy.config.get("vocab_size")
-        )
+        self._intake = Intake(self._rule, self._arrival, settings.loss, vocab_size=policy.vocabulary)
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._start = StartWeights(policy)
         self._ages = Ages(self._rule)
@@ -143,7 +142,7 @@ class Trainer:
 
         Iterations up to `after_iteration` are not trained on, whatever was reached.
         """
-        progress = self._checkpoints.load(start)
+        progress = self._checkpoints.load(start, served=self.served)
         if progress is not None:
             if progress.run_id == self._run_id:  # another one samples its iterations anew
                 self._intake.restore(progress.consumed, progress.buffered, progress.steps_of_iteration)
@@ -153,6 +152,8 @@ class Trainer:
             else:
                 self._start.release()
             self.version, self.iteration = progress.version, progress.iteration
+            if progress.run_id != self._run_id:  # a checkpoint before a damaged one is older than the engines
+                self.version = max(self.version, self._settings.first_version)
             self.windows = progress.windows
             self._ages.restore(progress.updates_after)
             self._saved = (progress.steps, progress.iteration, progress.version)
@@ -177,7 +178,7 @@ class Trainer:
         source: GroupSource,
         *,
         next_version: int,
-        order: Order | None = None,
+        order: StepOrder | None = None,
     ) -> bool:
         """Train on all groups of an iteration, which makes the next version; False if told to stop before.
 
@@ -217,7 +218,7 @@ class Trainer:
         intake = self._intake
         self._saved = (self.steps, self.iteration, self.version)
         self._checkpoints.save(
-            Progress(
+            TrainerProgress(
                 steps=self.steps,
                 updates=self._optimizer.updates,
                 version=self.version,

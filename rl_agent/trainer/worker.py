@@ -19,13 +19,13 @@ from pydantic import ValidationError
 from transformers.utils import logging as transformers_logging
 
 from rl_agent.errors import ConfigError, HarnessError
-from rl_agent.trainer.meter import Meter, PoolWatch
-from rl_agent.trainer.model_files import load_policy, load_reference
-from rl_agent.trainer.parallel import Ranks, join_ranks
-from rl_agent.trainer.policy import Policy
-from rl_agent.trainer.replay import Replay
-from rl_agent.trainer.served import export
+from rl_agent.trainer.data.replay import RecordedGroups
+from rl_agent.trainer.model.model_files import load_policy, load_reference
+from rl_agent.trainer.model.parallel import Ranks, join_ranks
+from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.publish.served import export
 from rl_agent.trainer.settings import TrainerSettings
+from rl_agent.trainer.step.meter import Meter, PoolWatch
 from rl_agent.trainer.stream import Stream
 from rl_agent.trainer.trainer import Trainer
 
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def read_settings(path: Path) -> TrainerSettings:
-    """Raises ConfigError that names the first key that is wrong."""
+    """Read the settings. Raises ConfigError that names the first key that is wrong."""
     try:
         return TrainerSettings.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -65,7 +65,7 @@ def train(settings: TrainerSettings, ranks: Ranks) -> int:
 
 @contextmanager
 def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
-    """What counts the money of a training that goes along with a run; rank 0 alone has it."""
+    """Count the money of a training that goes along with a run; rank 0 alone has the meter."""
     stream = settings.stream
     if ranks.rank != 0 or stream is None:
         yield None
@@ -89,7 +89,7 @@ def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Traine
     try:
         if settings.replay is not None:
             trainer.resume()
-            trainer.replay(Replay(settings.replay))
+            trainer.replay(RecordedGroups(settings.replay))
         if settings.stream is not None:
             Stream(settings, ranks, policy, trainer).run()
     finally:
@@ -104,7 +104,7 @@ def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Traine
 
 
 def seed_everything(seed: int, ranks: Ranks) -> None:
-    """Equal seeds would make the ranks draw equal numbers."""
+    """Seed this rank: with equal seeds all ranks would draw equal numbers."""
     torch.manual_seed(seed + ranks.rank)
 
 

@@ -1,1 +1,4 @@
-"""From trajectories to a published model: select, export, render, publish."""
+"""From trajectories to a published model, by LLaMA-Factory: select, export, render, train, publish.
+
+May import: agent, cluster, engine, monitor, rollout, weights. Begin with `prepare`.
+"""

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
-from rl_agent.update.digest import FileDigest, digest_files, first_difference
-from rl_agent.update.export import DATASET_FOLDER
+from rl_agent.update.dataset.export import DATASET_FOLDER
+from rl_agent.update.model.digest import FileDigest, digest_files, first_difference
 
 SUMMARY_FILE = "update.json"
 TRAIN_FILE = "train.yaml"

@@ -15,8 +15,9 @@ from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.files import remove, write_whole
-from rl_agent.update import versions
-from rl_agent.update.export import write_datasets
+from rl_agent.update.dataset.export import write_datasets
+from rl_agent.update.dataset.samples import collect_samples
+from rl_agent.update.dataset.unseen import iterations_read
 from rl_agent.update.inputs import (
     TRAIN_FILE,
     Prepared,
@@ -26,14 +27,13 @@ from rl_agent.update.inputs import (
     last_summary,
     write_summary,
 )
-from rl_agent.update.optimizer import update_steps
-from rl_agent.update.render import setup_of, to_yaml, training_arguments
-from rl_agent.update.samples import collect_samples
+from rl_agent.update.llamafactory.render import setup_of, to_yaml, training_arguments
+from rl_agent.update.model import versions
+from rl_agent.update.model.verify import verify_model
+from rl_agent.update.model.weights import parameters, read_tensors, size_bytes
+from rl_agent.update.optimizer.optimizer import update_steps
 from rl_agent.update.start import choose_start, find_interrupted, is_finished, same_update
-from rl_agent.update.unseen import iterations_read
-from rl_agent.update.verify import verify_model
-from rl_agent.update.weights import parameters, read_tensors, size_bytes
-from rl_agent.weights.sources import local_folder
+from rl_agent.weights.store.tensor_sources import local_folder
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +50,15 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     folder.mkdir(parents=True, exist_ok=True)
     before = last_summary(folder)
     forget(folder)
-    samples = collect_samples(config, iteration)
+    versions.adopt(paths)
+    model = resolve_model(config).path  # once: all of this update is about the same model
+    samples = collect_samples(config, iteration, model)
     if not samples.training:
         return None
-    versions.adopt(paths)
-    verify_model(resolve_model(config).path)
-    _check_disk(config)
+    verify_model(model)
+    _check_disk(config, model)
     write_datasets(folder, samples.training.values(), samples.validation.values())
 
-    model = resolve_model(config).path
     training = paths.training_dir(iteration)
     before = same_update(before, model, digest_datasets(folder))
     if before is not None and is_finished(training, before):
@@ -67,7 +67,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         return folder / TRAIN_FILE
     new_steps = update_steps(len(samples.training), setup.world_size, config.llamafactory)
     interrupted = find_interrupted(paths, iteration, before) if before is not None else None
-    start = choose_start(plan, iteration, setup, new_steps, interrupted)
+    start = choose_start(plan, iteration, model, setup, new_steps, interrupted)
     verify_model(start.model)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(samples.validation))
     remove(training)  # what is gone on with has a second name in the resume folder
@@ -92,9 +92,9 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     return folder / TRAIN_FILE
 
 
-def _check_disk(config: Config) -> None:
+def _check_disk(config: Config, model: str) -> None:
     """Raises ConfigError if the training would fill the disk."""
-    folder = local_folder(resolve_model(config).path)
+    folder = local_folder(model)
     if folder is None or not any(folder.glob("*.safetensors")):
         return  # the model is downloaded by the training
     needed = needed_bytes(folder, config)

@@ -19,16 +19,16 @@ from rl_agent.engine.model import ResolvedModel, resolve_model
 from rl_agent.errors import PublishError
 from rl_agent.files import link_file, link_tree, remove, sync, sync_tree, write_whole
 from rl_agent.paths import RunPaths
-from rl_agent.update import versions
-from rl_agent.update.checkpoints import STATE, find_checkpoint, global_step
-from rl_agent.update.checks import check_model
-from rl_agent.update.digest import digest_files
 from rl_agent.update.inputs import read_summary
-from rl_agent.update.launch import merge_command, training_environment
-from rl_agent.update.render import setup_of, to_yaml
-from rl_agent.update.verify import verify_model
-from rl_agent.update.weights import read_tensors
-from rl_agent.weights.sources import local_folder
+from rl_agent.update.llamafactory.launch import merge_command, training_environment
+from rl_agent.update.llamafactory.render import setup_of, to_yaml
+from rl_agent.update.model import versions
+from rl_agent.update.model.checks import check_model
+from rl_agent.update.model.digest import digest_files
+from rl_agent.update.model.verify import verify_model
+from rl_agent.update.model.weights import read_tensors
+from rl_agent.update.optimizer.checkpoints import STATE, find_checkpoint, global_step
+from rl_agent.weights.store.tensor_sources import local_folder
 
 _ADAPTER = "adapter_config.json"
 _NOT_SERVED = re.compile(
@@ -90,6 +90,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
             link_file(entry, growing / entry.name)
     link_tree(checkpoint, growing / versions.TRAINER)
     served_files = [entry for entry in growing.iterdir() if entry.is_file()]
+    trainer_files = [entry for entry in (growing / versions.TRAINER).rglob("*") if entry.is_file()]
     record = versions.Published(
         weight_version=version,
         previous=served.name if served is not None else None,
@@ -101,6 +102,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
         created_at=now,
         trained_on=tuple(summary.iterations),
         files=digest_files(sorted(served_files)),
+        trainer_files=digest_files(sorted(trainer_files), below=growing / versions.TRAINER),
     )
     versions.write_record(growing, record)
     sync_tree(growing)

@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rl_agent.config import Plan
-from rl_agent.engine.model import resolve_model
+from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.update import versions
-from rl_agent.update.checkpoints import find_checkpoint, global_step
-from rl_agent.update.digest import FileDigest
 from rl_agent.update.inputs import DEEPSPEED_FILE, Prepared
-from rl_agent.update.optimizer import (
-    Progress,
+from rl_agent.update.llamafactory.render import Setup, Start
+from rl_agent.update.model import versions
+from rl_agent.update.model.digest import FileDigest, first_difference
+from rl_agent.update.model.weights import first_not_finite, read_tensors
+from rl_agent.update.optimizer.checkpoints import find_checkpoint, global_step
+from rl_agent.update.optimizer.optimizer import (
+    OptimizerState,
     find_progress,
     misfit,
     needs_reshape,
     obstacle,
     restarts_schedule,
 )
-from rl_agent.update.render import Setup, Start
-from rl_agent.update.reshape import ReshapeFailed, reshape, settings_for_reshaped
-from rl_agent.update.resume import resume_folder
-from rl_agent.update.weights import first_not_finite, read_tensors
+from rl_agent.update.optimizer.reshape import ReshapeFailed, reshape, settings_for_reshaped
+from rl_agent.update.optimizer.resume import resume_folder
 
 RESUME = "resume"
 RESHAPE_LOG = "reshape.log"
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 class Interrupted:
     """A training that ended before its last step, and left a checkpoint."""
 
-    progress: Progress
+    progress: OptimizerState
     before: Prepared
     """What it had been prepared with."""
 
@@ -83,36 +83,55 @@ def _is_finite(folder: Path) -> bool:
 
 
 def choose_start(
-    plan: Plan, iteration: int, setup: Setup, new_steps: int, interrupted: Interrupted | None
+    plan: Plan,
+    iteration: int,
+    model: str,
+    setup: Setup,
+    new_steps: int,
+    interrupted: Interrupted | None,
 ) -> Start:
-    """Decide, and write the folder that Trainer resumes from where there is one."""
+    """Decide what the training of `model` starts from; write the folder that Trainer resumes from, if any."""
     folder = plan.paths.update_dir(iteration)
+    weights = _weights(plan, model)
     if interrupted is not None:
         try:
-            return _go_on(plan, folder, setup, new_steps, interrupted)
+            return _go_on(plan, folder, weights, setup, new_steps, interrupted)
         except _Afresh as reason:
             _log.info("the interrupted training begins again: %s", reason)
     try:
-        return _continue(plan, folder, setup, new_steps)
+        return _continue(plan, folder, weights, setup, new_steps)
     except _Afresh as reason:
         _log.info("the optimizer starts afresh: %s", reason)
-    return _weights(plan)
+    return weights
 
 
 class _Afresh(Exception):
     """Why a state of the optimizer is not gone on with."""
 
 
-def _weights(plan: Plan) -> Start:
-    """The served model without an optimizer's state."""
+def _damage(served: Path, only: str = "") -> str:
+    """What of LLaMA-Factory's checkpoint in a version is not as it was published; empty if nothing is.
+
+    `only`: how the names begin that are looked at.
+    """
+    record = versions.read_record(served)
+    files = record.trainer_files if record is not None else {}
+    wanted = {name: digest for name, digest in files.items() if name.startswith(only)}
+    return first_difference(served / versions.TRAINER, wanted)
+
+
+def _weights(plan: Plan, model: str) -> Start:
+    """The served `model` without an optimizer's state. Raises StoreError for a damaged adapter."""
     served = versions.served_folder(plan.paths)
     base = versions.adapter_base(served) if served is not None else None
     if served is None or base is None or plan.config.llamafactory.finetuning_type != "lora":
-        return Start(resolve_model(plan.config).path)
+        return Start(model)
+    if reason := _damage(served, only="adapter_"):
+        raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
     return Start(str(base), adapter=served / versions.TRAINER)
 
 
-def _continue(plan: Plan, folder: Path, setup: Setup, new_steps: int) -> Start:
+def _continue(plan: Plan, folder: Path, weights: Start, setup: Setup, new_steps: int) -> Start:
     """The optimizer of the update that made the served model. Raises _Afresh."""
     trainer = plan.config.llamafactory
     served = versions.served_folder(plan.paths)
@@ -120,6 +139,8 @@ def _continue(plan: Plan, folder: Path, setup: Setup, new_steps: int) -> Start:
     if reason := obstacle(progress, trainer, setup):
         raise _Afresh(reason)
     assert progress is not None and served is not None
+    if reason := _damage(served):
+        raise _Afresh(reason)
     record = versions.read_record(served)
     first_step = 0 if restarts_schedule(trainer) else progress.global_step
     resume_folder(
@@ -131,7 +152,7 @@ def _continue(plan: Plan, folder: Path, setup: Setup, new_steps: int) -> Start:
         old_learning_rate=record.learning_rate if record is not None else trainer.learning_rate,
     )
     start = replace(
-        _weights(plan),
+        weights,
         adapter=None,  # Trainer loads it from the folder
         resume_from=folder / RESUME,
         steps_before=record.update_steps if record is not None else progress.global_step,
@@ -141,7 +162,9 @@ def _continue(plan: Plan, folder: Path, setup: Setup, new_steps: int) -> Start:
     return _reshaped(plan, folder, setup, progress, start)
 
 
-def _go_on(plan: Plan, folder: Path, setup: Setup, new_steps: int, interrupted: Interrupted) -> Start:
+def _go_on(
+    plan: Plan, folder: Path, weights: Start, setup: Setup, new_steps: int, interrupted: Interrupted
+) -> Start:
     """The rest of an interrupted training. Raises _Afresh."""
     progress, before = interrupted.progress, interrupted.before
     if reason := misfit(progress, plan.config.llamafactory, setup):
@@ -158,7 +181,7 @@ def _go_on(plan: Plan, folder: Path, setup: Setup, new_steps: int, interrupted: 
         old_learning_rate=before.learning_rate,
     )
     start = replace(
-        _weights(plan),
+        weights,
         adapter=None,
         resume_from=folder / RESUME,
         steps_before=before.steps_before,
@@ -170,7 +193,7 @@ def _go_on(plan: Plan, folder: Path, setup: Setup, new_steps: int, interrupted: 
     return start
 
 
-def _reshaped(plan: Plan, folder: Path, setup: Setup, progress: Progress, start: Start) -> Start:
+def _reshaped(plan: Plan, folder: Path, setup: Setup, progress: OptimizerState, start: Start) -> Start:
     """`start` with the optimizer's shards in a form that this number of processes loads. Raises _Afresh."""
     if not needs_reshape(progress, setup):
         return start

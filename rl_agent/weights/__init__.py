@@ -1,5 +1,6 @@
-"""Weight versions: what one is, where it lies, how it travels, and how an engine comes to serve it.
+"""Makes, transfers and loads versions of a model's weights.
 
 A version is a manifest and immutable bytes. Whoever knows a manifest's digest can take the bytes from
 anyone: each piece is checked against the manifest, and nothing is served that was not.
+May import: cluster. Begin with `format.manifest`, then `publish.publish` and `download.fetch`.
 """

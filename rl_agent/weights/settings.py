@@ -1,16 +1,16 @@
-"""The `weights` group of the configuration as the parts of this package want it, in bytes."""
+"""Converts the `weights` group of the configuration to the settings of this package's parts."""
 
 import os
 import tempfile
 from pathlib import Path
 
 from rl_agent.config import Plan
-from rl_agent.weights.abandoned import STORE_PREFIX
-from rl_agent.weights.delta_policy import DeltaSettings
-from rl_agent.weights.fetch import FetchSettings
-from rl_agent.weights.publish import PublishSettings
-from rl_agent.weights.receive import ReceiveSettings
-from rl_agent.weights.server import ServerSettings
+from rl_agent.weights.download.fetch import FetchSettings
+from rl_agent.weights.download.receive import ReceiveSettings
+from rl_agent.weights.format.delta_policy import DeltaSettings
+from rl_agent.weights.publish.publish import PublishSettings
+from rl_agent.weights.server.server import ServerSettings
+from rl_agent.weights.store.owner_lock import STORE_PREFIX
 from rl_agent.weights_config import WeightsConfig
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders below it have a name of their user's own
@@ -62,18 +62,18 @@ def _threads(weights: WeightsConfig) -> int:
 
 
 def base_folder(weights: WeightsConfig) -> Path:
-    """Under which whoever keeps versions makes a folder of its own."""
+    """Return the folder below which stores are made."""
     is_usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
     return weights.store or (SHARED_MEMORY if is_usable else Path(tempfile.gettempdir()))
 
 
 def store_folder(plan: Plan) -> Path:
-    """The versions that this node makes while this start of the run lasts."""
+    """Return the folder of this node's stores for this start of the run."""
     return base_folder(plan.config.weights) / f"{STORE_PREFIX}{plan.run_id}-{plan.incarnation}"
 
 
 def trainer_folder(plan: Plan) -> Path:
-    """The versions of the trainer that streams, on this node."""
+    """Return the store folder of this node's streaming trainer."""
     return store_folder(plan) / _TRAINER
 
 

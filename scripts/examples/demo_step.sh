@@ -11,7 +11,7 @@ EXAMPLES=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$EXAMPLES/../shell_functions/common_utils.sh"
 
 main() {
-  exec_python "$EXAMPLES/../../benchmarks/step_demo.py" "$@"
+  exec_python "$EXAMPLES/../../benchmarks/pool/step_demo.py" "$@"
 }
 
 main "$@"

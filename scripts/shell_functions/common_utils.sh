@@ -1,5 +1,5 @@
 # Process groups, messages, and the way into Python. Sourced; defines functions and constants only.
-# PLAN and the state variables are shared with run.sh.
+# PLAN, PHASE and the state variables are shared with run.sh.
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 PROJECT_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -8,7 +8,6 @@ readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
 readonly STOP_GRACE_S=3 # a stopping run gives each of its groups this long before KILL
 readonly POLL_S=0.1
 NOW_S=0          # what look_at_clock has seen
-ANSWER=''        # what the verb that was asked for last has printed
 declare -A PLAN=()        # what the verb `environment` says about the plan
 declare -A PGID_OF=()     # name of a running group -> process id of its leader
 declare -A TOKEN_OF=()    # name of a running group -> the mark that all its processes inherit
@@ -53,24 +52,38 @@ exec_python() {
 # returns once this node is a member of the run.
 # Usage: start_node
 start_node() {
+  local -A nothing
   start_group node "$PYTHON_BIN" -m rl_agent.cli node --plan "$PLAN_FILE"
-  take_reply
+  take_reply nothing
 }
 
-# Ask the node process to run a verb: sets ANSWER to what it printed, returns its exit status.
-# Usage: ask <verb> [arguments…]
+# Ask the node process to run a verb: fills a record, an associative array of the caller, with the fields that the
+# verb returns, and returns its exit status.
+# Usage: ask <record> <verb> [arguments…]
 ask() {
-  printf '%s\0' "$#" "$@" >&"$NODE_IN" || true
-  take_reply
+  printf '%s\0' "$(($# - 1))" "${@:2}" >&"$NODE_IN" || true
+  take_reply "$1"
+}
+
+# Ask for a verb of which only the exit status counts.
+# Usage: run_verb <verb> [arguments…]
+run_verb() {
+  local -A nothing
+  ask nothing "$@"
 }
 
 # `read` and not a subshell waits for the reply, so that a signal ends the wait at once. If the node process
 # has ended instead, its exit status is returned; it has said why, unless it was killed.
-# Usage: take_reply
+# Usage: take_reply <record>
 take_reply() {
-  local status=0
+  local -n record_of_caller=$1
+  local status=0 field
+  record_of_caller=()
   IFS='' read -r -d '' status <&"$NODE_OUT" || true
-  IFS='' read -r -d '' ANSWER <&"$NODE_OUT" && return "$status"
+  while IFS='' read -r -d '' field <&"$NODE_OUT"; do
+    [[ -n $field ]] || return "$status"
+    record_of_caller[${field%%=*}]=${field#*=}
+  done
   status=0
   wait "${PGID_OF[node]}" || status=$?
   ((status <= 128 || IS_STOPPING)) || say "the node process of this run was killed by signal $((status - 128))"
@@ -216,31 +229,43 @@ dismiss_guard() {
   wait "$GUARD_PID" 2>/dev/null || true
 }
 
+# Whether a status says that trying again does not help: this machine (69) or the configuration (78) is not right.
+# Usage: is_refusal <status>
+is_refusal() {
+  (($1 == 69 || $1 == 78))
+}
+
+# What others wrote, without the control characters that a terminal obeys.
+# Usage: … | harmless
+harmless() {
+  LC_ALL=C tr -d '\000-\010\013-\037\177'
+}
+
 # The end of the log of a process that failed. A launcher's last words are about the process that failed under
 # it: the error before them comes first.
 # Usage: show_end <log>
 show_end() {
-  { head -n -15 -- "$1" | grep -E '(Error|Exception): [^ ]' | grep -v 'root cause' | tail -n 1; } >&2 || true
-  tail -n 15 -- "$1" >&2
+  { head -n -15 -- "$1" | grep -E '(Error|Exception): [^ ]' | grep -v 'root cause' | tail -n 1 | harmless; } >&2 || true
+  tail -n 15 -- "$1" | harmless >&2
 }
 
 # Append one span to the run's timeline.
-# Usage: record_span <name> <iteration> <start-epoch>
+# Usage: record_span <name> <start-epoch>
 record_span() {
-  printf '{"name": "%s", "iteration": %s, "start": %s, "end": %s}\n' "$1" "$2" "$3" "$EPOCHREALTIME" \
+  printf '{"name": "%s", "iteration": %s, "start": %s, "end": %s}\n' "$1" "${PHASE[iteration]}" "$2" "$EPOCHREALTIME" \
     >>"${PLAN[timeline]}"
 }
 
-# The model to serve, as PATH<TAB>WEIGHT_VERSION in ANSWER.
-# Usage: resolve_model_to_serve
+# The model that the run serves now. Fields: path, weight_version.
+# Usage: resolve_model_to_serve <record>
 resolve_model_to_serve() {
-  ask model --plan "$PLAN_FILE"
+  ask "$1" model --plan "$PLAN_FILE"
 }
 
 # This and find_last_checkpoint are for scripts of users, which source this folder: the loop calls neither.
-# Usage: detect_num_gpus      (ANSWER)
+# Usage: detect_num_gpus <record>      (field: gpus)
 detect_num_gpus() {
-  ask gpu count
+  ask "$1" gpu count
 }
 
 # The newest checkpoint-K of a training, or nothing.

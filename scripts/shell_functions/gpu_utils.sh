@@ -1,5 +1,5 @@
 # GPU memory between phases. Sourced; defines functions only.
-# PLAN and the state variables are shared with run.sh.
+# PLAN, PHASE and the state variables are shared with run.sh.
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 # Wait until the GPUs' memory is free again; fails with 124, naming the processes that hold it. Never
@@ -7,7 +7,7 @@
 # Usage: wait_for_gpu_memory_clear
 wait_for_gpu_memory_clear() {
   ((${PLAN[num_gpus]} > 0 && !${PLAN[debug_mode]})) || return 0
-  ask gpu wait --plan "$PLAN_FILE"
+  run_verb gpu wait --plan "$PLAN_FILE"
 }
 
 # End what is left of the training that this run started, and nothing else.

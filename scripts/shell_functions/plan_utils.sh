@@ -1,5 +1,5 @@
 # From the command line to the plan of a run. Sourced; defines functions only.
-# PLAN and the state variables are shared with run.sh.
+# PLAN, PHASE and the state variables are shared with run.sh.
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 # Usage: find_python

@@ -1,5 +1,5 @@
 # The pool of a run (pool=elastic): its manager on the master, and this node's engine in it. Sourced; defines
-# functions and constants only. PLAN and the state variables are shared with run.sh.
+# functions and constants only. PLAN, PHASE and the state variables are shared with run.sh.
 # shellcheck shell=bash disable=SC2004,SC2034,SC2154
 
 MANAGER_STARTS=0 # numbers the manager's logs
@@ -11,13 +11,13 @@ ensure_pool_running() {
   local status=0
   ((PLAN[is_pooled] && PLAN[is_master])) || return 0
   if [[ -n ${PGID_OF[manager]:-} ]]; then
-    ask pool want --plan "$PLAN_FILE" || status=$?
+    run_verb pool want --plan "$PLAN_FILE" || status=$?
     ((status == 75)) || return "$status"
     say "the pool's manager was lost: starting it again"
     stop_group manager
   fi
   start_manager
-  ask pool want --plan "$PLAN_FILE"
+  run_verb pool want --plan "$PLAN_FILE"
 }
 
 # Usage: start_manager
@@ -27,22 +27,24 @@ start_manager() {
   log=${PLAN[logs]}/manager-${PLAN[attempt]}-$MANAGER_STARTS.log
   say "starting the pool's manager; its log is $log"
   start_group manager "$PYTHON_BIN" -m rl_agent.cli manager --plan "$PLAN_FILE" >"$log" 2>&1
-  ask pool ready --plan "$PLAN_FILE" --pid "${PGID_OF[manager]}" --log "$log"
+  run_verb pool ready --plan "$PLAN_FILE" --pid "${PGID_OF[manager]}" --log "$log"
 }
 
 # Wait until an engine is ready in the pool: this node's, whose worker takes up a new model, a dead engine or a
 # lost manager by itself as long as it lives; or, where this node starts none, the first of those that join.
-# Sets ANSWER to `wanted` then; fails only where nothing can be started here.
-# Usage: wait_for_pooled_engine
+# Sets the field `answer` to `wanted` then, to `lost` where this node has to start one; fails only where nothing
+# can be started here.
+# Usage: wait_for_pooled_engine <record of the verb `engine check`>
 wait_for_pooled_engine() {
+  local -n seen=$1
   local status=0 pid=${PGID_OF[vllm]:-}
-  ((PLAN[is_pooled])) && [[ $ANSWER != wanted ]] || return 0
+  ((PLAN[is_pooled])) && [[ ${seen[answer]} != wanted ]] || return 0
   if ((!PLAN[starts_engine])); then
     say "waiting for an engine to join the pool"
     pid=$$
   fi
   [[ -n $pid ]] || return 0
-  ask engine --plan "$PLAN_FILE" ready --pid "$pid" --log "$ENGINE_LOG" || status=$?
-  if ((status == 0)); then ANSWER=wanted; else ANSWER=lost; fi
+  run_verb engine --plan "$PLAN_FILE" ready --pid "$pid" --log "${ENGINE[log]}" || status=$?
+  if ((status == 0)); then seen[answer]=wanted; else seen[answer]=lost; fi
   ((PLAN[starts_engine])) || return "$status"
 }

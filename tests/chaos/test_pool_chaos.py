@@ -1,7 +1,7 @@
 """Everything goes wrong at once over real HTTP: each request still ends once, and completed ones are whole.
 
 RL_AGENT_POOL_CHAOS=1000 runs so many seeds instead of a few, from RL_AGENT_POOL_CHAOS_FROM on. A seed that
-fails draws the same faults again. `benchmarks/pool_chaos.py` runs a thousand and counts what happened.
+fails draws the same faults again. `benchmarks/pool/chaos.py` runs a thousand and counts what happened.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from tests import pool_chaos
-from tests.pool_chaos import Chaos
+from rl_agent.testing import pool_chaos
+from rl_agent.testing.pool_chaos import Chaos
 
 pytestmark = [
     pytest.mark.extended,

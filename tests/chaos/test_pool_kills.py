@@ -12,11 +12,11 @@ import signal
 import aiohttp
 import pytest
 
-from tests.integration.test_pool_restart import manager_process
-from tests.pool_setup import expected, item, read_journal
-from tests.ports import quiet_port
-from tests.simulated_engine import Behaviour
-from tests.streaming_engine import Served, StreamingEngine, serving
+from rl_agent.testing.pool_setup import expected, item, read_journal
+from rl_agent.testing.ports import quiet_port
+from rl_agent.testing.simulated_engine import Behaviour
+from rl_agent.testing.streaming_engine import Served, StreamingEngine, serving
+from tests.integration.pool.test_restart import manager_process
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -37,7 +37,7 @@ class Consumer:
             assert answer.status == 202
         body = {"name": engine.url, "url": engine.url}
         async with self.session.post(url + "/engines", json=body) as answer:
-            assert answer.status == 201
+            assert answer.status in (201, 409)  # it has it already
 
     async def take(self, url: str, wait_s: int) -> None:
         after = self.seen[-1]["cursor"] if self.seen else 0
@@ -54,6 +54,18 @@ def journalled(path) -> dict[str, int]:
         if record["kind"] == "progress":
             found[record["id"]] = record["start"] + len(record["token_ids"])
     return found
+
+
+def check(consumer: Consumer, engine: StreamingEngine) -> None:
+    """Every request ended once, with the tokens it was to have."""
+    assert [sample["cursor"] for sample in consumer.seen] == list(range(1, REQUESTS + 1))
+    assert sorted(s["id"] for s in consumer.seen) == sorted(f"r{n}" for n in range(REQUESTS))
+    for sample in consumer.seen:
+        number = int(sample["id"][1:])
+        assert sample["failure"] == ""
+        assert sample["token_ids"] == expected(LENGTH + number, number)
+        assert sample["logprobs"] == [-token / 1000 for token in sample["token_ids"]]
+    assert not engine.is_continuing_wrongly
 
 
 async def test_a_manager_killed_at_random_instants_loses_no_request_and_few_tokens(tmp_path):
@@ -79,14 +91,41 @@ async def test_a_manager_killed_at_random_instants_loses_no_request_and_few_toke
             await consumer.submit(url, served)
             while len(consumer.seen) < REQUESTS:
                 await consumer.take(url, 30)
-    assert [sample["cursor"] for sample in consumer.seen] == list(range(1, REQUESTS + 1))
-    assert sorted(s["id"] for s in consumer.seen) == sorted(f"r{n}" for n in range(REQUESTS))
-    for sample in consumer.seen:
-        number = int(sample["id"][1:])
-        assert sample["failure"] == ""
-        assert sample["token_ids"] == expected(LENGTH + number, number)
-        assert sample["logprobs"] == [-token / 1000 for token in sample["token_ids"]]
-    assert not engine.is_continuing_wrongly
+    check(consumer, engine)
     needed = sum(LENGTH + number for number in range(REQUESTS))
     print(f"{KILLS} kills: {needed} tokens needed, {engine.sampled - needed} sampled again")
     assert continued > 0
+
+
+@pytest.mark.extended
+async def test_a_manager_and_an_engine_that_sleep_longer_than_all_leases_lose_and_repeat_nothing(tmp_path):
+    """SIGSTOP, and SIGCONT after four leases; the engine sleeps in mid-stream."""
+    words = (
+        "lease_s=0.5",
+        "heartbeat_s=0.1",
+        "stall_timeout_s=0.5",
+        "probe_interval_s=0.1",
+        "max_fruitless=50",
+    )
+    engines = [StreamingEngine(Behaviour(), interval_s=0.02, does_as_asked=True, chunk=4) for _ in range(2)]
+    async with aiohttp.ClientSession() as session, serving(engines[0]) as one, serving(engines[1]) as other:
+        consumer = Consumer(session)
+        async with manager_process(quiet_port(), tmp_path / "journal", *words) as (process, url):
+            await consumer.submit(url, one)
+            await consumer.submit(url, other)
+            for _ in range(3):
+                await consumer.take(url, 1)
+                engines[0].stop()
+                os.kill(process.pid, signal.SIGSTOP)
+                await asyncio.sleep(2.0)
+                os.kill(process.pid, signal.SIGCONT)
+                engines[0].resume()
+            for engine in engines:
+                engine.interval_s = 0.0
+            async with asyncio.timeout(120):
+                while len(consumer.seen) < REQUESTS:
+                    await consumer.submit(url, one)
+                    await consumer.submit(url, other)
+                    await consumer.take(url, 5)
+    for engine in engines:
+        check(consumer, engine)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rl_agent.paths import PROJECT_ROOT, RunPaths
-from rl_agent.rollout.shard import read_shard
-from tests.small_disk import small_disk_at
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.testing.small_disk import small_disk_at
 
 pytestmark = pytest.mark.chaos
 
@@ -21,9 +21,9 @@ EPISODES = 2_000
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from rl_agent.rollout.shard import read_shard
-from rl_agent.rollout.store import ShardWriter
-from tests.unit.trajectories import make_header, make_trajectory
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.rollout.trajectories.store import ShardWriter
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
 growing, count = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -89,8 +89,8 @@ LIMITED_WRITER = """
 import asyncio, resource, sys
 from pathlib import Path
 from rl_agent.errors import StoreError
-from rl_agent.rollout.store import ShardWriter
-from tests.unit.trajectories import make_header, make_trajectory
+from rl_agent.rollout.trajectories.store import ShardWriter
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
 async def main():
     async with ShardWriter.create(Path(sys.argv[1]), make_header()) as writer:

@@ -1,7 +1,7 @@
 """Whatever happens to a transfer, what is served stays right, and the next try succeeds.
 
-RL_AGENT_WEIGHTS_FAULTS=220 makes so many runs instead of those in the middle of a transfer, from
-RL_AGENT_WEIGHTS_FAULTS_FROM on. `python -m tests.chaos.weights_faults` makes 220 and counts what happened.
+RL_AGENT_WEIGHTS_FAULTS=260 makes so many runs instead of those in the middle of a transfer, from
+RL_AGENT_WEIGHTS_FAULTS_FROM on. `python -m tests.chaos.weights_faults` makes 260 and counts what happened.
 """
 
 import os
@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from rl_agent.cluster.processes import stat_of
+from rl_agent.cluster.shared_fs.processes import stat_of
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.weights.deadline import Deadline
+from rl_agent.weights.connection.deadline import Deadline
 from tests.chaos.weights_faults import CELLS, FAULTS, POINTS, Case, Stage, run_in_a_folder
 
 pytestmark = [pytest.mark.extended, pytest.mark.chaos, pytest.mark.timeout(120)]
@@ -35,7 +35,7 @@ def test_a_fault_is_got_over_or_told_and_nothing_wrong_is_served(stage, seed):
     assert run_in_a_folder(stage, seed).looks > 0
 
 
-def test_two_hundred_and_twenty_seeds_are_every_fault_at_every_point_each_way():
+def test_as_many_seeds_as_a_campaign_has_are_every_fault_at_every_point_each_way():
     cases = [Case.of(seed) for seed in range(4 * CELLS)]
     ways = {(case.fault, case.point, case.by_delta, case.in_memory) for case in cases}
     assert len(ways) == 4 * len(FAULTS) * len(POINTS) == len(cases)

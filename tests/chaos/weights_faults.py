@@ -1,6 +1,6 @@
 """Transfers of weights under a fault at a chosen point, one seed a run.
 
-    python -m tests.chaos.weights_faults [--runs 220] [--seed 0]
+    python -m tests.chaos.weights_faults [--runs 260] [--seed 0]
 
 Each run: a receiver that serves one version is to get another, in full or by differences, over a link or from
 a sender that fails at 0, 1, 50, 99 or 100 % of the bytes. Its store is on disk or in memory, keeps one
@@ -9,7 +9,7 @@ witness takes from the receiver whatever it gives of the version, and another op
 as engines do. Whatever happened: the call has ended in time, and as the fault lets it; the store has the old
 version, or the new one right to the bit; neither witness met a wrong byte; the old mapping is unchanged; and
 a second try, without faults, goes on with what is right, succeeds and leaves no draft. All faults at all
-points come up in 55 seeds in a row.
+points come up in 65 seeds in a row. Who is stopped sleeps (SIGSTOP) for longer than the other side waits.
 """
 
 import argparse
@@ -25,16 +25,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.weights.receive import Announcement
-from rl_agent.weights.store import FULL, SnapshotStore, open_snapshot, version_name
+from rl_agent.testing.weight_links import Fault, Link, cut_at, flip_at, flip_often, in_parts, once_after
+from rl_agent.testing.weight_transfers import FETCH, SERVER, TOKEN, Host, announced, host, receive, source_at
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot, version_name
 from tests.chaos.weights_witnesses import Engine, Witness
-from tests.unit.weight_versions import publish_steps
-from tests.weight_links import Fault, Link, cut_at, flip_at, flip_often, in_parts, once_after
-from tests.weight_transfers import FETCH, SERVER, TOKEN, Host, announced, host, receive, source_at
+from tests.unit.weights.weight_versions import publish_steps
 
 POINTS = (0.0, 0.01, 0.5, 0.99, 1.0)
 FAULTS = (
@@ -49,6 +50,8 @@ FAULTS = (
     "too slow",
     "sender killed",
     "receiver killed",
+    "sender stopped",
+    "receiver stopped",
 )
 CELLS = len(FAULTS) * len(POINTS)
 ARRIVES = ("cut once", "byte flipped", "old version damaged", "slow")
@@ -61,9 +64,18 @@ IDLE_S = 0.5
 PIECE_S = 4.0
 WITHIN_S = {"too slow": 4.0}
 """What the receiver is given for the whole, else 40 s: then it is not that which ends a fault."""
-ENDS_IN_S = {"silent": 16.0, "trickle": 45.0, "too slow": 8.0, "receiver killed": 60.0}
+ENDS_IN_S = {
+    "silent": 16.0,
+    "trickle": 45.0,
+    "too slow": 8.0,
+    "receiver killed": 60.0,
+    "receiver stopped": 60.0,
+}
 """Three tries until the idle timeout, or until that of a piece, by differences and then in full; until the
 whole's; else 15 s, for nothing waits."""
+
+STOPPED_S = 6 * IDLE_S
+IN_A_PROCESS = {"receiver killed": signal.SIGKILL, "receiver stopped": signal.SIGSTOP}
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -160,10 +172,10 @@ def run(stage: Stage, root: Path, seed: int) -> Outcome:
         with open_receiver(root, case) as receiver:
             with stage.sender() as sender:
                 mapped = stage.bring(receiver, sender, case)
-            if case.fault != "receiver killed":
+            if case.fault not in IN_A_PROCESS:
                 arrived, took_s, pieces = disturbed(stage, receiver, case, at, seed)
-        if case.fault == "receiver killed":
-            arrived, took_s, pieces = killed(stage, root, case, at)
+        if case.fault in IN_A_PROCESS:
+            arrived, took_s, pieces = signalled(stage, root, case, at)
         assert mapped == stage.content[1], "what an engine has mapped was written into"
         if case.fault in ARRIVES:
             assert arrived, "it did not get over the fault"
@@ -195,10 +207,11 @@ def check_content(receiver: Host, stage: Stage, weight_version: int) -> None:
 def disturbed(stage: Stage, receiver: Host, case: Case, at: int, seed: int) -> tuple[bool, float, int]:
     """Whether the version arrived in spite of the fault, when that was known, and the pieces given on."""
     with ExitStack() as stack:
-        if case.fault == "sender killed":
+        if case.fault in ("sender killed", "sender stopped"):
             sender = stack.enter_context(other_process("--send", stage.root))
             assert sender.stdout is not None
-            address, kill = ("127.0.0.1", int(sender.stdout.readline())), sender.kill
+            number = signal.SIGKILL if case.fault == "sender killed" else signal.SIGSTOP
+            address, kill = ("127.0.0.1", int(sender.stdout.readline())), partial(send, sender, number)
         else:
             address, kill = stack.enter_context(stage.sender()).server.address, lambda: None
         if case.fault == "old version damaged":
@@ -217,18 +230,26 @@ def disturbed(stage: Stage, receiver: Host, case: Case, at: int, seed: int) -> t
     return attempt.arrived, attempt.took_s, witness.pieces
 
 
-def killed(stage: Stage, root: Path, case: Case, at: int) -> tuple[bool, float, int]:
-    """SIGKILL to a receiver's process once `at` bytes have passed; whether it had published by then."""
+def signalled(stage: Stage, root: Path, case: Case, at: int) -> tuple[bool, float, int]:
+    """A signal to a receiver's process once `at` bytes have passed; whether it has published at its end."""
     began = time.monotonic()
     receivers: list[subprocess.Popen[bytes]] = []
     with (
         stage.sender() as sender,
-        Link(sender.server.address, once_after(at, lambda: receivers[0].kill())) as link,
+        Link(
+            sender.server.address, once_after(at, lambda: send(receivers[0], IN_A_PROCESS[case.fault]))
+        ) as link,
         other_process("--receive", root, link.address[1], stage.root, int(case.by_delta)) as receiver,
     ):
         receivers.append(receiver)
         receiver.wait(ENDS_IN_S[case.fault])
     return (root / version_name(TARGET)).exists(), time.monotonic() - began, 0
+
+
+def send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    process.send_signal(number)
+    if number is signal.SIGSTOP:
+        threading.Timer(STOPPED_S, process.send_signal, [signal.SIGCONT]).start()
 
 
 @contextmanager
@@ -264,6 +285,7 @@ def link_fault(fault: str, at: int, seed: int, kill: Callable[[], None]) -> Faul
         "slow": in_parts(at, part_bytes=2**14, pause_s=0.015),
         "too slow": in_parts(at, part_bytes=256, pause_s=0.1),
         "sender killed": once_after(at, kill),
+        "sender stopped": once_after(at, kill),
     }[fault]
 
 

@@ -5,14 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.checksums import digest
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.manifest import Manifest
-from rl_agent.weights.pieces import PieceSet
-from rl_agent.weights.shelf import blob_of
-from rl_agent.weights.source_tcp import TcpConnection
-from rl_agent.weights.store import DELTA, FULL, open_snapshot
-from tests.weight_transfers import Host
+from rl_agent.testing.weight_transfers import Host
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.format.checksums import digest
+from rl_agent.weights.format.manifest import Manifest
+from rl_agent.weights.format.pieces import PieceSet
+from rl_agent.weights.sources.source_tcp import TcpConnection
+from rl_agent.weights.store.catalog import blob_of
+from rl_agent.weights.store.store import DELTA, FULL, open_snapshot
 
 
 class Engine:

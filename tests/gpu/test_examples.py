@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.address import free_port
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.monitor import metrics
-from rl_agent.paths import RunPaths
+from rl_agent.paths import PROJECT_ROOT, RunPaths
 from tests.gpu.test_loops import LIMIT_S, gpus
 from tests.integration.tiny_model import make_tiny_model
-from tests.unit.test_openr1 import row, write
+from tests.unit.cli.test_openr1 import row, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "scripts" / "examples"
+EXAMPLES = PROJECT_ROOT / "scripts" / "examples"
 GROUPS, SIBLINGS = 4, 8
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rl_agent.cluster.address import free_port
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.gpus import count_gpus, memory_in_use, visible_indices
 from rl_agent.monitor import metrics
-from rl_agent.rollout.line import TRAJECTORY
-from rl_agent.rollout.manifest import read_iteration
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
 from tests.integration.real_run import RUN_SH, Run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]

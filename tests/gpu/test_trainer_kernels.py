@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rl_agent.trainer.attention import packed_attention
-from rl_agent.trainer.batch import pack
-from rl_agent.trainer.logprobs import chosen_logprobs
-from rl_agent.trainer.model_files import load_policy
-from rl_agent.trainer.parallel import Ranks, grid
-from tests.integration.test_trainer_families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
-from tests.integration.test_trainer_logits import VOCABULARY, rivals
-from tests.integration.test_trainer_policy import rows
-from tests.integration.trainer_settings import trainer_settings
+from rl_agent.trainer.data.batch import pack
+from rl_agent.trainer.model.attention import packed_attention
+from rl_agent.trainer.model.logprobs import chosen_logprobs
+from rl_agent.trainer.model.model_files import load_policy
+from rl_agent.trainer.model.parallel import Ranks, grid
+from tests.integration.trainer.model.test_families import FAMILIES, ONE_AFTER_THE_OTHER, plain_logprobs, save
+from tests.integration.trainer.model.test_logits import VOCABULARY, rivals
+from tests.integration.trainer.model.test_policy import rows
+from tests.integration.trainer.settings import trainer_settings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from rl_agent.cluster.address import free_port
-from rl_agent.paths import RunPaths
-from rl_agent.rollout.shard import read_shard
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.types import Split
 from tests.integration.tiny_model import make_tiny_model
 
-RUN_SH = Path(__file__).resolve().parents[2] / "scripts" / "run.sh"
+RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 LIMIT_S = 15
 NUM_TASKS = 60
 NUM_TEST_TASKS = 30

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import quiet_port
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.testing.ports import quiet_port
 
-ROOT = Path(__file__).resolve().parents[2]
-RUN_SH = ROOT / "scripts" / "run.sh"
+RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
 
 STUB = f"""#!/usr/bin/env bash

@@ -18,20 +18,21 @@ from pathlib import Path
 from blake3 import blake3
 
 from rl_agent.cli import join_pool as cli_join_pool
-from rl_agent.cli import node
 from rl_agent.cli.__main__ import call as real_call
-from rl_agent.cluster.member import Member
-from rl_agent.cluster.processes import ProcessId
+from rl_agent.cli._result import VerbResult
+from rl_agent.cli.driver import node
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.shared_fs.processes import ProcessId, pid_space
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import RetryLater
 from rl_agent.files import write_whole
-from rl_agent.plan.runs import groups_dir
-from rl_agent.pool import of_run
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.pool import run_pool
+from rl_agent.trainer.checkpoint.states import StreamProgress
 from rl_agent.trainer.launch import progress_file
-from rl_agent.trainer.states import StreamProgress
-from rl_agent.update import versions
-from rl_agent.update.digest import FileDigest
+from rl_agent.update.model import versions
+from rl_agent.update.model.digest import FileDigest
 from rl_agent.weights.settings import store_folder
 
 
@@ -67,12 +68,12 @@ def serve(plan: Plan, argv: list[str]) -> int:
 
 def join_pool(plan: Plan, argv: list[str]) -> int:
     """The real worker, with a simulated engine in a process of its own."""
-    engine = Path(__file__).resolve().parents[1] / "streaming_engine.py"
+    engine = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
 
-    def words(self: of_run.RunEngine, model: str, port: int) -> list[str]:
+    def words(self: run_pool.RunEngine, model: str, port: int) -> list[str]:
         return [sys.executable, str(engine), "--port", str(port), "--root", model]
 
-    of_run.RunEngine.words = words  # type: ignore[method-assign]
+    run_pool.RunEngine.words = words  # type: ignore[method-assign]
     return cli_join_pool.main(argv[1:])
 
 
@@ -117,18 +118,18 @@ def rollout(plan: Plan, argv: list[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
     if how in ("engine_dies", "engine_dies_unseen") and not is_begun:
-        record = groups_dir(plan) / "vllm"
+        record = plan.groups_dir(pid_space()) / "vllm"
         os.kill(int(record.read_text().split()[0]), signal.SIGKILL)
         while how == "engine_dies_unseen":  # what a rollout looks at that waits for the pool
             try:
-                of_run.check_engine(plan, os.environ)
+                run_pool.check_engine(plan, os.environ)
             except RetryLater as error:
                 print(error, file=sys.stderr)
                 break
             time.sleep(0.1)
         return 75
     if how == "manager_dies" and not is_begun:
-        os.kill(int((groups_dir(plan) / "manager").read_text().split()[0]), signal.SIGKILL)
+        os.kill(int((plan.groups_dir(pid_space()) / "manager").read_text().split()[0]), signal.SIGKILL)
         return 75
     if how == "engine_gone":
         return 75
@@ -140,11 +141,10 @@ def rollout(plan: Plan, argv: list[str]) -> int:
     return 0
 
 
-def prepare_update(plan: Plan, argv: list[str]) -> int:
+def prepare_update(plan: Plan, argv: list[str]) -> VerbResult:
     if behaviour("prepare-update") == "hang":
         time.sleep(600)
-    print("" if behaviour("prepare-update") == "nothing" else "/train.yaml")
-    return 0
+    return VerbResult({"outcome": "skipped" if behaviour("prepare-update") == "nothing" else "done"})
 
 
 def train(plan: Plan, argv: list[str]) -> int:
@@ -162,7 +162,7 @@ def train(plan: Plan, argv: list[str]) -> int:
     return 0
 
 
-def publish(plan: Plan, argv: list[str]) -> int:
+def publish(plan: Plan, argv: list[str]) -> VerbResult:
     if behaviour("publish") == "hang":
         time.sleep(600)
     served = versions.served_folder(plan.paths)
@@ -183,17 +183,16 @@ def publish(plan: Plan, argv: list[str]) -> int:
     versions.write_record(folder, record)
     (folder / "model.safetensors").write_bytes(b"aBc" if behaviour("publish") == "damaged" else b"abc")
     versions.switch(plan.paths, folder)
-    print(f"{folder}\t{version}")
-    return 0
+    return VerbResult({"path": str(folder), "weight_version": version})
 
 
-def swap(plan: Plan, argv: list[str]) -> int:
+def swap(plan: Plan, argv: list[str]) -> VerbResult:
     how = behaviour("swap")
     if how == "hang":
         store_folder(plan).mkdir()
         time.sleep(600)
-    print("wanted" if plan.config.weights.is_inplace and how != "fail" else "old-version")
-    return 0
+    is_taken = plan.config.weights.is_inplace and how != "fail"
+    return VerbResult({"answer": "wanted" if is_taken else "old-version"})
 
 
 def stream_train(plan: Plan, argv: list[str]) -> int:
@@ -253,13 +252,14 @@ FAKES = {
 }
 
 
-def call(argv: list[str], member: Member) -> int:
+def call(argv: list[str], member: Member) -> VerbResult:
     return fake(argv) if argv[0] in FAKES else real_call(argv, member)
 
 
-def fake(argv: list[str]) -> int:
+def fake(argv: list[str]) -> VerbResult:
     note(argv[0], *argv[3:])  # without the plan, which every verb has first
-    return FAKES[argv[0]](Plan.read(Path(option(argv, "--plan"))), argv)
+    result = FAKES[argv[0]](Plan.read(Path(option(argv, "--plan"))), argv)
+    return result if isinstance(result, VerbResult) else VerbResult(status=result)
 
 
 if __name__ == "__main__":
@@ -268,4 +268,4 @@ if __name__ == "__main__":
         answer_forever("127.0.0.1", int(sys.argv[2]), sys.argv[3])
     if verb == "node":
         sys.exit(node.main(sys.argv[2:], call=call))
-    sys.exit(fake(sys.argv[1:]))
+    sys.exit(fake(sys.argv[1:]).status)

@@ -1,4 +1,4 @@
-"""Bad input is one clear line and exit 2 or 78, in under 3 s, before anything is started or written."""
+"""Bad input is one clear line and exit 2, 69 or 78, in under 3 s, before anything is started or written."""
 
 import resource
 import socket
@@ -81,17 +81,17 @@ CASES = {
     "model cut short": (broken_off_weights, BOTH, 78, ["model_config.base_model", "is cut short"]),
     "model without a shard": (missing_shard, BOTH, 78, ["model_config.base_model", "model-2.safetensors"]),
     "judge without key": (nothing, (*BOTH, "rollout.reward=judge"), 78, ["OPENAI_API_KEY"]),
-    "GPU engine without GPU": (nothing, (*BOTH, "engine=gpu"), 78, ["no GPU is visible", "engine=cpu"]),
+    "GPU engine without GPU": (nothing, (*BOTH, "engine=gpu"), 69, ["no GPU is visible", "engine=cpu"]),
     "GPU engine without GPU, streamed": (
         nothing,
         (*BOTH, "engine=gpu", "trainer=grpo_cpu", "pool=elastic"),
-        78,
+        69,
         ["no GPU is visible", "trainer=grpo_cpu"],
     ),
     "url without debug mode": (nothing, (*BOTH, "engine.url=http://x:1"), 78, ["--debug-mode"]),
     "joining no run": (nothing, (*JOIN, "--dry-run"), 78, ["--join: no run was started"]),
     "joining with a flag of the run": (nothing, (*JOIN, "--resume"), 2, ["--resume does not go with --join"]),
-    "debug mode without engine": (nothing, (*BOTH, "--debug-mode"), 78, ["--debug-mode needs an engine"]),
+    "debug mode without engine": (nothing, (*BOTH, "--debug-mode"), 69, ["--debug-mode needs an engine"]),
     "nothing to resume": (nothing, (*UPDATE, "--resume"), 78, ["--resume: no run was started"]),
 }  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_a_port_in_use_names_its_owner(harness):
 
     assert owner.poll() is None
     owner.communicate(b"\n")
-    assert_refused(harness, done, 78, f"engine.port={harness.port}", f"process {owner.pid}", "create_server")
+    assert_refused(harness, done, 69, f"engine.port={harness.port}", f"process {owner.pid}", "create_server")
 
 
 def test_a_hub_model_that_is_nowhere_is_refused_offline_and_online(harness):
@@ -139,17 +139,17 @@ def test_a_hub_model_that_is_nowhere_is_refused_offline_and_online(harness):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        for environ in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": endpoint}):
+        for environ, code in (({"HF_HUB_OFFLINE": "1"}, 78), ({"HF_ENDPOINT": endpoint}, 69)):
             done = subprocess.run(
                 words, env=harness.env(**environ), capture_output=True, text=True, timeout=30
             )
-            assert_refused(harness, done, 78, "Nobody/Nothing-1B", "not in the cache")
+            assert_refused(harness, done, code, "Nobody/Nothing-1B", "not in the cache")
 
 
 def test_too_little_disk_is_refused(harness):
     with (harness.home / "model" / "model.safetensors").open("r+b") as file:
         file.truncate(2**43)  # a sparse file: claims 8 TiB, holds nothing
-    assert_refused(harness, run_timed(harness, *UPDATE), 78, "--log-path", "free")
+    assert_refused(harness, run_timed(harness, *UPDATE), 69, "--log-path", "free")
 
 
 def test_a_python_without_the_package_is_named(harness):

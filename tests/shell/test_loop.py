@@ -185,7 +185,7 @@ def test_debug_mode_refuses_an_engine_with_a_foreign_model(harness):
     with external_engine(harness, root="/foreign"):
         done = harness.run(*BOTH, "--debug-mode")
 
-    assert done.returncode == 78
+    assert done.returncode == 69
     assert "/foreign" in done.stderr
     assert harness.verbs == []
 
@@ -202,7 +202,7 @@ def test_a_stranger_that_takes_the_port_between_phases_is_reported_and_left_alon
         )
         assert engine.poll() is None
 
-    assert second.returncode == 78
+    assert second.returncode == 69
     assert f"engine.port={harness.port} is in use by process {engine.pid}" in second.stderr
 
 
@@ -212,7 +212,7 @@ def test_resume_of_a_finished_run_is_refused_and_more_iterations_go_on(harness):
     again = harness.run(*BOTH, "--resume")
     more = harness.run(*BOTH[:-1], "2", "--resume")
 
-    assert again.returncode == 78
+    assert again.returncode == 3
     assert "raise --max-iterations" in again.stderr
     assert more.returncode == 0, more.stderr
     assert harness.verbs.count("train") == 2

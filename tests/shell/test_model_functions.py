@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 
-from tests.shell.conftest import ROOT
+from rl_agent.paths import PROJECT_ROOT
 
 
 def call(*words):
-    script = f'source "{ROOT}/scripts/shell_functions/common_utils.sh"; "$@"'
+    script = f'source "{PROJECT_ROOT}/scripts/shell_functions/common_utils.sh"; "$@"'
     done = subprocess.run(
         ["bash", "-euc", script, "bash", *map(str, words)], capture_output=True, text=True, timeout=30
     )

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from rl_agent.pool.ask import ask
-from tests.certificate import make_certificate
-from tests.ports import quiet_port
-from tests.shell.conftest import ROOT, wait_until
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.pool.client import ask
+from rl_agent.testing.certificate import make_certificate
+from rl_agent.testing.ports import quiet_port
+from tests.shell.conftest import wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
@@ -97,13 +98,13 @@ def join(harness, pool):
     """A simulated engine without a worker, registered by hand."""
     engine = [
         sys.executable,
-        "tests/streaming_engine.py",
+        "rl_agent/testing/streaming_engine.py",
         "--port",
         "0",
         "--root",
         str(harness.home / "model"),
     ]
-    started = subprocess.Popen(engine, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    started = subprocess.Popen(engine, stdout=subprocess.PIPE, text=True, cwd=PROJECT_ROOT)
     url = "http://127.0.0.1:" + started.stdout.readline().strip()
     manager = "http://127.0.0.1:" + pool[1].partition("=")[2]
     register = f'{{"name": "mine", "url": "{url}"}}'
@@ -141,7 +142,7 @@ def test_a_port_in_use_is_said_before_anything_starts(harness, pool):
     with socket.create_server(("127.0.0.1", int(pool[1].partition("=")[2]))):
         done = harness.run(*ROLLOUT, *pool)
 
-    assert done.returncode == 78
+    assert done.returncode == 69
     assert pool[1] in done.stderr and "in use by process" in done.stderr
     assert harness.verbs == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shell.conftest import ROOT
+from rl_agent.paths import PROJECT_ROOT
 
 PROGRAMS = {
     # the job's command, as Slurm tells it, and its state
@@ -71,8 +71,10 @@ class Job:
 @pytest.fixture
 def job(tmp_path):
     made = Job(tmp_path)
-    shutil.copytree(ROOT / "scripts" / "slurm", made.project / "scripts" / "slurm")
-    shutil.copytree(ROOT / "scripts" / "shell_functions", made.project / "scripts" / "shell_functions")
+    shutil.copytree(PROJECT_ROOT / "scripts" / "slurm", made.project / "scripts" / "slurm")
+    shutil.copytree(
+        PROJECT_ROOT / "scripts" / "shell_functions", made.project / "scripts" / "shell_functions"
+    )
     (tmp_path / "bin").mkdir()
     for name, body in PROGRAMS.items():
         program = tmp_path / "bin" / name
@@ -194,6 +196,11 @@ def test_a_node_whose_processes_got_term_before_it_counts_as_drained(job):
 def test_a_run_that_finished_in_spite_of_term_is_finished(job):
     assert job.run("run.sbatch", run_sh="kill -TERM $PPID; exit 0") == 0
     assert job.requeued == ""
+
+
+def test_a_complete_run_that_is_queued_again_is_no_failure(job):
+    assert job.run("run.sbatch", run_sh="exit 3", SLURM_RESTART_COUNT="1") == 0
+    assert job.run("run.sbatch", run_sh="exit 3") == 3
 
 
 def test_a_copied_file_says_where_it_belongs(job):

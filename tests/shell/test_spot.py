@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.processes import command_line, stat_of
-from tests.shell.conftest import ROOT
+from rl_agent.cluster.shared_fs.processes import command_line, stat_of
+from rl_agent.paths import PROJECT_ROOT
 
 STUB = f"""#!/usr/bin/env bash
 if [[ $3 == join-pool ]]; then
@@ -35,7 +35,7 @@ def emulate(tmp_path):
 
     def run(*words: str) -> tuple[list[str], str]:
         environ = {**os.environ, "RL_AGENT_PYTHON": str(stub), "CALLS": str(tmp_path / "calls")}
-        script = ["bash", str(ROOT / "scripts" / "emulate_spot.sh"), *words]
+        script = ["bash", str(PROJECT_ROOT / "scripts" / "emulate_spot.sh"), *words]
         done = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=90, check=True)
         return (tmp_path / "calls").read_text().splitlines(), done.stderr
 

@@ -173,7 +173,7 @@ def test_a_second_run_in_the_same_log_path_is_refused(harness):
 
     second = harness.run(*BOTH)
 
-    assert second.returncode == 78
+    assert second.returncode == 69
     assert f"used by another run, process {process.pid}" in second.stderr
     assert process.poll() is None
 

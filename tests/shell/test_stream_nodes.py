@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.ports import quiet_port
+from rl_agent.testing.ports import quiet_port
 from tests.shell.conftest import wait_until
 from tests.shell.test_stream import BOTH
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
-LOCK = (ROOT / "requirements" / "gpu.txt").read_text()
+from rl_agent.paths import PROJECT_ROOT
+
+DOCKERFILE = (PROJECT_ROOT / "docker" / "Dockerfile").read_text()
+LOCK = (PROJECT_ROOT / "requirements" / "gpu.txt").read_text()
 STUB = """#!/usr/bin/env bash
 echo "$0 $*" >>"$CALLS"
 case $* in
@@ -34,12 +35,12 @@ def copied() -> list[tuple[list[str], str]]:
 
 
 def test_everything_that_is_copied_is_there_and_in_the_build_context():
-    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored = (PROJECT_ROOT / ".dockerignore").read_text().splitlines()
     context = {line.removeprefix("!") for line in ignored if line.startswith("!")}
     assert "*" in ignored
     for sources, _ in copied():
         for source in sources:
-            assert (ROOT / source).exists(), source
+            assert (PROJECT_ROOT / source).exists(), source
             assert source.split("/")[0] in context, source
 
 
@@ -56,7 +57,7 @@ def test_the_cuda_of_the_base_is_that_of_the_lock():
 
 
 def test_the_debian_packages_of_the_set_up_are_installed():
-    setup = (ROOT / "scripts" / "shell_functions" / "setup_utils.sh").read_text()
+    setup = (PROJECT_ROOT / "scripts" / "shell_functions" / "setup_utils.sh").read_text()
     wanted = re.search(r"DEBIAN_PACKAGES=\(([^)]*)\)", setup)
     assert wanted is not None
     (install,) = [rest for name, rest in instructions() if name == "RUN" and "apt-get install" in rest]
@@ -72,7 +73,7 @@ def test_nothing_runs_as_root():
 def test_each_image_is_a_command_of_this_project_under_a_reaping_init(target, script):
     stage = DOCKERFILE.partition(f"AS {target}\n")[2].partition("\nFROM ")[0]
     assert f'ENTRYPOINT ["tini", "--", "bash", "scripts/{script}"]' in stage
-    assert (ROOT / "scripts" / script).exists()
+    assert (PROJECT_ROOT / "scripts" / script).exists()
 
 
 @pytest.mark.parametrize("extra", ["gpu", "cpu"])
@@ -81,10 +82,10 @@ def test_the_set_up_needs_no_file_that_is_copied_later(extra, tmp_path):
     before = sum(name == "COPY" for name, _ in instructions()[:position])
     for sources, destination in copied()[:before]:
         for source in sources:
-            target = tmp_path / destination / (Path(source).name if (ROOT / source).is_file() else "")
+            target = tmp_path / destination / (Path(source).name if (PROJECT_ROOT / source).is_file() else "")
             target.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
-            copy(ROOT / source, target)
+            copy = shutil.copytree if (PROJECT_ROOT / source).is_dir() else shutil.copy
+            copy(PROJECT_ROOT / source, target)
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(STUB)

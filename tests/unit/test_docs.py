@@ -1,23 +1,24 @@
 """The documentation says what the code does."""
 
+import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+from rl_agent.paths import PROJECT_ROOT
 
-from error_messages import Message, all_messages, key_of, remedies  # noqa: E402
+sys.path.insert(0, str(PROJECT_ROOT / "docs"))
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from error_messages import Message, all_messages, key_of, remedies
+
+PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_generated_reference_is_up_to_date():
     command = [sys.executable, "docs/generate_reference.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
@@ -42,19 +43,42 @@ def test_the_entry_of_a_whole_class_is_the_last_resort():
     assert key_of(Message("WeightsError", "<min>: did not come", "")) == "did not come"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_ROOT)))
 def test_no_table_is_still_to_be_filled_in(page):
     assert not re.search(r"^[A-Z]+_TABLE", page.read_text(), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_ROOT)))
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_ROOT)))
 def test_commands_name_scripts_that_exist(page):
     pattern = r"(?:bash|python) ((?:scripts|benchmarks|data|docs)/[\w/.-]+)"
     for script in re.findall(pattern, page.read_text()):
-        assert (ROOT / script).exists(), f"{page.name} names {script}"
+        assert (PROJECT_ROOT / script).exists(), f"{page.name} names {script}"
+
+
+WALK = (PROJECT_ROOT / "docs" / "explanation" / "from-a-task-to-a-weight-version.md").read_text()
+STOPS = sorted(set(re.findall(r"`([\w/]+\.(?:py|sh)): ([\w.]+)`", WALK)))
+
+
+def functions_of(path: str) -> set[str]:
+    """Names of a file's functions, methods as CLASS.METHOD."""
+    if path.endswith(".sh"):
+        return set(re.findall(r"^(\w+)\(\) \{", (PROJECT_ROOT / "scripts" / path).read_text(), re.MULTILINE))
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    names = set()
+    for node in ast.parse((PROJECT_ROOT / "rl_agent" / path).read_text()).body:
+        if isinstance(node, functions):
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, functions)}
+    return names
+
+
+@pytest.mark.parametrize(("path", "name"), STOPS)
+def test_every_function_between_a_task_and_a_weight_version_exists(path, name):
+    assert name in functions_of(path)

@@ -1,15 +1,18 @@
 """Files that readers see whole, whoever writes them."""
 
+import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent import files
-from rl_agent.files import file_name, write_whole
-from rl_agent.rollout.images import image_place
+from rl_agent.errors import ConfigError
+from rl_agent.files import check_private, file_name, write_whole
+from rl_agent.rollout.trajectories.images import image_place
 from rl_agent.types import EpisodeKey
 
 
@@ -113,3 +116,28 @@ def test_tasks_whose_ids_look_alike_have_folders_of_their_own():
     places = {image_place(Path("images"), "train", 1, EpisodeKey(name, 0, 0)) for name in ids}
     assert len(places) == len(ids)
     assert {place.parent for place in places} == {Path("images/train-iteration1")}
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_refused"), [(0o600, False), (0o400, False), (0o644, True), (0o640, True)]
+)
+def test_a_secret_that_others_can_read_is_refused_with_the_command_that_mends_it(tmp_path, mode, is_refused):
+    secret = tmp_path / "pool token"
+    secret.write_text("x")
+    secret.chmod(mode)
+    if not is_refused:
+        check_private(secret, "token_file")
+        return
+    with pytest.raises(ConfigError, match=rf"mode {mode:04o}\); run: chmod 600 '{secret}'$"):
+        check_private(secret, "token_file")
+
+
+def test_a_secret_of_somebody_else_or_on_a_read_only_mount_is_taken(tmp_path, monkeypatch):
+    secret = tmp_path / "token"
+    secret.write_text("x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        check_private(secret, "token_file")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+        check_private(secret, "token_file")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.json_values import MAX_DEPTH, problem_of
-from rl_agent.rollout.line import TRAJECTORY, to_line
-from tests.unit.trajectories import make_trajectory
+from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
+from tests.unit.rollout.trajectories_made import make_trajectory
 
 
 def nested(depth: int) -> object:

@@ -6,9 +6,9 @@ import threading
 import pytest
 from aiohttp import web
 
-from rl_agent.weights.http_server import version_file
-from tests.unit.weight_versions import publish_steps
-from tests.weight_transfers import host, new_host
+from rl_agent.testing.weight_transfers import host, new_host
+from rl_agent.weights.server.http_server import version_file
+from tests.unit.weights.weight_versions import publish_steps
 
 ROWS = 1500
 

@@ -1,4 +1,4 @@
-"""A sender with several addresses is one sender: one shelf, one limit, one cap."""
+"""A sender with several addresses is one sender: one catalog, one limit, one cap."""
 
 import socket
 import threading
@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rl_agent.weights import server
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.store import FULL
-from rl_agent.weights.throttle import Throttle
+from rl_agent.testing.weight_links import Link
+from rl_agent.testing.weight_transfers import SERVER, announced, host, receive, source_at
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.connection.throttle import Throttle
+from rl_agent.weights.server import server
+from rl_agent.weights.store.store import FULL
 from tests.integration.weights.conftest import ROWS
-from tests.unit.weight_versions import open_store, publish_steps
-from tests.weight_links import Link
-from tests.weight_transfers import SERVER, announced, host, receive, source_at
+from tests.unit.weights.weight_versions import open_store, publish_steps
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 TWO = replace(SERVER, hosts=HOSTS)

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.receive import Announcement
-from rl_agent.weights.store import FULL
-from tests.weight_links import Link, cut_at, flip_at, flip_often
-from tests.weight_transfers import announced, capped_copy, hold, new_host, receive, source_at
+from rl_agent.testing.weight_links import Link, cut_at, flip_at, flip_often
+from rl_agent.testing.weight_transfers import announced, capped_copy, hold, new_host, receive, source_at
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.store.store import FULL
 
 
 def test_one_flipped_byte_costs_one_piece_and_is_never_published(sender, receiver):
@@ -84,7 +84,7 @@ def test_a_transfer_ends_at_its_deadline(tmp_path, sender, receiver):
         began = time.monotonic()
         with pytest.raises(WeightsError, match="at the deadline"):
             receive(receiver, announced(sender.store.newest), [slow.source], timeout_s=0.5)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60  # at that rate it would take minutes
     assert receiver.store.versions == []
 
 
@@ -94,7 +94,7 @@ def test_a_transfer_that_is_told_to_stop_ends_and_leaves_the_old_version(tmp_pat
     with capped_copy(tmp_path / "slow", sender, bytes_per_s=1e4) as slow:
         timer = threading.Timer(0.2, stop.set)
         timer.start()
-        with pytest.raises(WeightsError, match="told to stop"):
+        with pytest.raises(WeightsError, match="cancelled"):
             receive(receiver, announced(hold(sender, 3)), [slow.source], stop=stop)
         timer.join()
     assert receiver.store.versions == [1]

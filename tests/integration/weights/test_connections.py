@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.channel import accept, connect
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.pieces import PieceSet, bits_to_text
-from rl_agent.weights.receive import Announcement
-from rl_agent.weights.source_http import HttpSource
-from rl_agent.weights.store import FULL
-from tests.unit.weight_versions import publish_steps
-from tests.weight_links import Link
-from tests.weight_transfers import SERVER, TOKEN, announced, hold, host, receive, source_at
+from rl_agent.testing.weight_links import Link
+from rl_agent.testing.weight_transfers import SERVER, TOKEN, announced, hold, host, receive, source_at
+from rl_agent.weights.connection.channel import accept, connect
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.format.pieces import PieceSet, bits_to_text
+from rl_agent.weights.sources.source_http import HttpSource
+from rl_agent.weights.store.store import FULL
+from tests.unit.weights.weight_versions import publish_steps
 
 
 def test_a_receiver_without_the_token_gets_nothing_and_one_with_it_notices_an_impostor(sender, receiver):
@@ -53,7 +53,7 @@ def test_a_piece_that_is_not_verified_yet_is_not_given(sender, receiver):
     connection = receiver.source.connection()
     connection.open(Deadline.after(10))
     target = memoryview(bytearray(4096))
-    with receiver.shelf.partial(manifest, FULL, path, pieces):
+    with receiver.catalog.partial(manifest, FULL, path, pieces):
         connection.read_piece(3, FULL, 1, 4096, target, Deadline.after(10))
         for index in (0, 2, 10**6, 2**62):
             with pytest.raises(WeightsError, match="has no verified piece"):
@@ -87,7 +87,7 @@ RECOMMEND = '{"op": "recommend", "version": 3, "blob": "full", "wanted": WANTED,
 def test_a_request_that_makes_no_sense_is_answered_or_cut_off_and_others_go_on(
     sender, receiver, request_text
 ):
-    assert "cannot understand" in ask(sender, request_text)["error"]
+    assert "invalid request" in ask(sender, request_text)["error"]
     receive(receiver, announced(sender.store.newest), [sender.source])
 
 
@@ -124,7 +124,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_its_source(answer):
         giving.start()
         asking = source_at(listener.getsockname()).connection()
         asking.open(Deadline.after(10))
-        with pytest.raises(WeightsError, match="an answer"):
+        with pytest.raises(WeightsError, match="invalid reply"):
             asking.manifest(1, None, Deadline.after(10))
         asking.close()
         giving.join()

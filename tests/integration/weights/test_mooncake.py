@@ -5,35 +5,43 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.pool.host_weights import HostWeights
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.wire import WeightsOffer
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.server import WeightServer
-from rl_agent.weights.shelf import Shelf
-from rl_agent.weights.store import FULL, open_snapshot
-from tests.unit.weight_versions import publish_steps, same_bits, state_of
-from tests.weight_transfers import NO_MANAGER, SERVER, TOKEN, announced, new_host, receive, source_at
+from rl_agent.pool.worker.weight_cache import HostWeights
+from rl_agent.testing.weight_transfers import (
+    NO_MANAGER,
+    SERVER,
+    TOKEN,
+    announced,
+    new_host,
+    receive,
+    source_at,
+)
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.store import FULL, open_snapshot
+from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = pytest.mark.timeout(120)
 
 SENDER = """
 import json, sys
 from pathlib import Path
-from rl_agent.weights.mooncake import RegisteredBlobs, TransferEngine
-from rl_agent.weights.server import WeightServer
-from rl_agent.weights.shelf import Shelf
-from rl_agent.weights.store import SnapshotStore
-from tests.weight_transfers import SERVER, TOKEN
+from rl_agent.weights.pairs.mooncake import RegisteredBlobs, TransferEngine
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.store import SnapshotStore
+from rl_agent.testing.weight_transfers import SERVER, TOKEN
 
 with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
     memory = RegisteredBlobs(TransferEngine("127.0.0.1"))
-    with WeightServer(Shelf(store), TOKEN, SERVER, memory=memory) as server:
+    with WeightServer(Catalog(store), TOKEN, SERVER, memory=memory) as server:
         print(json.dumps(server.address), flush=True)
         sys.stdin.read()
         print(server.sent_bytes, flush=True)
@@ -48,7 +56,7 @@ def sender_of(root):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=PROJECT_ROOT,
     )
     try:
         yield process, next(tuple(json.loads(line)) for line in process.stdout if line.startswith("["))
@@ -59,7 +67,7 @@ def sender_of(root):
 
 @pytest.fixture
 def engine():
-    from rl_agent.weights.mooncake import TransferEngine
+    from rl_agent.weights.pairs.mooncake import TransferEngine
 
     try:
         return TransferEngine("127.0.0.1")
@@ -68,7 +76,7 @@ def engine():
 
 
 def test_versions_come_out_of_the_senders_memory_bit_for_bit(tmp_path, engine):
-    from rl_agent.weights.mooncake import MooncakeSource
+    from rl_agent.weights.pairs.mooncake import MooncakeSource
 
     with publish_steps(tmp_path / "sender", 3, rows=4000) as store:
         versions = [announced(open_snapshot(store.root, number)) for number in (1, 2, 3)]
@@ -85,7 +93,7 @@ def test_versions_come_out_of_the_senders_memory_bit_for_bit(tmp_path, engine):
 
 
 def test_a_sender_that_dies_between_two_pieces_is_an_error_and_not_a_hang(tmp_path, engine):
-    from rl_agent.weights.mooncake import MooncakeSource
+    from rl_agent.weights.pairs.mooncake import MooncakeSource
 
     publish_steps(tmp_path / "sender", 1, rows=4000).close()
     with sender_of(tmp_path / "sender") as (sender, address):
@@ -101,10 +109,10 @@ def test_a_sender_that_dies_between_two_pieces_is_an_error_and_not_a_hang(tmp_pa
 
 
 def test_a_server_without_an_engine_gives_its_pieces_over_the_connection(tmp_path, engine):
-    from rl_agent.weights.mooncake import MooncakeSource
+    from rl_agent.weights.pairs.mooncake import MooncakeSource
 
     with publish_steps(tmp_path / "sender", 1) as store, new_host(tmp_path / "receiver") as receiver:
-        with WeightServer(Shelf(store), TOKEN, SERVER) as server:
+        with WeightServer(Catalog(store), TOKEN, SERVER) as server:
             receive(receiver, announced(store.newest), [MooncakeSource(source_at(server.address), engine)])
             assert server.sent_bytes > 0
         assert receiver.store.newest.manifest.digest == store.newest.manifest.digest

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.pool.host_weights import PREFIX, HostWeights
+from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.wire import WeightsOffer
-from rl_agent.weights.abandoned import STORE_PREFIX
-from rl_agent.weights.publish import Publisher
-from rl_agent.weights.source_folder import having
-from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import FULL, MANIFEST, version_name
-from tests.unit.weight_versions import open_store, random_state, settings
-from tests.weight_transfers import NO_MANAGER, SERVER, TOKEN, host
+from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
+from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, host
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.sources.source_folder import having
+from rl_agent.weights.store.owner_lock import STORE_PREFIX
+from rl_agent.weights.store.store import FULL, MANIFEST, version_name
+from rl_agent.weights.store.tensor_sources import StateDict
+from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -94,7 +94,7 @@ async def test_when_the_one_that_fetches_is_stopped_another_does(tmp_path, train
         first = await fetching(a, offer, tmp_path)
         second = asyncio.create_task(b.fetch(offer))
         a.stop()
-        with pytest.raises(WeightsError, match="told to stop"):
+        with pytest.raises(WeightsError, match="cancelled"):
             await first
         assert await second == 1
 
@@ -106,7 +106,7 @@ async def test_one_that_waits_for_another_can_be_stopped(tmp_path, trainer):
         second = asyncio.create_task(b.fetch(offer))
         await asyncio.sleep(0)
         b.stop()
-        with pytest.raises(WeightsError, match="told to stop"):
+        with pytest.raises(WeightsError, match="cancelled"):
             await second
         assert await first == 1
 

@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights import channel
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.pieces import PieceSet
-from rl_agent.weights.receive import Receiver, ReceiveSettings
-from rl_agent.weights.source_http import HttpSource
-from rl_agent.weights.store import FULL
-from tests.weight_links import Link
-from tests.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
+from rl_agent.testing.weight_links import Link
+from rl_agent.testing.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
+from rl_agent.weights.connection import channel
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.receive import Receiver, ReceiveSettings
+from rl_agent.weights.format.pieces import PieceSet
+from rl_agent.weights.sources.source_http import HttpSource
+from rl_agent.weights.store.store import FULL
 
 FIVE_MINUTES_S = 300.0
 
@@ -56,7 +56,7 @@ def manager(http_address):
 def test_it_is_tried_once_in_five_minutes_and_not_by_every_version(sender, receiver, manager):
     now = [0.0]
     settings = ReceiveSettings(FETCH, threads=2, max_deltas=4)
-    receiver.receiver = Receiver(receiver.store, receiver.shelf, settings, clock=lambda: now[0])
+    receiver.receiver = Receiver(receiver.store, receiver.catalog, settings, clock=lambda: now[0])
     trainer = Firewalled()
     tried = []
     for version in (1, 2, 3):
@@ -75,7 +75,7 @@ def test_receivers_that_reach_only_one_another_do_not_wait_for_each_other(
     with new_host(tmp_path / "peer") as peer:
         empty = tmp_path / "peer" / "empty"
         empty.write_bytes(bytes(newest.manifest.full.size_bytes))
-        with peer.shelf.partial(newest.manifest, FULL, empty, PieceSet(len(newest.manifest.full.digests))):
+        with peer.catalog.partial(newest.manifest, FULL, empty, PieceSet(len(newest.manifest.full.digests))):
             receive(receiver, announced(newest), [Firewalled()], peers=[peer.source], fallbacks=[manager])
     assert receiver.store.newest.map(FULL) == newest.map(FULL)
 

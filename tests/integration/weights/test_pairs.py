@@ -1,4 +1,4 @@
-"""Weights over pairs, by gloo: whatever happens to a pair, what arrives is right, and nothing hangs."""
+"""Weights over pairs, gloo in the place of NCCL: whatever happens, what arrives is right, nothing hangs."""
 
 import asyncio
 import contextlib
@@ -15,18 +15,14 @@ from pathlib import Path
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.pool.host_weights import HostWeights
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.wire import WeightsOffer
-from rl_agent.weights import pairs as pairs_module
-from rl_agent.weights import server as server_module
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.pair_gloo import GlooPair, GlooPairs
-from rl_agent.weights.pairs import Pairing, PairSource, Until
-from rl_agent.weights.store import FULL
-from tests.unit.weight_versions import publish_steps, same_bits, state_of
-from tests.weight_pairs import WatchedPairs, stuck_at
-from tests.weight_transfers import (
+from rl_agent.pool.worker import weight_cache
+from rl_agent.pool.worker.weight_cache import HostWeights
+from rl_agent.testing.gloo_pairs import GlooPair, GlooPairs
+from rl_agent.testing.weight_pairs import WatchedPairs, stuck_at
+from rl_agent.testing.weight_transfers import (
     NO_MANAGER,
     SERVER,
     TOKEN,
@@ -37,6 +33,13 @@ from tests.weight_transfers import (
     source_at,
     with_fetch,
 )
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.pairs import pairs as pairs_module
+from rl_agent.weights.pairs.pairs import Pairing, PairSource, Until
+from rl_agent.weights.server import server as server_module
+from rl_agent.weights.store.store import FULL
+from rl_agent.weights.transports import PieceTransport
+from tests.unit.weights.weight_versions import publish_steps, same_bits, state_of
 
 pytestmark = pytest.mark.timeout(120)
 PATIENT = replace(SERVER, piece_timeout_s=60.0, idle_timeout_s=60.0)
@@ -112,7 +115,7 @@ def test_a_wrong_byte_from_a_pair_costs_one_piece_and_is_never_published(sender,
 
 def test_what_a_server_without_such_pairs_gives_comes_over_the_connection(tmp_path, receiver):
     other = WatchedPairs()
-    other.kind = "nccl 22809"
+    other.kind = "nccl 2.28.9"
     maker = WatchedPairs()
     for number, pairs in enumerate((None, other), 1):
         with host(publish_steps(tmp_path / f"sender{number}", number), pairs=pairs) as sender:
@@ -144,7 +147,7 @@ def test_a_sender_that_is_stuck_in_a_pair_is_left_at_the_deadline_and_asked_over
         source = by_pairs(sender)
         _, report = receive(receiver, announced(sender.store.newest), [source])
         assert has_all(receiver, sender)
-    assert source.pairing.is_given_up(str(source))
+    assert source.pairing.is_cooling_down(str(source))
     assert "deadline" in report.by_source[str(source)].failures[0]
     assert len(sending.made) == 1
 
@@ -240,9 +243,9 @@ def test_a_stale_fetch_that_waits_in_a_pair_ends_when_it_is_told_to(tmp_path, re
         publish_steps(tmp_path / "sender", 1, rows=4000), pairs=WatchedPairs(stuck_then_stopped)
     ) as sender:
         source = by_pairs(sender)
-        with pytest.raises(WeightsError, match="told to stop"):
+        with pytest.raises(WeightsError, match="cancelled"):
             receive(receiver, announced(sender.store.newest), [source], stop=stop)
-        assert not source.pairing.is_given_up(str(source)), "nothing was wrong with it"
+        assert not source.pairing.is_cooling_down(str(source)), "nothing was wrong with it"
         receive(receiver, announced(sender.store.newest), [by_pairs(sender)])
         assert has_all(receiver, sender)
 
@@ -250,18 +253,18 @@ def test_a_stale_fetch_that_waits_in_a_pair_ends_when_it_is_told_to(tmp_path, re
 SENDER = """
 import json, os, signal, sys
 from pathlib import Path
-from rl_agent.weights.server import WeightServer
-from rl_agent.weights.shelf import Shelf
-from rl_agent.weights.store import SnapshotStore
-from tests.weight_pairs import WatchedPairs
-from tests.weight_transfers import SERVER, TOKEN
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.store import SnapshotStore
+from rl_agent.testing.weight_pairs import WatchedPairs
+from rl_agent.testing.weight_transfers import SERVER, TOKEN
 
 def die(pair, number):
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
-    with WeightServer(Shelf(store), TOKEN, SERVER, pairs=WatchedPairs(die)) as server:
+    with WeightServer(Catalog(store), TOKEN, SERVER, pairs=WatchedPairs(die)) as server:
         print(json.dumps(server.address), flush=True)
         sys.stdin.read()
 """
@@ -269,10 +272,10 @@ with SnapshotStore(Path(sys.argv[1]), keep_versions=9) as store:
 RECEIVER = """
 import os, signal, sys
 from pathlib import Path
-from rl_agent.weights.receive import Announcement
-from rl_agent.weights.pairs import Pairing, PairSource
-from tests.weight_pairs import WatchedPairs
-from tests.weight_transfers import new_host, receive, source_at
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.pairs.pairs import Pairing, PairSource
+from rl_agent.testing.weight_pairs import WatchedPairs
+from rl_agent.testing.weight_transfers import new_host, receive, source_at
 
 def die(pair, number):
     if number == 2:
@@ -291,7 +294,7 @@ def process(program, *words):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=PROJECT_ROOT,
     )
     try:
         yield running
@@ -352,9 +355,12 @@ def test_workers_told_to_take_their_weights_so_and_give_them_on_so(tmp_path, sen
         received.append(size_bytes)
 
     monkeypatch.setattr(GlooPair, "receive", counted)
+    monkeypatch.setattr(
+        weight_cache, "open_transport", lambda *_: PieceTransport(pairing=Pairing(GlooPairs()))
+    )
     newest = announced(sender.store.newest)
     trainer = "tcp://{}:{}".format(*sender.server.address)
-    hosts = [load_weights(["transport=gloo", f"store={tmp_path / name}", "threads=1"]) for name in "ab"]
+    hosts = [load_weights([f"store={tmp_path / name}", "threads=1"]) for name in "ab"]
     with (
         HostWeights(hosts[0], "127.0.0.1", NO_MANAGER) as first,
         HostWeights(hosts[1], "127.0.0.1", NO_MANAGER) as second,

@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.weights import door
-from rl_agent.weights.channel import MAGIC, connect
-from rl_agent.weights.deadline import Deadline
-from rl_agent.weights.messages import ManifestQuestion, dump
-from rl_agent.weights.store import FULL
-from tests.unit.weight_versions import publish_steps
-from tests.weight_transfers import SERVER, TOKEN, announced, host, receive
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import SERVER, TOKEN, announced, host, receive, source_at
+from rl_agent.weights.connection.channel import MAGIC, connect
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.connection.messages import ManifestQuestion, dump
+from rl_agent.weights.server import connections
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.store import FULL
+from tests.unit.weights.weight_versions import publish_steps
 
 
 @contextlib.contextmanager
@@ -40,7 +43,7 @@ def test_half_handshakes_fill_no_place_and_are_logged_once_in_a_while(small, rec
         snapshot, _ = receive(receiver, announced(small.store.newest), [small.source])
         assert snapshot.map(FULL) == small.store.newest.map(FULL)
         assert small.server.connections < 100
-    assert 1 <= len([record for record in caplog.records if record.name == door.__name__]) <= 3
+    assert 1 <= len([record for record in caplog.records if record.name == connections.__name__]) <= 3
 
 
 def test_the_oldest_that_did_not_show_the_token_goes_first(small):
@@ -74,3 +77,20 @@ def test_a_host_with_the_token_that_takes_every_place_gives_one_up_for_another(t
             channel.receive(deadline)
         snapshot, _ = receive(receiver, announced(sender.store.newest), [sender.source])
         assert snapshot.map(FULL) == sender.store.newest.map(FULL)
+
+
+def test_a_server_serves_nobody_before_it_has_a_token_and_drops_those_of_an_old_one(tmp_path, receiver):
+    with publish_steps(tmp_path / "sender", 1) as store, WeightServer(Catalog(store), None, SERVER) as server:
+        newest = announced(store.newest)
+        with pytest.raises(WeightsError, match="closed the connection"):
+            receive(receiver, newest, [source_at(server.address)])
+        server.change_token(TOKEN)
+        connection = source_at(server.address).connection()
+        connection.open(Deadline.after(20))
+        server.change_token(TOKEN)
+        assert connection.manifest(1, None, Deadline.after(20)) == store.newest.manifest
+        server.change_token(b"of another trainer")
+        with pytest.raises(OSError):
+            connection.manifest(1, None, Deadline.after(20))
+        connection.close()
+        receive(receiver, newest, [source_at(server.address, b"of another trainer")])

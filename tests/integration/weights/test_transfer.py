@@ -7,15 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.publish import Publisher
-from rl_agent.weights.receive import Announcement
-from rl_agent.weights.source_tcp import TcpConnection
-from rl_agent.weights.sources import StateDict
-from rl_agent.weights.store import DELTA, FULL, SnapshotStore
-from tests.integration.weights.conftest import ROWS
-from tests.unit.weight_versions import random_state, settings
-from tests.weight_links import Link
-from tests.weight_transfers import (
+from rl_agent.testing.weight_links import Link
+from rl_agent.testing.weight_transfers import (
     announced,
     capped_copy,
     hold,
@@ -25,6 +18,13 @@ from tests.weight_transfers import (
     source_at,
     with_fetch,
 )
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.sources.source_tcp import TcpConnection
+from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
+from rl_agent.weights.store.tensor_sources import StateDict
+from tests.integration.weights.conftest import ROWS
+from tests.unit.weights.weight_versions import random_state, settings
 
 
 def test_a_version_arrives_bit_for_bit(sender, receiver):

@@ -1,0 +1,215 @@
+"""What rented machines would bring at the scale of the RLBoost paper, and whether to believe the simulation.
+
+    python benchmarks/pool/what_if.py                     three models, 12 hours, all setups: minutes
+    python benchmarks/pool/what_if.py --hours 1 --models 8b
+    python benchmarks/pool/what_if.py --trace drawn       machines come and go at random instead
+    python benchmarks/pool/what_if.py --check             the same traces over a real manager, in real time
+
+All but the last are `rl_agent.cli what-if` for several models at the paper's prices. Machines come and go as
+`traces/aws_p3_12h.csv` says: every fourth of those that a fleet of up to 32 spot machines (p3.2xlarge, AWS)
+had within 12 hours; recorded for Parcae (Duan et al., NSDI 2024, arXiv 2403.14097), there it is
+`liveput/traces/p3trace.csv`. Whether a loss was announced is not recorded: here none is.
+
+The last one plays small traces twice: a real manager with its HTTP, timers and leases and engines that send
+their tokens over loopback at a fixed rate, and `rl_agent/simulation` with the same rate. Machines come,
+vanish (their connections stay open, nothing answers) and leave after a notice. Compared is when responses
+are there.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from rl_agent.pool.scheduler.records import Order, PoolRules, Request, RequestId
+from rl_agent.pool.settings import load_settings, rules_of
+from rl_agent.simulation.config import read_config, scenario_of, trace_of
+from rl_agent.simulation.scenario import SETUPS, Outcome, simulate
+from rl_agent.simulation.speeds import EngineSpeed
+from rl_agent.simulation.spot import Change, read_trace
+from rl_agent.simulation.world import World
+from rl_agent.testing.pool_setup import Client, item, manager
+from rl_agent.testing.simulated_engine import Behaviour
+from rl_agent.testing.streaming_engine import Served, StreamingEngine, start_engine
+
+PAPER = {
+    "8b": (("trainer_gpus=8", "trainer_price=83.79"), "1.66x, +34%"),
+    "14b": (("trainer_gpus=8", "trainer_price=83.79"), "1.97x, +49%"),
+    "32b": (("trainer_gpus=16", "trainer_price=167.58"), "1.51x, +28%"),
+}
+"""What its trainer is, and what it found: throughput and tokens per dollar against taking turns."""
+
+RECORDED = Path(__file__).parent / "traces" / "aws_p3_12h.csv"
+DRAWN = "drawn"
+
+REAL_WORDS = ("lease_s=3", "heartbeat_s=0.5", "probe_interval_s=0.5", "stall_timeout_s=20")
+TOKENS_PER_S = 40.0
+CHUNK = 8
+CAPACITY = 12
+
+
+COLUMNS = (
+    f"{'model':<6} {'setup':<17} machines steps tokens/s        $/step $/M tokens      "
+    "    lost tokens   re-read  waits  idle"
+)
+
+
+def paper_table(models: list[str], trace: str, words: list[str]) -> None:
+    recorded = None if trace == DRAWN else read_trace(Path(trace).read_text().splitlines(), trace)
+    print(COLUMNS)
+    for model in models:
+        config = read_config((f"model={model}", *PAPER[model][0], *words))
+        scenario = scenario_of(config, recorded or trace_of(config), trace)
+        first: Outcome | None = None
+        for setup in SETUPS:
+            found = simulate(scenario, setup)
+            if found is None:
+                raise SystemExit(f"{model}, {setup}: not one iteration ended")
+            first = first or found
+            print(row(model, found, first), flush=True)
+        print(f"{model:<6} the paper          {PAPER[model][1]}", flush=True)
+
+
+def row(model: str, found: Outcome, first: Outcome) -> str:
+    faster = found.tokens_per_s / first.tokens_per_s
+    per_dollar = first.cost_per_million_tokens / found.cost_per_million_tokens - 1
+    cells = (
+        f"{model:<6} {found.setup:<17} {found.engines:>8.1f} {found.iterations:>5}",
+        f"{found.tokens_per_s:>8,.0f} {faster:>5.2f}x {found.cost_per_step:>7.2f}",
+        f"{found.cost_per_million_tokens:>10.3f} {per_dollar:>+5.0%}",
+        f"{found.lost_tokens / 1e6:>6.2f}M {found.lost_share:>6.2%}",
+        f"{found.prefilled_again_tokens / 1e6:>7.1f}M",
+        f"{found.waiting_share:>6.0%} {found.engines_idle_share:>5.0%}",
+    )
+    return " ".join(cells)
+
+
+def small_trace(seed: int) -> list[Change]:
+    """Two machines at first; in the first half minute one comes, one vanishes, one leaves after a notice."""
+    random_ = random.Random(seed)
+    comes, vanishes, leaves, returns = sorted(random_.uniform(2.0, 25.0) for _ in range(4))
+    return [
+        Change(0.0, is_join=True),
+        Change(0.0, is_join=True),
+        Change(comes, is_join=True),
+        Change(vanishes, is_join=False),
+        Change(leaves, is_join=False, with_notice=True),
+        Change(returns, is_join=True),
+    ]
+
+
+def lengths_of(seed: int, count: int = 96) -> list[int]:
+    random_ = random.Random(f"lengths:{seed}")
+    return [CHUNK * max(2, min(150, round(45 * random_.lognormvariate(0, 0.8)))) for _ in range(count)]
+
+
+def simulated(rules: PoolRules, trace: list[Change], lengths: list[int]) -> tuple[list[float], int]:
+    """When each response ended, and how many requests were moved."""
+    ends: list[float] = []
+
+    def on_ended(request: Request) -> None:
+        ends.append(world.now)
+
+    world = World(rules, CHUNK, on_ended)
+    speed = EngineSpeed(1 / TOKENS_PER_S, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, CAPACITY)
+    for number, change in enumerate(trace):
+        if change.is_join:
+            world.at(change.at_s, lambda name=f"e{number}": world.rent(name, speed))  # type: ignore[misc]
+        else:
+            world.at(change.at_s, lambda told=change.with_notice: world.lose(with_notice=told))  # type: ignore[misc]
+    world.run(0.0)
+    for number, length in enumerate(lengths):
+        world.submit(Order(RequestId("run", f"r{number}"), (0,), 4096, {}, 1e9), length // CHUNK)
+    while len(ends) < len(lengths):
+        world.run(world.now + 1.0)
+    return ends, world.state.account.moves
+
+
+async def measured(trace: list[Change], lengths: list[int]) -> tuple[list[float], int]:
+    """The same over HTTP."""
+    engines: list[Served] = []
+    try:
+        async with manager(*REAL_WORDS, f"stream_interval={CHUNK}") as pool, asyncio.TaskGroup() as jobs:
+            began = time.monotonic()
+            player = jobs.create_task(play(pool, trace, engines, began))
+            await pool.until(lambda: len(engines) == 2)
+            items = [item(number, length, max_tokens=4096) for number, length in enumerate(lengths)]
+            await pool.call("POST", "/runs/run/requests", {"requests": items})
+            ends: list[float] = []
+            while len(ends) < len(lengths):
+                found = await pool.samples("run", len(ends))
+                ends += [time.monotonic() - began] * len(found)
+            player.cancel()
+            return ends, pool.state.account.moves
+    finally:
+        for engine in engines:
+            engine.engine.resume()
+            await engine.kill()
+
+
+async def play(pool: Client, trace: list[Change], engines: list[Served], began: float) -> None:
+    oldest = 0
+    for change in trace:
+        await asyncio.sleep(max(0.0, began + change.at_s - time.monotonic()))
+        if change.is_join:
+            one = StreamingEngine(Behaviour(), interval_s=CHUNK / TOKENS_PER_S, chunk=CHUNK)
+            engines.append(await start_engine(one))
+            await pool.join(engines[-1].url, capacity=CAPACITY)
+            continue
+        victim = engines[oldest]
+        oldest += 1
+        if change.with_notice:
+            name = victim.url.replace("/", "%2F")
+            await pool.call("POST", f"/engines/{name}/drain", {"deadline_s": 1.0})
+        else:
+            victim.engine.stop()
+
+
+def check(seeds: int) -> None:
+    words = [*REAL_WORDS, f"stream_interval={CHUNK}"]
+    rules = rules_of(load_settings(words, {}))
+    print("seed   half s: real  simulated  ratio     all s: real  simulated  ratio   moves: real  simulated")
+    for seed in range(seeds):
+        trace, lengths = small_trace(seed), lengths_of(seed)
+        expected, expected_moves = simulated(rules, trace, lengths)
+        ends, moves = asyncio.run(measured(trace, lengths))
+        half = len(lengths) // 2
+        print(
+            f"{seed:>4} {ends[half]:>13.1f} {expected[half]:>10.1f} {ends[half] / expected[half]:>6.2f}"
+            f" {ends[-1]:>15.1f} {expected[-1]:>10.1f} {ends[-1] / expected[-1]:>6.2f}"
+            f" {moves:>13} {expected_moves:>10}",
+            flush=True,
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", choices=PAPER, default=list(PAPER))
+    parser.add_argument("--hours", type=float, default=12.0)
+    parser.add_argument(
+        "--trace",
+        default=str(RECORDED),
+        metavar="CSV",
+        help=f"when machines come and go, as for what-if; {DRAWN}: at random (default: the recorded one)",
+    )
+    parser.add_argument("--check", action="store_true", help="against a real manager, in real time")
+    parser.add_argument("--seeds", type=int, default=3, help="of --check")
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as what-if takes them")
+    options = parser.parse_intermixed_args()
+    if options.check:
+        check(options.seeds)
+    else:
+        paper_table(options.models, options.trace, [f"hours={options.hours}", *options.words])
+    return 0
+
+
+if __name__ == "__main__":
+    from rl_agent.terminal import run_script
+
+    run_script(main)

@@ -1,0 +1,209 @@
+"""The collector against lockstep: the same episodes, engine and seeds, with long-tailed environments.
+
+    python benchmarks/rollout/lockstep.py                                  simulated engine, three minutes
+    python benchmarks/rollout/lockstep.py --engine http://127.0.0.1:8999   a real one, on a CPU rather with
+        --episodes 512 --places 32 --median-s 0.2                            ten minutes
+
+- step barrier: a batch of environments takes each step together; who has ended waits for the batch.
+- episode barrier: a batch runs freely, and the next batch starts when its last episode has ended.
+- asynchronous: the real collector, store included, to the very last episode; and once more with the stop
+  rule that a rollout has by default (0.95, grace period scaled to these latencies).
+
+Claim: at least 4 times the trajectories a minute of the step barrier, and the engine idle for less than 5 %
+of the rollout. Idle: no request of this program is at the engine.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.cluster.member.member import Member
+from rl_agent.config import Plan
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.wire import Sampling
+from rl_agent.env.protocol import Environment
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.monitor import metrics
+from rl_agent.rollout.collector.conversation import Conversation, Policy
+from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.run import run_rollout
+from rl_agent.rollout.sample import Assignment, sample_of
+from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
+from rl_agent.types import EpisodeSpec, Observation
+
+MAX_NEW_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way of collecting, measured."""
+
+    name: str
+    trajectories: int
+    seconds: float
+    idle_share: float
+
+    @property
+    def per_minute(self) -> float:
+        return 60 * self.trajectories / self.seconds
+
+
+class LockstepEpisode:
+    """An episode that is moved from outside, half a step at a time."""
+
+    def __init__(self, spec: EpisodeSpec, policy: Policy, environment: Environment) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._conversation = Conversation(
+            policy, seed=spec.seed, name=str(spec.key), task_id=spec.key.task_id
+        )
+        self._observation: Observation | None = None
+        self._action = ""
+        self.is_done = False
+
+    async def reset(self) -> None:
+        self._observation = await self._environment.reset(self._spec.task, self._spec.seed)
+
+    async def respond(self) -> None:
+        assert self._observation is not None
+        self._action = (await self._conversation.respond(self._observation)).action
+
+    async def step(self) -> None:
+        result = await self._environment.step(self._action)
+        self._observation, self.is_done = result.observation, result.done
+
+    async def run(self) -> None:
+        await self.reset()
+        while not self.is_done:
+            await self.respond()
+            await self.step()
+
+
+async def step_barrier(episodes: Iterator[LockstepEpisode], places: int) -> None:
+    while batch := list(itertools.islice(episodes, places)):
+        await asyncio.gather(*(episode.reset() for episode in batch))
+        while batch := [episode for episode in batch if not episode.is_done]:
+            await asyncio.gather(*(episode.respond() for episode in batch))
+            await asyncio.gather(*(episode.step() for episode in batch))
+
+
+async def episode_barrier(episodes: Iterator[LockstepEpisode], places: int) -> None:
+    while batch := list(itertools.islice(episodes, places)):
+        await asyncio.gather(*(episode.run() for episode in batch))
+
+
+Lockstep = Callable[[Iterator[LockstepEpisode], int], Awaitable[None]]
+
+
+async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
+    config = plan.config
+    registry = EnvironmentRegistry(config.env_config)
+    specs = sample_of(Assignment(plan, "train", 1, resume=False), registry).specs
+    settings = ClientSettings(config.rollout.request_timeout_s, config.rollout.request_retries)
+    chat = ChatTokenizer.load(config.model.base_model, {})
+    sampling = Sampling(1.0, 1.0, -1, 0.0, MAX_NEW_TOKENS, 0)
+    async with EngineClient(config.engine.base_url, settings, identify=lambda served: 0) as engine:
+        gate = EngineGate(config.rollout.max_vllm_sessions)
+        policy = Policy(engine, gate, chat, sampling)
+        episodes = (LockstepEpisode(spec, policy, registry.create(spec.task.env)) for spec in specs)
+        began = time.perf_counter()
+        await collect(episodes, config.env_config.server_size)
+        seconds = time.perf_counter() - began
+    return Row(name, len(specs), seconds, gate.idle_s() / seconds)
+
+
+def measure_collector(name: str, plan: Plan) -> Row:
+    uvloop.run(run_rollout(Assignment(plan, "train", 1, resume=False), Member.alone(plan)))
+    record = next(metrics.read(plan.paths.metrics))
+    trajectories = round(record["train/episodes"] * record["train/completed_share"])
+    return Row(name, trajectories, record["train/rollout_s"], record["train/engine_idle_share"])
+
+
+@contextmanager
+def engine_of(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path | None]]:
+    """URL of the engine, and the folder of its model where it is a real one."""
+    if options.engine != "simulated":
+        with urllib.request.urlopen(options.engine + "/v1/models", timeout=10) as answer:
+            yield options.engine, Path(json.load(answer)["data"][0]["root"])
+        return
+    latency = f"lognormal:{options.generate_s},0.5"
+    with simulated_engine(folder, latency=latency, tokens=MAX_NEW_TOKENS, max_num_seqs=options.places) as url:
+        yield url, None
+
+
+def with_stop_rule(plan: Plan, threshold: float, grace_period_s: float) -> Plan:
+    """The same run with this rule, in a log folder of its own."""
+    changes = {"completion_threshold": threshold, "completion_grace_period": grace_period_s}
+    rollout = plan.config.rollout.model_copy(update=changes)
+    log_path = plan.config.log_path / f"threshold-{threshold}"
+    config = plan.config.model_copy(update={"rollout": rollout, "log_path": log_path})
+    return plan.model_copy(update={"config": config})
+
+
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as name, engine_of(options, Path(name)) as (url, model):
+        environment = f"{{median_s:{options.median_s},sigma:{options.sigma},max_steps:{options.max_steps}}}"
+        plan = make_plan(
+            Path(name),
+            "+env_config.kinds.slow=benchmarks.rollout.environments:LongTailedEnvironment",
+            f"+env_config.kwargs.slow={environment}",
+            "env_config.train_tasks_rollout_size=-1",
+            f"env_config.server_size={options.places}",
+            f"policy_config.max_new_tokens={MAX_NEW_TOKENS}",
+            f"seed={options.seed}",
+            engine_url=url,
+            model=model,
+        )
+        write_tasks(plan, options.episodes, env="slow", difficulty="hard")
+        for title, collect in (("step barrier", step_barrier), ("episode barrier", episode_barrier)):
+            yield uvloop.run(measure_lockstep(title, collect, plan))
+        yield measure_collector("asynchronous", with_stop_rule(plan, 1.0, 0.0))
+        grace_s = 10 * options.median_s
+        yield measure_collector("asynchronous, stop rule", with_stop_rule(plan, 0.95, grace_s))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--engine", default="simulated", help="simulated, or the URL of a real one")
+    parser.add_argument("--episodes", type=int, default=1024)
+    parser.add_argument("--places", type=int, default=64, help="environments alive at once")
+    parser.add_argument("--max-steps", type=int, default=10)
+    parser.add_argument("--median-s", type=float, default=0.05, help="of one step of an environment")
+    parser.add_argument("--sigma", type=float, default=1.0, help="its lognormal tail")
+    parser.add_argument("--generate-s", type=float, default=0.05, help="median of one simulated response")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print(
+        f"{options.episodes} episodes of 1-{options.max_steps} steps, {options.places} environments at once,"
+    )
+    print(f"environment step lognormal({options.median_s:g} s, sigma {options.sigma:g})")
+    print(f"\n{'':26}{'trajectories':>13}{'seconds':>9}{'per minute':>12}{'speed':>8}{'engine idle':>13}")
+    baseline: Row | None = None
+    for row in measure(options):
+        baseline = baseline or row
+        speed = row.per_minute / baseline.per_minute
+        head = f"{row.name:26}{row.trajectories:13}{row.seconds:9.1f}{row.per_minute:12.0f}"
+        print(f"{head}{speed:7.1f}x{row.idle_share:13.1%}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    from rl_agent.terminal import run_script
+
+    run_script(main)

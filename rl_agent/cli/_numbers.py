@@ -1,0 +1,39 @@
+"""Numbers of the command line: `type=` of an argument that must be finite and in a range."""
+
+import argparse
+import math
+
+from rl_agent.sections import MAX_SECONDS
+
+
+def finite(text: str) -> float:
+    """Any number but nan and infinity."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return number
+
+
+def not_negative(text: str) -> float:
+    number = finite(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is below 0")
+    return number
+
+
+def above_0(text: str) -> float:
+    number = finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A wait, above 0 and not longer than a system call can wait."""
+    number = above_0(text)
+    if number > MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {MAX_SECONDS:g} seconds")
+    return number

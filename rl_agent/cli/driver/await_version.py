@@ -1,0 +1,148 @@
+"""Waits for the streaming trainer, where a phase needs what it has not published yet.
+
+published what is needed ──► 0       (looked at first: it counts, whatever became of the trainer since)
+a rank of it ended, or its node ──► the master: 75, and it orders the phase anew
+                                ──► a worker: tells the master, waits for that order, and 75
+"""
+
+import argparse
+import os
+import select
+import sys
+import time
+from typing import Self
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._result import VerbResult
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.protocol.records import PhaseKey
+from rl_agent.cluster.protocol.schedule import needed_iteration, oldest_version
+from rl_agent.config import Plan
+from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
+
+SUMMARY = "wait until the trainer has published what a phase needs (0), the deadline (124), its death (75)"
+EXAMPLE = """examples:
+  python -m rl_agent.cli await-version --plan runs/r1/plan.json --iteration 3 --phase rollout --pid 4711 \\
+      --training 1/train-1
+"""
+LOST, FAILED = "lost", "failed"
+_LOOK_S = 0.1
+_SAY_AFTER_S, _SAY_EVERY_S = 5.0, 60.0
+
+
+def main(argv: list[str], member: Member | None = None) -> VerbResult:
+    """Returns the oldest weight version that the phase may use; with 75 why it ended: lost or failed."""
+    parser = plan_parser("await-version", SUMMARY, EXAMPLE)
+    parser.add_argument("--iteration", type=int, required=True)
+    parser.add_argument("--phase", choices=("evaluate", "rollout", "update"), required=True)
+    parser.add_argument("--pid", type=int, default=0, help="of the trainer on this node; 0: it has none")
+    parser.add_argument("--training", default="", help="phase that the trainer was started in: 1/train-1")
+    options = parser.parse_args(argv)
+    plan = read_plan(options.plan)
+    if member is None:
+        with Member.alone(plan) as member:
+            return _wait(plan, options.phase, options.iteration, _Training(options, member))
+    return _wait(plan, options.phase, options.iteration, _Training(options, member))
+
+
+def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> VerbResult:
+    from rl_agent.trainer.checkpoint.states import StreamProgress
+    from rl_agent.trainer.launch import progress_file
+
+    staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
+    needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
+    began = time.monotonic()
+    deadline, say_at = began + limit_s, began + _SAY_AFTER_S
+    member = training.member
+    member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
+    with training:
+        while True:
+            training.look()  # before the file: what it wrote before its end counts
+            progress = StreamProgress.read(progress_file(plan))
+            if progress is not None and progress.iteration >= needed:
+                reached = (progress.iteration, progress.weight_version)
+                oldest = oldest_version(phase, iteration, *reached, staleness=staleness)
+                return VerbResult({"min_weight_version": oldest})
+            published = "its start" if progress is None else f"iteration {progress.iteration}"
+            if (end := training.end()) is not None:
+                kind, reason = end
+                print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
+                return VerbResult({"end": kind}, EXIT_RETRY_LATER)
+            now = time.monotonic()
+            if now >= say_at:
+                say_at = now + _SAY_EVERY_S
+                print(
+                    f"waiting {now - began:.0f} s for the trainer (process {training.pid}) to publish"
+                    f" iteration {needed}, at most trainer.timeout_s={limit_s:g}; it is after {published},"
+                    " see its log",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if now >= deadline:
+                print(
+                    f"the trainer (process {training.pid}) did not publish iteration {needed} within"
+                    f" trainer.timeout_s={limit_s:g}; it is after {published}",
+                    file=sys.stderr,
+                )
+                return VerbResult(status=EXIT_DEADLINE)
+            member.check()
+
+
+class _Training:
+    """The trainer as this node sees it: its own part, and what the others say of theirs."""
+
+    def __init__(self, options: argparse.Namespace, member: Member) -> None:
+        self.pid: int = options.pid
+        self.member = member
+        iteration, _, phase = options.training.partition("/")
+        self._key = PhaseKey(int(iteration), phase) if phase else None
+        self._process: int | None = None
+        self._has_ended = False
+        self._known_at: float | None = None
+        """When the master saw that a part of it had ended."""
+
+    def __enter__(self) -> Self:
+        try:
+            self._process = os.pidfd_open(self.pid) if self.pid else None
+        except ProcessLookupError:
+            self._process = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            os.close(self._process)
+
+    def look(self) -> None:
+        """Whether the part of this node still runs, after a moment in which it may end."""
+        if self._has_ended:
+            time.sleep(_LOOK_S)
+        elif self._process is None or select.select([self._process], [], [], _LOOK_S)[0]:
+            self._has_ended = True
+
+    def end(self) -> tuple[str, str] | None:
+        """Why it has to begin anew, and in words; None while it need not."""
+        return self._end_at_master() if self.member.is_master else self._end_at_worker()
+
+    def _end_at_worker(self) -> tuple[str, str] | None:
+        """The master alone gives up an order: it may have seen what this node does not see yet."""
+        if self._has_ended and self._key is not None:
+            self.member.finish(*self._key, "failed")
+            self._key = None
+        return (LOST, "the trainer ended") if self.member.has_newer_order else None
+
+    def _end_at_master(self) -> tuple[str, str] | None:
+        """Processes end as soon as another node's are gone, and before that node is known to be lost."""
+        member, key = self.member, self._key
+        if key is None:
+            return (FAILED, "the trainer ended") if self._has_ended else None
+        decision = member.decision(*key)
+        if decision is not None:
+            return LOST, f"the trainer ended, for {', '.join(decision.lost)},"
+        if not self._has_ended and not member.who_failed(*key):
+            return None
+        now = time.monotonic()
+        self._known_at = now if self._known_at is None else self._known_at
+        is_lease_over = now - self._known_at > member.plan.config.cluster.lease_s + _LOOK_S
+        if member.others_straggling(key) and not is_lease_over:
+            return None
+        return FAILED, " ".join(["the trainer ended", *(f"on {name}" for name in member.who_failed(*key))])

@@ -1,0 +1,89 @@
+"""Asks the run's engine who it is, or waits until it is ready."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._result import VerbResult
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.config import Plan
+from rl_agent.engine.model import published_version
+from rl_agent.engine.ready import wait_ready
+from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, probe
+from rl_agent.errors import ConfigError
+
+SUMMARY = "check which model the engine serves, or wait until it is ready"
+EXAMPLE = """examples:
+  python -m rl_agent.cli engine --plan runs/r1/plan.json check
+  python -m rl_agent.cli engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
+"""
+
+CHECK_TIMEOUT_S = 15.0
+"""Longer than while it starts: a server on a busy machine that is taken for hung costs a start."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = plan_parser("engine", SUMMARY, EXAMPLE)
+    actions = parser.add_subparsers(dest="action", required=True)
+    check = "return the answer: nothing, not-ready, wanted or old-version; a stranger is an error (78)"
+    actions.add_parser("check", help=check).add_argument(
+        "--version", type=int, help="weight version that it has to serve; default: what model.pt leads to"
+    )
+    ready = actions.add_parser("ready", help="wait for a starting server; fail as soon as it dies")
+    ready.add_argument("--pid", type=int, required=True, help="process that leads the server's group")
+    ready.add_argument("--log", type=Path, required=True, help="the server's log, shown if it dies")
+    return parser
+
+
+def main(argv: list[str], member: Member | None = None) -> int | VerbResult:
+    options = _parser().parse_args(argv)
+    plan = read_plan(options.plan)
+    if options.action == "check":
+        return _check(plan, options.version)
+    return _ready(plan, options.pid, options.log, member)
+
+
+def _probe(plan: Plan, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
+    """Of the run's engine: at its address, or as the manager of its pool sees it."""
+    if plan.config.is_pooled:
+        from rl_agent.pool import run_pool
+
+        return run_pool.probe(plan, os.environ)
+    return probe(plan.config, os.environ, timeout_s)
+
+
+def _check(plan: Plan, weight_version: int | None) -> VerbResult:
+    found = _probe(plan, CHECK_TIMEOUT_S)
+    if found.answer is Answer.STRANGER:
+        raise ConfigError(found.detail)
+    answer, detail, seen = found.answer, found.detail, published_version(plan.paths)
+    # A streaming trainer may switch model.pt at any time; the pool knows what it wants.
+    is_fixed = weight_version is not None and not plan.config.is_streaming
+    if answer is Answer.WANTED and is_fixed and weight_version != seen:
+        answer = Answer.OLD_VERSION
+        detail = f"{plan.paths.model_link}: leads to weight version {seen} here, {weight_version} is wanted"
+    if answer is Answer.OLD_VERSION:
+        print(detail, file=sys.stderr)
+    return VerbResult({"answer": answer.value})
+
+
+def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
+    """Raises RetryLater like `Member.check`: without its master a pooled engine never gets ready."""
+
+    def ask() -> Probe:
+        if member is not None:
+            member.check()
+        return _probe(plan)
+
+    leader = ProcessId.of(pid)
+    found = wait_ready(
+        ask,
+        lambda: leader.is_running,
+        log,
+        timeout_s=plan.config.engine.start_timeout_s,
+    )
+    print(found.detail, file=sys.stderr)
+    return 0

@@ -1,0 +1,69 @@
+"""Prints, as NUL-separated NAME=value words, what `run.sh` needs to know about its plan.
+
+Upper-case names are variables to export to every process of the run; lower-case ones are for the script.
+"""
+
+import math
+import os
+import sys
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.shared_fs.processes import pid_space
+from rl_agent.cluster.shared_fs.run_lock import lock_path
+from rl_agent.config import Plan, TrainerConfig
+from rl_agent.engine.sharing import stays_up
+from rl_agent.plan.environment import shared_environment
+from rl_agent.weights.settings import store_folder
+
+SUMMARY = "print the variables of a run as NUL-separated words (for run.sh)"
+EXAMPLE = """example:
+  python -m rl_agent.cli environment --plan runs/r1/plan.json | tr '\\0' '\\n'
+"""
+
+
+def main(argv: list[str]) -> int:
+    plan = read_plan(plan_parser("environment", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    words = shared_environment(plan.config, os.environ).variables | _facts(plan)
+    sys.stdout.write("".join(f"{name}={value}\0" for name, value in words.items()))
+    return 0
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    run_dir = plan.paths.run_dir(plan.run_id)
+    return {
+        "RL_AGENT_RUN_ID": plan.run_id,
+        "RUN_DIR": str(run_dir),
+        "attempt": str(plan.attempt),
+        "rl_phase": plan.command.rl_phase,
+        "rank": str(plan.command.rank),
+        "is_master": str(int(plan.is_master)),
+        "debug_mode": str(int(plan.command.debug_mode)),
+        "resume": str(int(plan.command.resume)),
+        "is_pooled": str(int(plan.config.is_pooled)),
+        "engine_verb": "join-pool" if plan.config.is_pooled else "serve",
+        "starts_engine": str(int(plan.config.pool.local_engine or not plan.config.is_pooled)),
+        "num_gpus": str(_gpus_in_use(plan)),
+        "engine_stays_up": str(int(stays_up(plan) or plan.config.is_streaming)),
+        "is_streaming": str(int(plan.config.is_streaming and plan.command.rl_phase == "both")),
+        "takes_turns": str(int(plan.takes_turns)),
+        "trainer_restarts": str(plan.config.grpo.max_restarts if plan.config.is_streaming else 0),
+        "weights_store": str(store_folder(plan)) if plan.config.loads_weights else "",
+        "start_attempts": str(plan.config.engine.start_attempts),
+        "visibility_s": str(math.ceil(plan.config.cluster.lease_s)),
+        "stop_timeout_s": str(math.ceil(plan.config.engine.stop_timeout_s)),
+        "train_timeout_s": str(math.ceil(plan.config.trainer.timeout_s)),
+        "logs": str(plan.logs_dir),
+        "groups": str(plan.groups_dir(pid_space())),
+        "timeline": str(plan.paths.timeline if plan.is_master else plan.logs_dir / "timeline.jsonl"),
+        "metrics": str(plan.paths.metrics),
+        "log_path": str(plan.config.log_path),
+        "lock": str(lock_path(plan.config.log_path)) if plan.is_master else "",
+    }
+
+
+def _gpus_in_use(plan: Plan) -> int:
+    """GPUs whose memory the run waits for; none where all is on the CPU, or the trainer keeps some of it."""
+    config = plan.config
+    trains_on_cpu = isinstance(config.trainer, TrainerConfig) and config.trainer.use_cpu is True
+    is_on_cpu = config.engine.device == "cpu" and trains_on_cpu
+    return 0 if is_on_cpu or plan.takes_turns else plan.hardware.num_gpus

@@ -1,0 +1,80 @@
+"""Where the nodes of a run meet: what each has finished, and what the master decides about it."""
+
+import argparse
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._result import VerbResult
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.protocol.records import Decision
+from rl_agent.cluster.shared_fs.address import advertised_address, free_port
+from rl_agent.errors import HarnessError
+
+SUMMARY = "record that this rank has finished a phase, wait for the master's decision, or make it"
+EXAMPLE = """examples:
+  python -m rl_agent.cli flag create --plan runs/r1/plan.json --iteration 3 --phase rollout
+  python -m rl_agent.cli flag wait --plan runs/r1/plan.json --iteration 3 --phase rollout
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = plan_parser("flag", SUMMARY, EXAMPLE)
+    parser.add_argument("action", choices=("create", "wait", "ranks", "decide", "check", "leave"))
+    parser.add_argument("--iteration", type=int)
+    parser.add_argument("--phase")
+    parser.add_argument("--outcome", choices=("done", "skipped", "failed"), default="done")
+    parser.add_argument("--ranks", help="decide: the ranks that take part, with commas")
+    return parser
+
+
+def main(argv: list[str], member: Member | None = None) -> int | VerbResult:
+    options = _parser().parse_args(argv)
+    if member is None:
+        with Member.alone(read_plan(options.plan)) as member:
+            return _act(options, member)
+    return _act(options, member)
+
+
+def _act(options: argparse.Namespace, member: Member) -> int | VerbResult:
+    cluster = member.plan.config.cluster
+    match options.action:
+        case "create":
+            member.finish(options.iteration, options.phase, options.outcome)
+        case "wait":
+            decision = member.wait_decision(
+                options.iteration, options.phase, timeout_s=cluster.phase_timeout_s
+            )
+            return decided(decision, member.rank)
+        case "check":
+            return _status(member)
+        case "leave":
+            member.end()
+        case "ranks":
+            return VerbResult(_group(member.participants()))
+        case "decide":
+            port = cluster.master_port or free_port()
+            address = f"{advertised_address(cluster)}:{port}"
+            member.decide(options.iteration, options.phase, options.outcome, (options.ranks, address))
+    return 0
+
+
+def decided(decision: Decision, rank: int) -> VerbResult:
+    """A decision, with this node's place where it is about who trains."""
+    if not decision.words:
+        return VerbResult({"outcome": decision.outcome})
+    joined, master = decision.words
+    ranks = tuple(int(word) for word in joined.split(","))
+    place = ranks.index(rank) if rank in ranks else ""
+    return VerbResult({"outcome": decision.outcome, **_group(ranks), "node_rank": place, "master": master})
+
+
+def _group(ranks: tuple[int, ...]) -> dict[str, str | int]:
+    return {"ranks": ",".join(str(rank) for rank in ranks), "nodes": len(ranks)}
+
+
+def _status(member: Member) -> int:
+    """Whether this node is still a member; whoever asks has been told already why it is not."""
+    try:
+        member.check()
+    except HarnessError as error:
+        return error.exit_code
+    return 0

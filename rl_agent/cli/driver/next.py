@@ -1,0 +1,55 @@
+"""Says what this node has to do next. The master reads it off the run's flags and shards, and orders it."""
+
+import sys
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._result import VerbResult
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.protocol.flags import finished_phases
+from rl_agent.cluster.protocol.schedule import Work, add_shards, next_work
+from rl_agent.config import Plan
+from rl_agent.engine.model import resolve_model
+from rl_agent.update.dataset.unseen import has_ended, why_ended
+from rl_agent.update.model import versions
+
+SUMMARY = "return the next phase: iteration, phase, order, weight_version; nothing when all is done"
+EXAMPLE = """examples:
+  python -m rl_agent.cli next --plan runs/r1/plan.json
+"""
+
+
+def main(argv: list[str], member: Member | None = None) -> VerbResult:
+    plan = read_plan(plan_parser("next", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    if member is None:
+        work = _work(plan)
+        return VerbResult({"iteration": work.iteration, "phase": work.phases[0]} if work else {})
+    if not member.is_master:
+        order = member.next_order()
+    elif (work := _work(plan)) is not None:
+        member.answer_losses()
+        weight_version = resolve_model(plan.config).weight_version
+        order = member.give_order(work.iteration, work.phases[0], (str(weight_version),))
+    else:
+        order = None
+    if order is None:
+        return VerbResult()
+    (version,) = order.words
+    phase = {"iteration": str(order.iteration), "phase": order.phase}
+    return VerbResult({**phase, "order": order.seq, "weight_version": version})
+
+
+def _work(plan: Plan) -> Work | None:
+    if has_ended(plan):
+        print(why_ended(plan), file=sys.stderr)
+        return None
+    finished = add_shards(finished_phases(plan.paths.flags, plan.run_id, plan.attempt), plan.paths)
+    _add_published(finished, plan)
+    return next_work(plan.command, plan.first_iteration, finished, is_streaming=plan.config.is_streaming)
+
+
+def _add_published(finished: dict[int, set[str]], plan: Plan) -> None:
+    """A published model ends its update, also where the run was killed before it wrote the flag."""
+    served = versions.served_folder(plan.paths)
+    record = versions.read_record(served) if served is not None else None
+    if record is not None and record.run_id == plan.run_id:
+        finished.setdefault(record.iteration, set()).add("update")

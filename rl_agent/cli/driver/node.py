@@ -1,0 +1,106 @@
+"""`node`: the Python side of one `run.sh`, from its start to its end.
+
+Bash asks for verbs, one after another, over a pipe; they run in this process, so that what they import is
+imported once and not in every phase.
+
+    request   <count>\\0 <word>\\0 …                   the verb and its arguments (stdin)
+    reply     <status>\\0 <name>=<value>\\0 … \\0      its exit status and its record (stdout)
+
+The first reply comes without a request, once this node is a member of the run.
+
+What a verb prints, on stdout or stderr, goes to the caller's stderr. TERM ends the verb that is running, and
+then this process; so does the end of the requests. Meanwhile this process is the node's member of the run: it
+shows that the node lives, and at rank 0 it coordinates the others.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import BinaryIO
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._result import VerbResult
+from rl_agent.cluster.member.member import Member
+from rl_agent.env import verifier
+
+SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
+EXAMPLE = """examples:
+  printf '%s\\0' 3 next --plan runs/r1/plan.json | python -m rl_agent.cli node --plan runs/r1/plan.json
+"""
+
+_KEPT_VERIFIERS = 2
+"""Of a kind, between rollouts; about 100 MB each."""
+
+Call = Callable[[list[str], Member], VerbResult]
+
+
+def main(argv: list[str], call: Call) -> int:
+    plan = read_plan(plan_parser("node", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    verifier.keep_workers(_KEPT_VERIFIERS)
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # Whatever else writes to stdout, here or in a child, must not be taken for a reply.
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, _leave)
+    with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
+        try:
+            send_reply(replies, VerbResult())
+            while words := read_request(requests):
+                send_reply(replies, answer(words, call, member))
+        except Stopped:
+            member.end(_LEFT, "was stopped")
+            raise
+    return 0
+
+
+def read_request(requests: BinaryIO) -> list[str]:
+    """The words of the next request; none at the end."""
+    count = _read_word(requests)
+    return [os.fsdecode(_read_word(requests)) for _ in range(int(count or 0))]
+
+
+def _read_word(requests: BinaryIO) -> bytes:
+    word = bytearray()
+    while (byte := requests.read(1)) not in (b"", b"\0"):
+        word += byte
+    return bytes(word)
+
+
+def send_reply(replies: BinaryIO, record: VerbResult) -> None:
+    """An empty word ends the record: no field is empty, for it has a name."""
+    words = [str(record.status), *record.words(), ""]
+    replies.write("".join(f"{word}\0" for word in words).encode(errors="surrogateescape"))
+    replies.flush()
+
+
+def answer(words: list[str], call: Call, member: Member) -> VerbResult:
+    """Run one verb. A bug in it ends the verb, not this process."""
+    try:
+        return call(words, member)
+    except SystemExit as error:  # argparse ends this way
+        if isinstance(error, Stopped):
+            raise
+        return VerbResult(status=error.code if isinstance(error.code, int) else 1)
+    except Exception:
+        traceback.print_exc()
+        return VerbResult(status=1)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+_LEFT = 128 + signal.SIGTERM
+
+
+def _leave(*_: object) -> None:
+    # run.sh and Slurm may each send one; a second must not cut the good-bye short.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stopped
+
+
+class Stopped(SystemExit):
+    """This process was asked to end in the middle of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(_LEFT)

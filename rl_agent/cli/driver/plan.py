@@ -1,0 +1,33 @@
+"""Turns the command line of `scripts/run.sh` into a checked plan.
+
+Prints the path of `plan.json`, or with `--dry-run` the plan itself; notes and errors go to stderr. The
+process named by RL_AGENT_DRIVER_PID becomes the owner of the log path.
+"""
+
+import os
+import sys
+
+from rl_agent.cluster.member.heartbeat import driver_pid
+from rl_agent.plan import arguments
+from rl_agent.plan.make import prepare, start
+from rl_agent.terminal import printable
+
+SUMMARY = "check run.sh's arguments and write the plan of a run (prints its path)"
+
+
+def main(argv: list[str]) -> int:
+    if arguments.wants_help(argv):
+        print(arguments.HELP, end="")
+        return 0
+    prepared = prepare(argv, os.environ)
+    if prepared.dry_run:
+        from rl_agent.plan.show import show
+
+        print(printable(show(prepared, os.environ)))
+        return 0
+    for note in prepared.notes:
+        print(note, file=sys.stderr)
+    for left in prepared.machine.leftovers:
+        print(f"ending what a killed run left behind: {left}", file=sys.stderr)
+    print(start(prepared, driver_pid(os.environ)))
+    return 0

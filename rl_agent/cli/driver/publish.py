@@ -1,0 +1,34 @@
+"""Checks a trained model and serves it from now on."""
+
+import logging
+import os
+import time
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._result import VerbResult
+from rl_agent.monitor import metrics
+from rl_agent.update.inputs import read_summary
+from rl_agent.update.llamafactory.record import metrics_of
+from rl_agent.update.publish import publish
+
+SUMMARY = "check an iteration's trained model and switch model.pt to it; return its path and weight_version"
+EXAMPLE = """example:
+  python -m rl_agent.cli publish --plan runs/r1/plan.json --iteration 3
+"""
+
+
+def main(argv: list[str]) -> VerbResult:
+    parser = plan_parser("publish", SUMMARY, EXAMPLE)
+    parser.add_argument("--iteration", type=int, required=True)
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    plan = read_plan(options.plan)
+    now = time.time()
+    model = publish(plan, options.iteration, os.environ, now)
+    paths = plan.paths
+    numbers = metrics_of(
+        paths.training_dir(options.iteration), read_summary(paths.update_dir(options.iteration))
+    )
+    head = {"time": now, "iteration": options.iteration, "phase": "update"}
+    metrics.append(paths.metrics, head | numbers | {"update/weight_version": model.weight_version})
+    return VerbResult({"path": str(model.path), "weight_version": model.weight_version})

@@ -1,0 +1,65 @@
+"""Becomes LLaMA-Factory: the caller owns its process group, its log and its deadline."""
+
+import logging
+import os
+import sys
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.shared_fs.address import interface_name
+from rl_agent.engine.sharing import training_devices
+from rl_agent.update.inputs import await_inputs, read_summary
+from rl_agent.update.llamafactory.extensions import remove_abandoned_locks
+from rl_agent.update.llamafactory.launch import (
+    node_environment,
+    place_of,
+    training_command,
+    training_environment,
+)
+from rl_agent.update.llamafactory.render import setup_of
+from rl_agent.update.model.verify import verify_model
+
+SUMMARY = "train on what prepare-update wrote (replaces this process by LLaMA-Factory)"
+
+EXAMPLES = """examples
+  python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3
+  python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3 \\
+      --nodes 2 --node-rank 1 --master 10.0.0.1:29500
+
+With several nodes, prepare-update is told their number too, and each node calls this verb with its own rank.
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = plan_parser("train", SUMMARY, EXAMPLES)
+    parser.add_argument("--iteration", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
+    parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
+    parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
+    options = parser.parse_args(argv)
+    place = place_of(options.nodes, options.node_rank, options.master)
+    plan = read_plan(options.plan)
+    config = plan.config
+    folder = plan.paths.update_dir(options.iteration)
+    await_inputs(
+        folder,
+        options.nodes,
+        0.0 if place.node_rank == 0 else config.llamafactory.peer_timeout_s,
+        on_wait=_say,
+    )
+    summary = read_summary(folder)
+    if summary.is_trained:
+        print("this training has already come to its end", file=sys.stderr)
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    verify_model(summary.started_from)
+    setup = setup_of(plan, options.nodes)
+    command = training_command(plan, options.iteration, setup, place)
+    environ = os.environ | training_devices(config, plan.hardware.num_gpus, os.environ)
+    environment = training_environment(setup, environ, folder / "cache" / f"node-{place.node_rank}")
+    environment |= node_environment(setup, place, interface_name(config.cluster), os.environ)
+    remove_abandoned_locks(environment, _say)
+    os.execvpe(command[0], command, environment)  # noqa: S606
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,69 @@
+"""Waits for the training on this node, and gives up as soon as the run has lost what it needs.
+
+Meanwhile the master says how far the training is.
+"""
+
+import os
+import select
+import sys
+import time
+
+from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cluster.member.member import Member
+from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
+from rl_agent.monitor.progress import LINE_INTERVAL_S
+from rl_agent.update.llamafactory.progress import TrainingProgress
+
+SUMMARY = "wait until a process ends (0), its deadline passes (124), or a node it needs is lost (75)"
+EXAMPLE = """examples:
+  python -m rl_agent.cli watch --plan runs/r1/plan.json --pid 4711 --timeout-s 3600 \\
+      --iteration 3 --phase train-8
+"""
+_LOOK_S = 0.5
+
+
+def main(argv: list[str], member: Member | None = None) -> int:
+    parser = plan_parser("watch", SUMMARY, EXAMPLE)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--timeout-s", type=float, required=True)
+    parser.add_argument("--iteration", type=int, required=True)
+    parser.add_argument("--phase", required=True, help="the phase that the process is this node's part of")
+    options = parser.parse_args(argv)
+    plan = read_plan(options.plan)
+    progress = TrainingProgress(plan.paths.training_dir(options.iteration), options.iteration)
+    watched = (options.pid, options.timeout_s, options.iteration, options.phase, progress)
+    if member is None:
+        with Member.alone(plan) as member:
+            return _watch(*watched, member)
+    return _watch(*watched, member)
+
+
+def _watch(
+    pid: int, timeout_s: float, iteration: int, phase: str, progress: TrainingProgress, member: Member
+) -> int:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return 0
+    try:
+        began = time.monotonic()
+        deadline, say_at = began + timeout_s, began + LINE_INTERVAL_S
+        while not select.select([process], [], [], _LOOK_S)[0]:
+            now = time.monotonic()
+            if now >= deadline:
+                return EXIT_DEADLINE
+            if member.is_master and now >= say_at:
+                say_at = now + LINE_INTERVAL_S
+                if line := progress.line(now - began):
+                    member.set_doing(line)
+                    print(line, file=sys.stderr, flush=True)
+            decision = member.decision(iteration, phase)
+            if decision is not None:  # before this node has finished: another one is lost
+                print(
+                    f"iteration {iteration}: {phase} cannot end: {', '.join(decision.lost)}", file=sys.stderr
+                )
+                return EXIT_RETRY_LATER
+            member.check()
+    finally:
+        os.close(process)
+    return 0

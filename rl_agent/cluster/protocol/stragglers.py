@@ -1,0 +1,45 @@
+"""Who waits for whom: the nodes that have not finished, and what they say they are at. Pure."""
+
+from collections.abc import Callable
+
+from rl_agent.cluster.protocol.records import MemberView, PhaseKey, RankRecord, View
+
+RecordOf = Callable[[str], RankRecord | None]
+"""What a member says, by its incarnation."""
+
+
+def stragglers(view: View, record_of: RecordOf, key: PhaseKey, *, besides: str = "") -> list[str]:
+    """Members that a phase waits for, each with what it is at; one incarnation may be left out."""
+    order = view.order
+    is_order = order is not None and order.key == key
+    found = []
+    for member in view.members:
+        awaited = member.incarnation in order.participants if order and is_order else not member.is_joiner
+        if member.status != "alive" or not awaited or member.incarnation == besides:
+            continue
+        record = record_of(member.incarnation)
+        if record is None or str(key) not in record.flags:
+            found.append(f"{member.name}, {_doing(record)}")
+    return found
+
+
+def doing_of(view: View | None, record_of: RecordOf, rank: int) -> str:
+    member = _alive(view, rank)
+    return f"{member.name}, {_doing(record_of(member.incarnation))}" if member else f"rank {rank}"
+
+
+def missing_ranks(view: View | None) -> str:
+    """Ranks that nobody has, or whose node is gone."""
+    if view is None:
+        return "the others"
+    missing = [rank for rank in range(len(view.weights)) if _alive(view, rank) is None]
+    return ", ".join(f"rank {rank}" for rank in missing) or "nobody"
+
+
+def _alive(view: View | None, rank: int) -> MemberView | None:
+    members = view.members if view else ()
+    return next((m for m in members if m.rank == rank and m.status == "alive"), None)
+
+
+def _doing(record: RankRecord | None) -> str:
+    return f"at: {record.doing}, for {record.doing_s:.0f} s" if record else "not heard of"

@@ -1,0 +1,170 @@
+"""Who may talk to the manager, and how much: network, token, rate. Every route but /health is behind it.
+
+All of it is decided by the head of a request; nothing has read a byte of its body by then.
+"""
+
+import hmac
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from aiohttp import web
+
+from rl_agent.config import PoolConfig
+from rl_agent.errors import ConfigError
+from rl_agent.pool.api.browsers import check_content, check_host, check_origin, served_names
+from rl_agent.pool.api.connections import Connection
+from rl_agent.pool.problem import problem
+from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, read_tokens, tokens_of
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+TOKEN_RECHECK_S = 2.0
+
+
+class TokenCheck:
+    """The valid tokens; their file is read again when it changes, so that tokens rotate without a restart."""
+
+    def __init__(self, tokens: tuple[str, ...], file: Path | None) -> None:
+        self._file = file
+        self._tokens = tokens
+        self._stamp = file.stat().st_mtime_ns if file else 0
+        self._next_look = 0.0
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._tokens)
+
+    def is_among(self, header: str) -> bool:
+        """Compares in constant time, against every token whatever the first ones said."""
+        self._look_again()
+        kind, _, given = header.partition(" ")
+        offered = given.strip() if kind.lower() == "bearer" else ""
+        found = [is_same_secret(offered, token) for token in self._tokens]
+        return any(found)
+
+    def _look_again(self) -> None:
+        now = time.monotonic()
+        if self._file is None or now < self._next_look:
+            return
+        self._next_look = now + TOKEN_RECHECK_S
+        try:
+            stamp = self._file.stat().st_mtime_ns
+            if stamp != self._stamp and (tokens := read_tokens(self._file)):
+                self._tokens, self._stamp = tokens, stamp
+        except (OSError, ConfigError):
+            return  # half-way through a rotation: the old tokens hold
+
+
+class Bucket:
+    """At most `rate` calls a second, with a second's worth saved up."""
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._level = max(1.0, rate)
+        self._at = clock()
+
+    def take(self) -> bool:
+        now = self._clock()
+        self._level = min(max(1.0, self._rate), self._level + (now - self._at) * self._rate)
+        self._at = now
+        if self._level < 1.0:
+            return False
+        self._level -= 1.0
+        return True
+
+
+def is_same_secret(given: str, secret: str) -> bool:
+    """In constant time, whatever bytes were given: headers keep what is no UTF-8 as surrogates."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
+
+
+IS_OPERATOR = web.RequestKey("is_operator", bool)
+"""Whether this call has the admin's token; where no token is needed at all, everybody on the machine does."""
+
+
+def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """The middleware."""
+    networks = networks_of("allowed_sender_ips", config.allowed_sender_ips)
+    tokens = TokenCheck(tokens_of(config, environ), config.token_file)
+    admins = TokenCheck(admin_tokens_of(config), config.admin_token_file)
+    bucket, names = Bucket(config.max_calls_per_s), served_names(config)
+
+    def check_token(request: web.Request) -> None:
+        header = request.headers.get("Authorization", "")
+        is_admin = admins.is_among(header)
+        if tokens.is_needed:
+            if not (tokens.is_among(header) or is_admin):
+                raise problem(401, "a valid token is needed: Authorization: Bearer TOKEN")
+        else:
+            check_host(request, names)
+        request[IS_OPERATOR] = is_admin or not (tokens.is_needed or admins.is_needed)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == "/health" and request.method in ("GET", "HEAD"):
+            return await handler(request)
+        if not is_inside(request.remote, networks):
+            raise problem(403, "this address is not in allowed_sender_ips")
+        check_origin(request)
+        check_token(request)
+        if isinstance(request.protocol, Connection):
+            request.protocol.welcome()
+        if not bucket.take():
+            raise problem(429, "too many calls a second; try again")
+        if (unknown := request.match_info.http_exception) is not None:
+            raise problem(unknown.status, f"{request.method} {request.path[:200]!r}: {unknown.reason}")
+        check_content(request)
+        return await handler(request)
+
+    return check
+
+
+@lru_cache(maxsize=4096)
+def is_inside(address: str | None, networks: tuple[Network, ...]) -> bool:
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks if network.version == found.version)
+
+
+def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) -> None:
+    """An engine's address must be its registrant's own, or in a network that the manager's owner allowed.
+
+    Raises web.HTTPException. Names are not resolved: what they mean can change after the check.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise problem(422, f"{host!r}: an engine's address is an IP address, not a name") from None
+    _check_kind(address)
+    own = (peer or "").partition("%")[0].removeprefix("::ffff:")
+    is_own = host == own or (address.is_loopback and is_local(own))
+    if not is_own and not is_inside(host, networks):
+        raise problem(403, f"{host} is not your address ({own}), nor in allowed_engine_networks")
+
+
+def check_source(host: str) -> None:
+    """Where a publisher sends workers; raises web.HTTPException for what is no machine."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return  # a name: the workers resolve it
+    _check_kind(address)
+
+
+def _check_kind(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
+        raise problem(403, f"{address} is no address of an engine")
+
+
+def is_local(address: str | None) -> bool:
+    return address == "localhost" or is_inside(address, _LOOPBACK)
+
+
+_LOOPBACK = networks_of("loopback", ("127.0.0.0/8", "::1/128"))

@@ -1,0 +1,130 @@
+"""Reading what a call brings: so much at most, in so much time, as one of the messages.
+
+A parser holds the event loop until it is done, so its work is bounded: small bodies are parsed whole, the
+requests of a batch one after the other with a pause for others between them.
+"""
+
+import asyncio
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from rl_agent.pool.problem import problem
+from rl_agent.pool.schemas import MAX_PROMPT_TOKENS, BatchItem, BatchOptions, BatchRequest
+
+T = TypeVar("T", bound=BaseModel)
+BODY_TIMEOUT_S = 60.0
+SMALL_BYTES = 256 * 1024
+"""What engines, trainers and people have to say is far shorter."""
+CALL_BYTES = 16 * 1024 * 1024
+"""One prompt of the longest context there is, as text or as token ids."""
+MAX_VALUES = MAX_PROMPT_TOKENS + 100_000
+"""In one request; each but the first follows a comma."""
+BRACES_EACH = 16
+"""Objects in a request, more than on average they have."""
+SLICE_BYTES = 256 * 1024
+"""Parsed at a stretch, in a few milliseconds."""
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """Raises web.HTTPException for one that is too long, too slow or breaks off."""
+    too_long = f"a body of more than {limit} bytes"
+    if (request.content_length or 0) > limit:
+        raise problem(413, too_long)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while part := await request.content.readany():
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    raise problem(413, too_long)
+    except TimeoutError:
+        raise problem(408, f"the body did not come within {BODY_TIMEOUT_S:g} s") from None
+    except web.RequestPayloadError as error:
+        raise problem(400, f"the body cannot be read: {' '.join(str(error).split())}") from None
+    return b"".join(parts)
+
+
+async def read(request: web.Request, model: type[T]) -> T:
+    """The body as `model`. Raises web.HTTPException."""
+    return _parse(await read_body(request, SMALL_BYTES) or b"{}", model)
+
+
+def read_query(request: web.Request, model: type[T]) -> T:
+    """What follows the question mark, as `model`. Raises web.HTTPException."""
+    try:
+        return model.model_validate(dict(request.query))
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+async def read_object(request: web.Request) -> dict[str, Any]:
+    """The body of a call of the OpenAI API, whose keys are its own. Raises web.HTTPException."""
+    payload = await read_body(request, CALL_BYTES)
+    if payload.count(b",") > MAX_VALUES:
+        raise problem(
+            413, f"a body of more than {MAX_VALUES} values; a prompt has {MAX_PROMPT_TOKENS} tokens"
+        )
+    try:
+        body = msgspec.json.decode(payload)
+    except (ValueError, RecursionError) as error:
+        raise problem(400, f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise problem(400, "the body is no JSON object")
+    return body
+
+
+class _RawBatch(msgspec.Struct, forbid_unknown_fields=True):
+    """A batch whose requests are not parsed yet."""
+
+    requests: list[msgspec.Raw]
+    deadline_s: msgspec.Raw = msgspec.Raw(b"null")
+    holds_groups: msgspec.Raw = msgspec.Raw(b"false")
+
+
+_RAW_BATCH = msgspec.json.Decoder(_RawBatch)
+
+
+async def read_batch(request: web.Request, *, max_bytes: int, max_requests: int) -> BatchRequest:
+    """Raises web.HTTPException."""
+    body = await read_body(request, max_bytes)
+    if body.count(b"{") > BRACES_EACH * max_requests:
+        raise problem(422, f"requests: a batch has 1 to {max_requests}")
+    try:
+        raw = _RAW_BATCH.decode(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise problem(422, f"body: {error}") from None
+    if not 0 < len(raw.requests) <= max_requests:
+        raise problem(422, f"requests: a batch has 1 to {max_requests}, this one {len(raw.requests)}")
+    options = b'{"deadline_s": %b, "holds_groups": %b}' % (bytes(raw.deadline_s), bytes(raw.holds_groups))
+    found, parsed = _parse(options, BatchOptions), 0
+    items = []
+    for number, one in enumerate(map(bytes, raw.requests)):
+        if len(one) > CALL_BYTES or one.count(b",") > MAX_VALUES:
+            raise problem(
+                422, f"requests.{number}: too long; a prompt has {MAX_PROMPT_TOKENS} tokens at most"
+            )
+        items.append(_parse(one, BatchItem, f"requests.{number}."))
+        parsed += len(one)
+        if parsed > SLICE_BYTES:
+            parsed = 0
+            await asyncio.sleep(0)
+    return BatchRequest.model_construct(
+        requests=tuple(items), deadline_s=found.deadline_s, holds_groups=found.holds_groups
+    )
+
+
+def _parse(payload: bytes, model: type[T], where: str = "") -> T:
+    try:
+        return model.model_validate_json(payload)
+    except ValidationError as error:
+        raise _refusal(error, where) from None
+
+
+def _refusal(error: ValidationError, where: str = "") -> web.HTTPException:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    name = where + ".".join(str(part)[:100] for part in first["loc"])
+    return problem(422, f"{name.rstrip('.') or 'body'}: {first['msg']}")

@@ -1,0 +1,225 @@
+"""The manager's port: connections are accepted, and closed if they do not show soon that they may stay.
+
+    accept ─► TLS, if any ─► first request that `guard` lets in ─► welcome: it stays as long as it is used
+       └── unknown: `login_timeout_s` at most, so many from one address, so many in all ──► closed
+
+Where there are too many unknown connections the oldest goes: a client sends its request at once, so whoever
+has said nothing for longest is the one that only takes the place away. A connection that is welcome is closed
+when it has been idle for `IDLE_S`; a slow answer to it is not idle.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from rl_agent.config import PoolConfig
+from rl_agent.errors import ConfigError, MachineError
+from rl_agent.pool.problem import words_of
+
+log = logging.getLogger(__name__)
+BACKLOG = 1024
+IDLE_S = 75.0
+"""Longer than clients keep an idle connection for the next request (aiohttp 15 s, httpx 5 s, nginx 60 s)."""
+LINGER_S = 2.0
+"""How long the rest of a body that was refused is read, so that the client sees the answer."""
+ACCEPT_RETRY_S = 0.5
+HOSTS = 4
+"""Times what one address may have is what all may have together."""
+_OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+
+
+class Unknown:
+    """Connections that have not shown yet that they may stay, by address, oldest first."""
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most = at_most
+        self._closers: dict[str, dict[object, Callable[[], object]]] = {}
+        self._count = 0
+        self.evicted = 0
+
+    def add(self, address: str, who: object, close: Callable[[], object]) -> None:
+        if len(self._closers.get(address, ())) >= self._at_most:
+            self._evict(address)
+        elif self._count >= HOSTS * self._at_most:
+            self._evict(max(self._closers, key=lambda one: len(self._closers[one])))
+        self._closers.setdefault(address, {})[who] = close
+        self._count += 1
+
+    def replace(self, address: str, who: object, close: Callable[[], object]) -> None:
+        """From here on it is closed another way."""
+        if who in self._closers.get(address, ()):
+            self._closers[address][who] = close
+
+    def remove(self, address: str, who: object) -> None:
+        of_address = self._closers.get(address, {})
+        if of_address.pop(who, None) is not None:
+            self._count -= 1
+            if not of_address:
+                del self._closers[address]
+
+    def _evict(self, address: str) -> None:
+        who, close = next(iter(self._closers[address].items()))
+        self.remove(address, who)
+        self.evicted += 1
+        close()
+
+
+class Connection(web.RequestHandler):
+    """One connection; `welcome` lets it stay."""
+
+    __slots__ = ("_forget", "_login")
+
+    def __init__(self, server: web.Server, login_timeout_s: float, forget: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {"access_log": None, "logger": log}
+        # Bodies stay as they were sent: inflating one would be work before the token is looked at.
+        options |= {"auto_decompress": False, "keepalive_timeout": IDLE_S, "lingering_time": LINGER_S}
+        super().__init__(server, loop=loop, **options)
+        self._forget = forget
+        self._login = loop.call_later(login_timeout_s, self.abort)
+
+    def welcome(self) -> None:
+        self._login.cancel()
+        self._forget()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._login.cancel()
+        self._forget()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What a client does wrong is its own affair: one line to it, none to the log."""
+        if not isinstance(exc, _OF_CLIENTS):
+            return super().handle_error(request, status, exc, message)
+        words = " ".join((message or str(exc) or "this is no HTTP").split())
+        log.debug("%s: %s", request.remote, words)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer has been sent")
+        answer = web.Response(status=400, text=words_of(400, words), content_type="application/json")
+        answer.force_close()
+        return answer
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        if not isinstance(kw.get("exc_info"), _OF_CLIENTS):
+            super().log_exception(*args, **kw)
+
+
+class Door:
+    """Listens from the beginning, so that a port that is taken is known; `run` lets connections in."""
+
+    def __init__(self, config: PoolConfig, tls: ssl.SSLContext | None) -> None:
+        """Raises ConfigError if the address cannot be listened on."""
+        self._login_timeout_s = config.login_timeout_s
+        self._tls = tls
+        self._sockets = _listen(config.host, config.port)
+        self.unknown = Unknown(config.max_unknown_connections)
+
+    @property
+    def url(self) -> str:
+        host, port = self._sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._tls else 'http'}://{shown}:{port}"
+
+    def close(self) -> None:
+        for listening in self._sockets:
+            listening.close()
+
+    async def run(self, server: web.Server) -> None:
+        """Accept until cancelled."""
+        async with asyncio.TaskGroup() as jobs:
+            for listening in self._sockets:
+                jobs.create_task(self._accept(listening, server, jobs), name="accept")
+
+    async def _accept(self, listening: socket.socket, server: web.Server, jobs: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                arrived, peer = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # who came is gone again
+            except OSError as error:
+                log.warning("no connection can be accepted now: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            address, who = network_of(str(peer[0])), object()
+            admitting = self._admit(arrived, server, partial(self.unknown.remove, address, who))
+            job = jobs.create_task(admitting, name=f"admit {address}")
+            self.unknown.add(address, who, job.cancel)
+            job.add_done_callback(partial(self._admitted, address, who))
+
+    async def _admit(
+        self, arrived: socket.socket, server: web.Server, forget: Callable[[], None]
+    ) -> Connection | None:
+        """Make a connection of what was accepted. None if that fails: TLS begins with a handshake."""
+        connection = None
+        try:
+            async with asyncio.timeout(self._login_timeout_s):
+                _, connection = await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: Connection(server, self._login_timeout_s, forget), arrived, ssl=self._tls
+                )
+        except OSError as error:
+            log.debug("a connection was not made: %s", error)
+        finally:
+            if connection is None:
+                arrived.close()
+                forget()
+        return connection
+
+    def _admitted(self, address: str, who: object, job: "asyncio.Task[Connection | None]") -> None:
+        if not job.cancelled() and (connection := job.result()) is not None:
+            self.unknown.replace(address, who, connection.abort)
+
+
+def network_of(address: str) -> str:
+    """What counts as one place that connections come from: an IPv4 address, or an IPv6 network."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """A name may have several addresses: all at the same port. Raises ConfigError."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            at = (where[0], sockets[0].getsockname()[1] if sockets else port)
+            try:
+                sockets.append(socket.create_server(at, family=family, backlog=BACKLOG))
+            except OSError as error:
+                if not sockets or error.errno != errno.EADDRNOTAVAIL:
+                    raise
+            else:
+                sockets[-1].setblocking(False)
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        if error.errno == errno.EADDRINUSE:
+            raise MachineError(
+                f"host={host} port={port} is in use; choose another port, or 0 for any"
+            ) from error
+        raise ConfigError(f"host={host} port={port} cannot be listened on: {error.strerror}") from error
+    return sockets

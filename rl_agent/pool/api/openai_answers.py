@@ -1,0 +1,144 @@
+"""Completions as vLLM writes them, whole or in the events of a stream. Pure.
+
+`tests/integration/pool/test_like_vllm.py` compares each field with a real vLLM's. One differs: there is no
+`system_fingerprint`, for a response may come of several engines.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from itertools import accumulate, count
+from typing import Any
+
+from msgspec.json import encode
+
+from rl_agent.pool.api.openai_schemas import Asked
+from rl_agent.pool.problem import error_of
+from rl_agent.pool.scheduler.records import Request
+
+DONE = b"data: [DONE]\n\n"
+_START = secrets.token_hex(8)
+_NUMBERS = count(1)
+
+
+def unique() -> str:
+    """Never given before, not by another manager either."""
+    return f"{_START}-{next(_NUMBERS)}"
+
+
+def completion_body(
+    asked: Asked, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
+) -> bytes:
+    """The answer of `/v1/completions`."""
+    choices = [
+        _choice(asked, one, (0, len(one.token_ids)), text, 0)
+        | {
+            "index": index,
+            "prompt_token_ids": list(prompt) if asked.wants_token_ids else None,
+            "prompt_logprobs": None,
+            "routed_experts": None,
+        }
+        for index, (one, text) in enumerate(zip(ended, texts, strict=True))
+    ]
+    made = sum(len(one.token_ids) for one in ended)
+    return encode(_base(asked, model) | whole(len(prompt), made) | {"choices": choices})
+
+
+class CompletionEvents:
+    """The events of one streamed completion: pieces, the usage if it was asked for, the end."""
+
+    def __init__(self, asked: Asked, model: str, prompt: tuple[int, ...]) -> None:
+        self._asked = asked
+        self._prompt = prompt
+        self._base = _base(asked, model)
+        self._has_begun = False
+        self.sent_tokens = 0
+        self.sent_characters = 0
+
+    def is_worth_showing(self, request: Request) -> bool:
+        """Of a response that goes on: the first token at once, then as many together as was asked for."""
+        new = len(request.token_ids) - self.sent_tokens
+        return new >= (self._asked.stream_interval if self._has_begun else 1)
+
+    def piece(self, request: Request, text: str) -> bytes:
+        """What is new, with this text; of a response that has ended, its finish besides."""
+        made = len(request.token_ids)
+        choice = _choice(self._asked, request, (self.sent_tokens, made), text, self.sent_characters)
+        is_first, self._has_begun = not self._has_begun, True
+        choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.wants_token_ids else None
+        self.sent_tokens, self.sent_characters = made, self.sent_characters + len(text)
+        event = self._base | {"choices": [choice]}
+        if self._asked.continuous_usage:
+            event["usage"] = usage_of(len(self._prompt), made)
+        return event_of(event)
+
+    def end(self) -> bytes:
+        if not self._asked.includes_usage:
+            return DONE
+        usage = usage_of(len(self._prompt), self.sent_tokens)
+        return event_of(self._base | {"choices": [], "usage": usage}) + DONE
+
+
+def failure_event(words: str, status: int) -> bytes:
+    """The last words of a stream that breaks off."""
+    return event_of(error_of(status, words)) + DONE
+
+
+def event_of(content: dict[str, Any]) -> bytes:
+    return b"data: " + encode(content) + b"\n\n"
+
+
+def usage_of(prompt: int, made: int) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made}
+
+
+def whole(prompt: int, made: int) -> dict[str, Any]:
+    """What an answer has that is no stream's."""
+    details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+    absent = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
+    return dict.fromkeys(absent) | {"usage": usage_of(prompt, made) | details}
+
+
+def versions_of(request: Request) -> list[dict[str, Any]]:
+    """Which engine and weight version made the tokens from `start` on."""
+    return [
+        {"start": span.start, "engine_id": span.engine_id, "weight_version": span.weight_version}
+        for span in request.spans
+    ]
+
+
+def names_of(asked: Asked, request: Request, start: int, end: int) -> Sequence[str]:
+    """What tokens are called; nothing, where nobody needs names."""
+    if not asked.needs_names:
+        return ()
+    if asked.names_by_id:
+        return [f"token_id:{token}" for token in request.token_ids[start:end]]
+    return request.names[start:end]
+
+
+def _choice(asked: Asked, request: Request, part: tuple[int, int], text: str, offset: int) -> dict[str, Any]:
+    start, end = part
+    choice: dict[str, Any] = {
+        "index": 0,
+        "text": text,
+        "logprobs": None,
+        "finish_reason": request.finish_reason or None,
+        "stop_reason": request.stop_reason,
+        "token_ids": list(request.token_ids[start:end]) if asked.wants_token_ids else None,
+    }
+    if asked.wants_logprobs:
+        logprobs, names = list(request.logprobs[start:end]), names_of(asked, request, start, end)
+        choice["logprobs"] = {
+            "text_offset": list(accumulate(map(len, names[:-1]), initial=offset)) if names else [],
+            "token_logprobs": logprobs,
+            "tokens": list(names),
+            "top_logprobs": [{name: value} for name, value in zip(names, logprobs, strict=False)],
+        }
+    if asked.wants_token_ids:
+        choice["weight_versions"] = versions_of(request)
+    return choice
+
+
+def _base(asked: Asked, model: str) -> dict[str, Any]:
+    name = asked.request_id or unique()
+    return {"id": f"cmpl-{name}", "object": "text_completion", "created": int(time.time()), "model": model}

@@ -1,0 +1,387 @@
+"""The OpenAI API in front of the pool: any client or agent framework, pointed here, uses all engines.
+
+`/v1/completions` takes text or token ids and answers as vLLM does, with token ids and logprobs on demand.
+`/v1/chat/completions` lets an engine render the messages to tokens, samples them like any other request (so
+they move like any other), and lets an engine turn the response into a message, tool calls included, or while
+it grows into the pieces of one (`openai_chat`).
+
+With the header `X-Session-Id` every exchange is recorded: prompt and response tokens, logprobs, versions;
+`GET /sessions/{id}` gives them, so an agent that knows nothing of training leaves a trajectory.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic_core import to_json
+
+from rl_agent.config import PoolConfig
+from rl_agent.engine.wire import POOL_OWNER
+from rl_agent.pool.api.bodies import read_object
+from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique
+from rl_agent.pool.api.openai_chat import (
+    DERENDER,
+    ChatEvents,
+    chat_body,
+    choice_of,
+    derender_body,
+    message_of,
+)
+from rl_agent.pool.api.openai_fields import OWN
+from rl_agent.pool.api.openai_schemas import Asked, read_asked
+from rl_agent.pool.api.openapi import described
+from rl_agent.pool.problem import problem
+from rl_agent.pool.runtime.calls import key_of
+from rl_agent.pool.runtime.detokenize import text_of
+from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
+from rl_agent.pool.runtime.results import spans_of
+from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.runtime.service import Watch
+from rl_agent.pool.scheduler.events import EpisodeEnded
+from rl_agent.pool.scheduler.migration import can_continue, held_back
+from rl_agent.pool.scheduler.records import Order, Request, RequestId
+from rl_agent.pool.schemas import ChatCall, CompletionCall
+
+T = TypeVar("T")
+RENDER = "/v1/chat/completions/render"
+LONGEST_RESPONSE = 2**24
+"""Where nobody knows the context yet."""
+_OF_THE_CALL = frozenset({"stream", "stream_options", "stream_interval", "n", *OWN})
+"""Fields that say nothing of a prompt or a response, and are not for the engine that reads these."""
+MAX_EXCHANGES = 4096
+"""Of one session."""
+
+
+class OpenAiApi:
+    def __init__(self, config: PoolConfig, batches: Batches) -> None:
+        self._config = config
+        self._batches = batches
+        self._pool = batches.pool
+        self._context: dict[str | None, int] = {}
+        """Of the model: the shortest context of its engines, when any was last there."""
+        self._started = int(time.time())
+        self._sessions: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self.models),
+            web.post("/v1/completions", self.completions),
+            web.post("/v1/chat/completions", self.chat),
+            web.get("/sessions/{session}", self.session),
+            web.delete("/sessions/{session}", self.forget_session),
+            web.delete("/episodes/{episode}", self.end_episode),
+        ]
+
+    @described()
+    async def models(self, request: web.Request) -> web.Response:
+        """The model that the pool serves."""
+        state, limit = self._pool.state, self._context_limit()
+        if limit is None:
+            raise problem(503, "no engine has joined yet, so no model is known")
+        card = {"id": state.model, "root": state.model, "object": "model", "owned_by": POOL_OWNER}
+        of_vllm: dict[str, Any] = {"created": self._started, "parent": None, "permission": []}
+        ours = {"max_model_len": limit, "weight_version": state.weight_version}
+        return web.json_response({"object": "list", "data": [card | of_vllm | ours]})
+
+    def _context_limit(self) -> int | None:
+        """Tokens of a prompt and its response together; None while no engine has joined."""
+        state = self._pool.state
+        limits = [engine.max_model_len for engine in state.engines.values() if engine.max_model_len]
+        if limits:
+            self._context = {state.model: min(limits)}
+        return self._context.get(state.model)
+
+    def _check_model(self, asked: Asked) -> None:
+        """Names that the pool has served stand for what it serves now. Raises web.HTTPException."""
+        models = self._pool.state.models
+        if asked.model and models and asked.model not in models:
+            raise problem(404, f"The model `{asked.model}` does not exist.", param="model")
+
+    def _wanted_tokens(self, asked: Asked, prompt: tuple[int, ...]) -> int:
+        """How many to sample at most. Raises web.HTTPException if the context has not as many left."""
+        limit, size = self._context_limit(), len(prompt)
+        left = None if limit is None else limit - size
+        if asked.wanted_tokens is None:
+            usual = self._pool.facts_of(self._pool.state.model).usual_length or LONGEST_RESPONSE
+            return max(1, min(usual, usual if left is None else left))
+        if left is not None and asked.wanted_tokens > left:
+            raise problem(
+                400,
+                f"This model's maximum context length is {limit} tokens. However, you requested"
+                f" {asked.wanted_tokens} output tokens and your prompt contains {size} input tokens, for a"
+                f" total of {asked.wanted_tokens + size} tokens. Please reduce the length of the input prompt"
+                " or the number of requested output tokens.",
+                param="input_tokens",
+            )
+        return asked.wanted_tokens
+
+    @described(body=CompletionCall)
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """As OpenAI's and vLLM's, over all engines."""
+        asked = read_asked(await read_object(request), is_chat=False)
+        self._check_model(asked)
+        prompt = asked.prompt_token_ids or await self._tokenize(asked)
+        async with self._requests(request, asked, prompt) as followed:
+            if asked.stream:
+                return await self._stream(request, asked, *followed[0], prompt)
+            ended = [await _end_of(one, watch) for one, watch in followed]
+            texts = [await text_of(one, self._pool) for one in ended]
+            self._record(request, asked, ended, prompt, texts)
+            body = completion_body(asked, self._pool.state.model, ended, texts, prompt)
+            return web.Response(body=body, content_type="application/json")
+
+    @described(body=ChatCall)
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """As OpenAI's, over all engines."""
+        body = await read_object(request)
+        asked = read_asked(body, is_chat=True)
+        self._check_model(asked)
+        prompt = await self._ask(RENDER, _alone(body), asked, partial(read_prompt, key="token_ids"))
+        async with self._requests(request, asked, prompt) as followed:
+            if asked.stream:
+                return await self._stream_chat(request, body, asked, *followed[0], prompt)
+            ended = [await _end_of(one, watch) for one, watch in followed]
+        choices = [
+            choice_of(one, await self._parsed(body, asked, one, len(prompt)), asked, index)
+            for index, one in enumerate(ended)
+        ]
+        self._record(request, asked, ended, prompt, [choice["message"] for choice in choices])
+        return web.json_response(chat_body(asked, self._pool.state.model, choices, ended, prompt))
+
+    @described()
+    async def session(self, request: web.Request) -> web.Response:
+        """What passed with this X-Session-Id: tokens, logprobs, versions."""
+        name = request.match_info["session"]
+        if name not in self._sessions:
+            raise problem(404, f"there is no session {name[:200]!r}")
+        content = {"exchanges": list(self._sessions[name])}
+        body = await asyncio.to_thread(to_json, content)
+        return web.Response(body=body, content_type="application/json")
+
+    @described()
+    async def forget_session(self, request: web.Request) -> web.Response:
+        """Drop a recorded session."""
+        self._sessions.pop(request.match_info["session"], None)
+        return web.json_response({})
+
+    @described()
+    async def end_episode(self, request: web.Request) -> web.Response:
+        """None of its turns will come any more; whose it is, `X-Run` says, as with its turns."""
+        self._pool.tell(EpisodeEnded(_run_of(request), request.match_info["episode"]))
+        return web.json_response({})
+
+    # Requests -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _requests(
+        self, request: web.Request, asked: Asked, prompt: tuple[int, ...]
+    ) -> AsyncIterator[list[tuple[Request, Watch]]]:
+        """The pool's requests for one call, `n` of them; whoever leaves early cancels what is open."""
+        wanted = self._wanted_tokens(asked, prompt)
+        if self._pool.open_requests() + asked.n > self._config.max_open_requests:
+            raise problem(429, "the pool has as many open requests as it takes")
+        call = f"api-{unique()}"
+        run = _run_of(request)
+        deadline = self._pool.clock() + (asked.timeout_s or self._config.request_timeout_s)
+        group = asked.group or _session_of(request) or call
+        name = asked.request_id or request.headers.get("X-Request-Id", "")
+        followed = []
+        try:
+            for index in range(asked.n):
+                params = dict(asked.params)
+                if index and isinstance(params.get("seed"), int):
+                    params["seed"] += index
+                order = Order(
+                    RequestId(run, f"{call}-{index}"),
+                    prompt,
+                    wanted,
+                    params,
+                    deadline,
+                    group=group,
+                    min_weight_version=asked.min_weight_version,
+                    expected_tokens=asked.expected_tokens,
+                    episode=asked.episode,
+                    is_read_along=asked.stream,
+                    needs_text=asked.needs_text,
+                    needs_names=asked.needs_names,
+                    vocab_size=asked.vocab_size,
+                )
+                watch = self._pool.watches[order.request_id] = Watch()
+                self._batches.begin_call(key_of(run, name, index), order)
+                followed.append((self._pool.state.requests[order.request_id], watch))
+            yield followed
+        finally:
+            for index, (one, _) in enumerate(followed):
+                self._batches.end_call(key_of(run, name, index), one.request_id)
+            self._pool.release([one.request_id for one, _ in followed])
+
+    async def _stream(
+        self,
+        request: web.Request,
+        asked: Asked,
+        one: Request,
+        watch: Watch,
+        prompt: tuple[int, ...],
+    ) -> web.StreamResponse:
+        """Pieces as they come; of what is begun afresh after a move, one."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        events = CompletionEvents(asked, self._pool.state.model, prompt)
+        holds = held_back(asked.params)
+        held, joined = "", 0
+        while one.is_open:
+            await watch.changed.wait()
+            watch.changed.clear()
+            if one.is_open and can_continue(asked.params) and events.is_worth_showing(one):
+                held, joined = held + "".join(one.texts[joined:]), len(one.texts)
+                shown = held[: max(0, len(held) - holds)]
+                held = held[len(shown) :]
+                await _write(request, response, events.piece(one, shown))
+        if one.failure:
+            return await _break_off(request, response, failure_of(one))
+        text = await text_of(one, self._pool)
+        self._record(request, asked, [one], prompt, [text])
+        written = events.piece(one, text[events.sent_characters :]) + events.end()
+        await _write(request, response, written)
+        await response.write_eof()
+        return response
+
+    async def _stream_chat(
+        self,
+        request: web.Request,
+        body: dict[str, Any],
+        asked: Asked,
+        one: Request,
+        watch: Watch,
+        prompt: tuple[int, ...],
+    ) -> web.StreamResponse:
+        """Pieces of what an engine takes the response for; of what is begun afresh after a move, one."""
+        events = ChatEvents(asked, self._pool.state.model, prompt, has_tools=bool(body.get("tools")))
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        while one.is_open:
+            await watch.changed.wait()
+            watch.changed.clear()
+            if one.is_open and can_continue(asked.params) and events.is_worth_showing(one):
+                made = len(one.token_ids)
+                message = await self._parsed_now(body, asked, one, len(prompt))
+                if message is not None and (written := events.piece(one, message, made)):
+                    await _write(request, response, written)
+        if one.failure:
+            return await _break_off(request, response, failure_of(one))
+        try:
+            message = await self._parsed(body, asked, one, len(prompt))
+        except web.HTTPException as error:
+            return await _break_off(request, response, error)
+        self._record(request, asked, [one], prompt, [message])
+        await _write(request, response, events.end(one, message))
+        await response.write_eof()
+        return response
+
+    # What engines do better ---------------------------------------------------------------------------------
+
+    async def _tokenize(self, asked: Asked) -> tuple[int, ...]:
+        body = {"prompt": asked.prompt_text, "add_special_tokens": asked.adds_special_tokens}
+        return await self._ask("/tokenize", body, asked, partial(read_prompt, key="tokens"))
+
+    async def _parsed(self, body: dict[str, Any], asked: Asked, one: Request, size: int) -> dict[str, Any]:
+        """What an engine takes the response for, as far as it is there: reasoning, content, tool calls."""
+        ask = derender_body(one, _alone(body), self._pool.state.model, size)
+        return await self._ask(DERENDER, ask, asked, partial(message_of, request=one, asked=asked))
+
+    async def _parsed_now(
+        self, body: dict[str, Any], asked: Asked, one: Request, size: int
+    ) -> dict[str, Any] | None:
+        """The same of a response that still grows; None if no engine says it at once."""
+        ask = derender_body(one, _alone(body), self._pool.state.model, size)
+        return await ask_now(self._pool, DERENDER, ask, partial(message_of, request=one, asked=asked))
+
+    async def _ask(self, path: str, body: dict[str, Any], asked: Asked, read: Read[T]) -> T:
+        limit_s = asked.timeout_s or self._config.request_timeout_s
+        pause_s = self._config.heartbeat_s / 2
+        return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)
+
+    def _record(
+        self,
+        request: web.Request,
+        asked: Asked,
+        ended: list[Request],
+        prompt: tuple[int, ...],
+        said: list[Any],
+    ) -> None:
+        name = _session_of(request)
+        if name is None:
+            return
+        exchanges = self._sessions.setdefault(name, [])
+        self._sessions.move_to_end(name)
+        while len(self._sessions) > self._config.max_sessions:
+            self._sessions.popitem(last=False)
+        for one, response in zip(ended, said, strict=True):
+            if one.failure or len(exchanges) >= MAX_EXCHANGES:
+                continue
+            exchanges.append(
+                {
+                    "messages": asked.messages,
+                    "prompt_token_ids": prompt,
+                    "response": response,
+                    "token_ids": list(one.token_ids),
+                    "logprobs": list(one.logprobs),
+                    "finish_reason": one.finish_reason,
+                    "weight_versions": [span.model_dump() for span in spans_of(one)],
+                    "sampling": asked.params,
+                    "time": time.time(),
+                }
+            )
+
+
+def _run_of(request: web.Request) -> str:
+    return _header(request, "X-Run") or "api"
+
+
+def _session_of(request: web.Request) -> str | None:
+    return _header(request, "X-Session-Id") or None
+
+
+def _header(request: web.Request, key: str) -> str:
+    name = request.headers.get(key, "")
+    if len(name) > 200 or not name.isprintable():
+        raise problem(400, f"{key}: expected a name of at most 200 printable characters")
+    return name
+
+
+async def _write(request: web.Request, response: web.StreamResponse, events: bytes) -> None:
+    """Until something is there to be written, a failure is an answer of its own."""
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write(events)
+
+
+async def _end_of(request: Request, watch: Watch) -> Request:
+    await watch.ended.wait()
+    if request.failure:
+        raise failure_of(request)
+    return request
+
+
+def failure_of(request: Request) -> web.HTTPException:
+    """The error that the client of a failed request gets."""
+    assert request.failure_kind is not None, "the request has not failed"
+    return problem(request.failure_kind.http_status, request.failure)
+
+
+async def _break_off(
+    request: web.Request, response: web.StreamResponse, error: web.HTTPException
+) -> web.StreamResponse:
+    """End a stream with an error, as vLLM does; before its first event the error is the answer."""
+    if not response.prepared:
+        raise error
+    await response.write(b"data: " + (error.text or "").encode() + b"\n\n" + DONE)
+    await response.write_eof()
+    return response
+
+
+def _alone(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in _OF_THE_CALL}

@@ -1,0 +1,217 @@
+"""Chat completions out of responses, whole or in pieces while they grow. Pure.
+
+An engine says what tokens mean (reasoning, content, tool calls: `derender`), of a half response as if it had
+been cut off there. A piece is what is new of that. What the end might still change is held back: half a
+character, white space, what may be the beginning of a stop string, and where there are tools all from the
+first character on that may begin a call. Tool calls come whole, at the end.
+"""
+
+import secrets
+import time
+from typing import Any
+
+from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, usage_of, versions_of, whole
+from rl_agent.pool.api.openai_schemas import Asked
+from rl_agent.pool.engines.answers import WrongAnswer
+from rl_agent.pool.runtime.detokenize import said_tokens
+from rl_agent.pool.scheduler.migration import held_back
+from rl_agent.pool.scheduler.records import Request
+
+DERENDER = "/v1/chat/completions/derender"
+TEXTS = ("reasoning", "reasoning_content", "content")
+CALL_BEGINS = "<[{"
+"""With one of these, in every format of tool calls that engines know."""
+GROWTH = 16
+"""A piece is asked for when a response has grown by this part of it: each is read from its beginning."""
+
+
+def derender_body(request: Request, chat: dict[str, Any], model: str, prompt_tokens: int) -> dict[str, Any]:
+    """What an engine is asked; where it looks for tool calls, it shows the special tokens too."""
+    said = list(request.token_ids) if request.is_open else said_tokens(request)
+    choice = {"index": 0, "token_ids": said or [0], "finish_reason": request.finish_reason or None}
+    generated = {"choices": [choice], "model": model}
+    return {"generate_response": generated, "prompt_tokens": prompt_tokens, "chat_request": chat}
+
+
+def message_of(answer: dict[str, Any], request: Request, asked: Asked) -> dict[str, Any]:
+    """The message, without what nobody is to see: a stop string, half a character, what stands for no token.
+
+    Raises WrongAnswer if the engine's answer holds no message.
+    """
+    message = _read_message(answer) | {"role": asked.role}
+    if not asked.is_parallel and message.get("tool_calls"):
+        message["tool_calls"] = message["tool_calls"][:1]
+    if request.is_open:
+        return message
+    if not said_tokens(request):
+        return message | {"content": ""}
+    last = "content" if message.get("content") else "reasoning"
+    if text := message.get(last):
+        shown = _without_stop(text, request).rstrip("\ufffd")
+        message[last] = shown if shown or last == "content" else None
+    return message
+
+
+def _read_message(answer: dict[str, Any]) -> dict[str, Any]:
+    try:
+        message = answer["choices"][0]["message"]
+        is_message = all(isinstance(message.get(name) or "", str) for name in TEXTS)
+        calls = message.get("tool_calls") or []
+        is_message &= isinstance(calls, list) and all(isinstance(call, dict) for call in calls)
+    except (LookupError, TypeError, AttributeError):
+        is_message = False
+    if not is_message:
+        raise WrongAnswer(f"{DERENDER} gave no message")
+    return dict(message)
+
+
+def _without_stop(text: str, request: Request) -> str:
+    stop = request.stop_reason
+    if not isinstance(stop, str):
+        return text
+    is_kept = bool(request.order.params.get("include_stop_str_in_output"))
+    end = len(text) - request.cut_characters
+    if is_kept and text[:end].endswith(stop):
+        return text[:end]
+    return text[:end] if not is_kept and text.startswith(stop, end) else text
+
+
+def choice_of(request: Request, message: dict[str, Any], asked: Asked, index: int) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": message,
+        "logprobs": _logprobs(asked, request, 0, len(request.token_ids)),
+        "finish_reason": _finish_of(request, message),
+        "stop_reason": request.stop_reason,
+        "token_ids": list(request.token_ids) if asked.wants_token_ids else None,
+        "routed_experts": None,
+    }
+    return choice | ({"weight_versions": versions_of(request)} if asked.wants_token_ids else {})
+
+
+def chat_body(
+    asked: Asked,
+    model: str,
+    choices: list[dict[str, Any]],
+    ended: list[Request],
+    prompt: tuple[int, ...],
+) -> dict[str, Any]:
+    """The answer of `/v1/chat/completions`."""
+    made = sum(len(one.token_ids) for one in ended)
+    return (
+        _base(asked, model, "chat.completion")
+        | whole(len(prompt), made)
+        | {"choices": choices, "prompt_logprobs": None, "prompt_text": None}
+        | {"prompt_token_ids": list(prompt) if asked.wants_token_ids else None}
+    )
+
+
+class ChatEvents:
+    """The events of one streamed chat: the role, pieces, the usage if it was asked for, the end."""
+
+    def __init__(self, asked: Asked, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
+        self._asked = asked
+        self._prompt = prompt
+        self._has_tools = has_tools
+        self._holds = held_back(asked.params)
+        self._base = _base(asked, model, "chat.completion.chunk")
+        self._shown: dict[str, str] = {}
+        self._has_begun = False
+        self._looked_at = 0
+        self._sent_tokens = 0
+
+    def is_worth_showing(self, request: Request) -> bool:
+        new = len(request.token_ids) - self._looked_at
+        return new > self._looked_at // GROWTH and (new >= self._asked.stream_interval or not self._looked_at)
+
+    def piece(self, request: Request, message: dict[str, Any], made: int) -> bytes:
+        """What the first `made` tokens of a response that goes on have brought; empty if nothing is sure."""
+        self._looked_at = made
+        new = self._new({name: self._sure(name, message) for name in TEXTS})
+        return self._events(request, new, made, {"finish_reason": None}) if new else b""
+
+    def end(self, request: Request, message: dict[str, Any]) -> bytes:
+        """All that is left, with the finish."""
+        delta: dict[str, Any] = self._new({name: message.get(name) or "" for name in TEXTS})
+        if calls := message.get("tool_calls"):
+            delta["tool_calls"] = [call | {"index": index} for index, call in enumerate(calls)]
+        made = len(request.token_ids)
+        finish: dict[str, Any] = {"finish_reason": _finish_of(request, message)}
+        finish["stop_reason"] = request.stop_reason
+        if self._asked.wants_token_ids:
+            finish["weight_versions"] = versions_of(request)
+        written = self._events(request, delta or {"content": ""}, made, finish)
+        if self._asked.includes_usage:
+            usage = usage_of(len(self._prompt), made)
+            written += event_of(self._base | {"choices": [], "usage": usage})
+        return written + DONE
+
+    def _sure(self, name: str, message: dict[str, Any]) -> str:
+        text = message.get(name) or ""
+        if name == "content" or not message.get("content"):  # it may still grow
+            text = text[: max(0, len(text) - self._holds)]
+        if name == "content" and self._has_tools:
+            text = text[: min((at for c in CALL_BEGINS if (at := text.find(c)) >= 0), default=len(text))]
+        return text.rstrip("\ufffd").rstrip()
+
+    def _new(self, texts: dict[str, str]) -> dict[str, Any]:
+        """What was shown is not taken back, should an engine ever change its mind."""
+        new: dict[str, Any] = {}
+        for name, text in texts.items():
+            shown = self._shown.get(name, "")
+            if len(text) > len(shown) and text.startswith(shown):
+                new[name], self._shown[name] = text[len(shown) :], text
+        return new
+
+    def _events(self, request: Request, delta: dict[str, Any], made: int, finish: dict[str, Any]) -> bytes:
+        start, self._sent_tokens = self._sent_tokens, made
+        choice: dict[str, Any] = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": _logprobs(self._asked, request, start, made),
+            "token_ids": list(request.token_ids[start:made]) if self._asked.wants_token_ids else None,
+        }
+        event = self._base | {"choices": [choice | finish]} | self._usage(made)
+        return self._begin() + event_of(event)
+
+    def _begin(self) -> bytes:
+        if self._has_begun:
+            return b""
+        self._has_begun = True
+        delta = {"role": self._asked.role, "content": ""}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        prompt = list(self._prompt) if self._asked.wants_token_ids else None
+        top = {"choices": [choice], "prompt_token_ids": prompt, "prompt_text": None}
+        return event_of(self._base | top | self._usage(0))
+
+    def _usage(self, made: int) -> dict[str, Any]:
+        if not self._asked.continuous_usage:
+            return {}
+        return {"usage": usage_of(len(self._prompt), made) | {"completion_tokens_details": None}}
+
+
+def _finish_of(request: Request, message: dict[str, Any]) -> str:
+    return "tool_calls" if message.get("tool_calls") else request.finish_reason
+
+
+def _logprobs(asked: Asked, request: Request, start: int, end: int) -> dict[str, Any] | None:
+    """Of the sampled tokens; the bytes are of a token's text, also where it is called by its id."""
+    if not asked.wants_logprobs:
+        return None
+    names = names_of(asked, request, start, end)
+    parts = zip(names, request.names[start:end], request.logprobs[start:end], strict=True)
+    content: list[dict[str, Any]] = [
+        {
+            "token": name,
+            "logprob": logprob,
+            "bytes": list(text.encode("utf-8", "replace")),
+            "top_logprobs": [],
+        }
+        for name, text, logprob in parts
+    ]
+    return {"content": content}
+
+
+def _base(asked: Asked, model: str, kind: str) -> dict[str, Any]:
+    name = f"chatcmpl-{asked.request_id or secrets.token_hex(8)}"
+    return {"id": name, "object": kind, "created": int(time.time()), "model": model}

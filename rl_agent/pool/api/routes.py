@@ -1,0 +1,379 @@
+"""The manager's own HTTP: engines register and beat, runs submit and collect, people look."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool.api.auth import IS_OPERATOR, check_address, check_source, is_local, is_same_secret
+from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_batch, read_query
+from rl_agent.pool.api.openapi import described
+from rl_agent.pool.api.status import metrics_text, status_of
+from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
+from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
+from rl_agent.pool.engines.tunnel_server import TunnelTransport
+from rl_agent.pool.problem import problem
+from rl_agent.pool.runtime.results import Run
+from rl_agent.pool.runtime.runs import Batches, TooMany, weights_of
+from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import NO_WEIGHTS, Engine, EngineOffer, Load, WeightsReport
+from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.scheduler.weight_versions import sources_for, takes
+from rl_agent.pool.schemas import (
+    ENGINE_SECRET,
+    TRANSFER_TOKEN,
+    BatchAnswer,
+    BatchRequest,
+    BeatAnswer,
+    BeatRequest,
+    Cursor,
+    DrainQuery,
+    DrainRequest,
+    LeaveRequest,
+    ModelRequest,
+    RegisterAnswer,
+    RegisterRequest,
+    Sample,
+    WeightsAnswer,
+    WeightsOffer,
+    WeightsRequest,
+    WeightsState,
+)
+from rl_agent.pool.settings import networks_of
+from rl_agent.weights.server.http_server import version_file
+from rl_agent.weights.settings import trainer_folders
+from rl_agent.weights.sources.source_folder import having
+from rl_agent.weights.store.store import Snapshot, version_name
+
+LONGEST_WAIT_S = 3600.0
+TUNNEL_PING_S = 2.0
+MIN_SECRET, MAX_SECRET = 16, 200
+
+
+class PoolApi:
+    """The handlers; `session` reaches engines that have an address."""
+
+    def __init__(
+        self, config: PoolConfig, batches: Batches, session: aiohttp.ClientSession, versions: Path
+    ) -> None:
+        self._config = config
+        self._batches = batches
+        self._session = session
+        self._versions = versions
+        self._snapshot: Snapshot | None = None
+        self._tunnels: dict[str, TunnelTransport] = {}
+        self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
+
+    @property
+    def _pool(self) -> Pool:
+        return self._batches.pool
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/health", self.health),
+            web.get("/status", self.status),
+            web.get("/metrics", self.metrics),
+            web.post("/engines", self.register),
+            web.get("/engines/{engine}/tunnel", self.tunnel),
+            web.post("/engines/{engine}/beat", self.beat),
+            web.post("/engines/{engine}/drain", self.drain),
+            web.post("/engines/{engine}/leave", self.leave),
+            web.post("/model", self.model),
+            web.post("/weights", self.weights),
+            web.get("/weights/{version}/{file}", self.weights_file),
+            web.post("/runs/{run}/requests", self.submit),
+            web.get("/runs/{run}/samples", self.samples),
+            web.delete("/runs/{run}", self.drop),
+        ]
+
+    @described()
+    async def health(self, request: web.Request) -> web.Response:
+        """Whether the manager lives; the one route without a token."""
+        return web.json_response({"status": "ok"})
+
+    @described()
+    async def status(self, request: web.Request) -> web.Response:
+        """Everything about the pool; no prompts and no responses."""
+        return web.json_response(status_of(self._batches, self._config))
+
+    @described(content="text/plain")
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus text."""
+        return web.Response(text=metrics_text(self._batches), content_type="text/plain")
+
+    @described(body=RegisterRequest, status=201, answer=RegisterAnswer)
+    async def register(self, request: web.Request) -> web.Response:
+        """An engine joins the pool."""
+        asked = await read(request, RegisterRequest)
+        if len(self._pool.state.engines) >= self._config.max_engines:
+            raise problem(503, f"the pool has {self._config.max_engines} engines, as many as it takes")
+        if asked.url is None and not asked.has_worker:
+            raise problem(422, "url is missing: without a worker the manager must reach the engine itself")
+        url = self._checked_url(asked.url, request.remote) if asked.url is not None else None
+        offer = EngineOffer(
+            engine_id=secrets.token_hex(16),
+            name=asked.name if asked.has_worker or url is None else url,
+            capacity=asked.capacity or self._config.default_capacity,
+            price_per_hour=asked.price_per_hour,
+            secret=self._secret_for(request),
+        )
+        self._check_name(offer, request)
+        transport: Transport
+        if url is None:
+            transport = self._tunnels[offer.engine_id] = TunnelTransport()
+        else:
+            transport = HttpTransport(self._session, url, asked.api_key)
+        weights = self._weights_report(asked.weights, request.remote) or NO_WEIGHTS
+        self._pool.register(offer, EngineLink(transport), has_worker=asked.has_worker, weights=weights)
+        config = self._config
+        answer = RegisterAnswer(
+            engine_id=offer.engine_id,
+            secret=offer.secret,
+            lease_s=config.lease_s,
+            heartbeat_s=config.heartbeat_s,
+        )
+        return web.json_response(answer.model_dump(), status=201)
+
+    def _secret_for(self, request: web.Request) -> str:
+        """Of a new engine: the one that its worker has, which so outlives this manager, or a new one."""
+        given = request.headers.get(ENGINE_SECRET)
+        if given is None:
+            return secrets.token_hex(16)
+        if not (given.isascii() and given.isprintable() and MIN_SECRET <= len(given) <= MAX_SECRET):
+            raise problem(422, f"{ENGINE_SECRET}: expected {MIN_SECRET} to {MAX_SECRET} printable characters")
+        return given
+
+    def _check_name(self, offer: EngineOffer, request: web.Request) -> None:
+        """A name that is in the pool may be registered again only by whoever did it first."""
+        present = self._pool.find_engine(offer.name)
+        if present is not None and not self._is_of(request, present):
+            raise problem(
+                409,
+                f"{offer.name} is in the pool already: {ENGINE_SECRET} is not what its joining gave; choose"
+                f" another name, or wait for the end of its lease of {self._config.lease_s:g} s",
+            )
+
+    def _checked_url(self, text: str, peer: str | None) -> str:
+        try:
+            url = URL(text)
+            port = url.port
+        except ValueError:
+            raise problem(422, f"{text!r} is no URL") from None
+        if url.scheme not in ("http", "https") or not url.host or not port or url.user:
+            raise problem(422, f"url={text!r}: expected http://ADDRESS:PORT")
+        check_address(url.host, peer, self._engine_networks)
+        return str(url.origin())
+
+    async def tunnel(self, request: web.Request) -> web.WebSocketResponse:
+        """The connection over which a worker's engine is reached."""
+        engine = self._engine(request)
+        transport = self._tunnels.get(engine)
+        if transport is None:
+            raise problem(409, "this engine was registered with an address")
+        socket = web.WebSocketResponse(heartbeat=TUNNEL_PING_S, max_msg_size=MAX_FRAME_BYTES, compress=False)
+        await socket.prepare(request)
+        for gone in [known for known in self._tunnels if known not in self._pool.state.engines]:
+            del self._tunnels[gone]
+        await transport.serve(socket)
+        return socket
+
+    @described(body=BeatRequest, answer=BeatAnswer)
+    async def beat(self, request: web.Request) -> web.Response:
+        """The engine itself answered just now: renews its lease. With a problem it did not."""
+        asked = await read(request, BeatRequest)
+        engine = self._engine(request)
+        load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
+        weights = self._weights_report(asked.weights, request.remote)
+        self._pool.tell(events.Beat(engine, load, weights, asked.problem))
+        state = self._pool.state
+        found = state.engines[self._engine(request)]  # its lease may have been over
+        answer = BeatAnswer(
+            state=found.state.value,
+            reason=found.reason,
+            model=state.model,
+            weight_version=state.weight_version,
+            weights=_weights_offer(state, found, request.remote),
+            running=len(found.running),
+        )
+        return web.json_response(answer.model_dump())
+
+    def _weights_report(self, said: WeightsState | None, peer: str | None) -> WeightsReport | None:
+        """A worker may name only its own address as a source; another one, as behind NAT, helps nobody."""
+        if said is None:
+            return None
+        source = said.source
+        try:
+            if source is not None:
+                check_address(URL(source).host or "", peer, self._engine_networks)
+        except web.HTTPException:
+            source = None
+        return WeightsReport(
+            said.weight_version,
+            said.digest or "",
+            source,
+            said.is_fetching,
+            said.fetched_version,
+            said.problem,
+        )
+
+    @described(body=DrainRequest, query=DrainQuery)
+    async def drain(self, request: web.Request) -> web.Response:
+        """The engine leaves at a deadline; its requests go before, each at the end of its chunk."""
+        asked = await read(request, DrainRequest)
+        deadline_s = read_query(request, DrainQuery).deadline_s
+        deadline_s = asked.deadline_s if deadline_s is None else deadline_s
+        until = self._pool.clock() + deadline_s
+        engine = self._engine(request, by_operator=True)
+        self._pool.tell(events.DrainAsked(engine, until, asked.reason))
+        return web.json_response({"deadline_s": deadline_s})
+
+    @described(body=LeaveRequest)
+    async def leave(self, request: web.Request) -> web.Response:
+        """The engine is gone."""
+        asked = await read(request, LeaveRequest)
+        engine = self._engine(request, by_operator=True)
+        self._pool.tell(events.EngineEnded(engine, asked.reason, asked.is_crash))
+        return web.json_response({})
+
+    @described(body=ModelRequest)
+    async def model(self, request: web.Request) -> web.Response:
+        """What engines must serve from now on."""
+        asked = await read(request, ModelRequest)
+        if asked.weight_version < self._pool.state.weight_version and not asked.is_rollback:
+            raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
+        await self._batches.want(asked)
+        return web.json_response({"weight_version": self._pool.state.weight_version})
+
+    @described(body=WeightsRequest)
+    async def weights(self, request: web.Request) -> web.Response:
+        """The weight version that engines must load from now on."""
+        asked = await read(request, WeightsRequest)
+        for source in asked.sources:
+            check_source(URL(source).host or "")
+        is_accepted = takes(self._pool.state, weights_of(asked))
+        if is_accepted and weights_of(asked) != self._pool.state.weights:
+            await self._batches.want(asked)
+        answer = WeightsAnswer(weight_version=self._pool.state.weight_version, is_accepted=is_accepted)
+        return web.json_response(answer.model_dump())
+
+    @described(content="application/octet-stream")
+    async def weights_file(self, request: web.Request) -> web.StreamResponse:
+        """A file of the version that engines must load, or a range of it, if its trainer is on this host."""
+        wanted, known = self._pool.state.weights, self._snapshot
+        if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
+            raise problem(404, "this is not the weight version that engines must load")
+        if not is_same_secret(request.headers.get(TRANSFER_TOKEN, ""), wanted.transfer_token):
+            raise problem(403, f"{TRANSFER_TOKEN} is not the token of this transfer")
+        if known is None or known.manifest.digest != wanted.digest or not known.folder.exists():
+            folders = trainer_folders(self._versions)
+            known = self._snapshot = next(having(folders, wanted.weight_version, wanted.digest), None)
+        if known is None:
+            raise problem(404, "the weight version is not on the manager's host")
+        return version_file(known, request.match_info["file"])
+
+    @described(body=BatchRequest, status=202, answer=BatchAnswer)
+    async def submit(self, request: web.Request) -> web.Response:
+        """Submit requests; an id that the run knows is not submitted again."""
+        name, limit = _run_name(request), self._config.max_open_requests
+        max_bytes = self._config.max_body_mib * 2**20
+        asked = await read_batch(request, max_bytes=max_bytes, max_requests=limit)
+        try:
+            accepted, known = await self._batches.submit(name, asked)
+        except TooMany:
+            raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
+        return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
+
+    @described(query=Cursor, answer=Sample, content="application/x-ndjson")
+    async def samples(self, request: web.Request) -> web.StreamResponse:
+        """`?after=CURSOR&min=N&wait_s=S`: at least N lines of JSON, fewer if nothing more is to come."""
+        name = _run_name(request)
+        run = self._batches.runs.get(name)
+        if run is None:
+            raise problem(404, f"there is no run {name!r}")
+        asked = read_query(request, Cursor)
+        after, wait_s = asked.after, min(LONGEST_WAIT_S, asked.wait_s)
+        if after > run.next_cursor - 1:
+            raise problem(409, f"after={after}: the newest sample is {run.next_cursor - 1}")
+        if after < run.acknowledged:
+            raise problem(409, f"after={after}: samples up to {run.acknowledged} were acknowledged before")
+        await self._batches.acknowledge(name, after)
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        written = 0
+        async for sample in self._stream(run, asked.min, wait_s):
+            line = sample.model_dump_json().encode() + b"\n"
+            await response.write(line)
+            if (written := written + len(line)) > SLICE_BYTES:
+                written = 0
+                await asyncio.sleep(0)  # many samples leave time for others
+        await response.write_eof()
+        return response
+
+    @described()
+    async def drop(self, request: web.Request) -> web.Response:
+        """End a run: what is open is cancelled, what ended is forgotten."""
+        await self._batches.drop(_run_name(request))
+        return web.json_response({})
+
+    async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:
+        """Wait for `at_least` samples, or all that will come, or the end of the time; then those."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while len(run.samples) < at_least and not (run.is_finished or self._batches.is_over):
+                    run.changed.clear()
+                    await run.changed.wait()
+        except TimeoutError:
+            if len(run.samples) < at_least:
+                return
+        for sample in list(run.samples):
+            yield sample
+
+    def _engine(self, request: web.Request, *, by_operator: bool = False) -> str:
+        """Its id, if the call is of its worker, or of an operator where that is enough."""
+        name = request.match_info["engine"]
+        found = self._pool.find_engine(name)
+        if found is None:
+            raise problem(404, f"there is no engine {name[:200]!r}; register it")
+        if not (self._is_of(request, found) or (by_operator and request[IS_OPERATOR])):
+            also = ", or the token of admin_token_file" if by_operator else ""
+            raise problem(403, f"{found.offer.name}: {ENGINE_SECRET} must be what its joining gave{also}")
+        return found.engine_id
+
+    @staticmethod
+    def _is_of(request: web.Request, engine: Engine) -> bool:
+        return is_same_secret(request.headers.get(ENGINE_SECRET, ""), engine.offer.secret)
+
+
+def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
+    """What the pool wants, with sources as long as the worker needs them."""
+    wanted = state.weights
+    if wanted is None:
+        return None
+    has_it = (engine.weights.weight_version, engine.weights.digest) == (wanted.weight_version, wanted.digest)
+    needs_sources = not has_it and not engine.weights.is_fetching
+    known = sources_for(state, engine) if needs_sources else ()
+    # Loopback leads another machine to itself.
+    sources = tuple(one for one in known if is_local(peer) or not is_local(URL(one).host))
+    return WeightsOffer(
+        weight_version=wanted.weight_version,
+        digest=wanted.digest,
+        delta_digest=wanted.delta_digest,
+        transfer_token=wanted.transfer_token,
+        sources=sources,
+        publisher_addresses=sum(one in wanted.sources for one in sources),
+        useful_from=wanted.useful_from,
+        may_load=wanted.finish_within_s is None or engine.is_switching,
+    )
+
+
+def _run_name(request: web.Request) -> str:
+    name = request.match_info["run"]
+    if not 0 < len(name) <= 200 or not name.isprintable():
+        raise problem(422, "a run's name has 1 to 200 printable characters")
+    return name

@@ -1,0 +1,157 @@
+"""What people and Prometheus see of a pool."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.scheduler.records import Engine, EngineState, EngineTotals
+from rl_agent.pool.scheduler.state import PoolState
+
+
+def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
+    """Everything in one JSON object; no prompts and no responses."""
+    pool = batches.pool
+    state, now, account = pool.state, pool.clock(), pool.state.account
+    engines = [_engine_status(engine, now) for engine in state.engines.values()]
+    totals = totals_of(state, now)
+    spent = totals.cost
+    return {
+        "model": state.model,
+        "weight_version": state.weight_version,
+        "weights_digest": state.weights.digest if state.weights else None,
+        "requests": {
+            "submitted": account.submitted,
+            "open": pool.open_requests(),
+            "running": sum(len(engine.running) for engine in state.engines.values()),
+            "completed": account.completed,
+            "failed": account.failed,
+            "moves": account.moves,
+        },
+        "set_aside": {"count": pool.faults.count, "newest": list(pool.faults.newest)},
+        "tokens": account.tokens,
+        "engine_deaths": account.engine_deaths,
+        "wrong_answers": account.wrong_answers,
+        "engines": engines,
+        "runs": [
+            {
+                "name": run.name,
+                "submitted": len(run.ids),
+                "open": len(run.open),
+                "ended": run.next_cursor - 1,
+                "acknowledged": run.acknowledged,
+            }
+            for run in batches.runs.values()
+        ],
+        "totals": asdict(totals),
+        "cost": {
+            "spent": spent,
+            "on_demand": totals.up_s / 3600 * config.on_demand_price_per_hour,
+            "per_completed_request": spent / account.completed if account.completed else None,
+            "per_million_tokens": 1e6 * spent / account.tokens if account.tokens else None,
+        },
+    }
+
+
+def totals_of(state: PoolState, now: float) -> EngineTotals:
+    """Of all engines that this manager has had."""
+    totals = replace(state.account.gone)
+    for engine in state.engines.values():
+        totals.add(engine, now)
+    return totals
+
+
+def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
+    own = EngineTotals()
+    own.add(engine, now)
+    return {
+        "id": engine.engine_id[:8],
+        "name": engine.offer.name,
+        "state": engine.state.value,
+        "reason": engine.reason,
+        "is_doubted": engine.is_doubted,
+        "is_quarantined": engine.is_quarantined,
+        "wrong_answers": engine.wrong_answers,
+        "model": engine.model,
+        "weight_version": engine.weight_version,
+        "weights_digest": engine.weights.digest or None,
+        "is_fetching_weights": engine.weights.is_fetching,
+        "weights_problem": engine.weights.problem,
+        "is_finishing": engine.finishing_since is not None,
+        "finishing_s": own.finishing_s,
+        "running": len(engine.running),
+        "capacity": engine.offer.capacity,
+        "tokens_per_s": engine.tokens_per_s,
+        "useful_tokens": engine.useful_tokens,
+        "recomputed_tokens": engine.recomputed_tokens,
+        "prefilled_again_tokens": engine.prefilled_tokens,
+        "idle_s": own.idle_s,
+        "up_s": own.up_s,
+        "lease_left_s": engine.lease_until - now,
+        "kv_use": engine.load.kv_use if engine.load else None,
+        "price_per_hour": engine.offer.price_per_hour,
+        "cost": own.cost,
+    }
+
+
+def metrics_text(batches: Batches) -> str:
+    """Prometheus text; two gauges go by vLLM's names, so that a client of one engine understands a pool."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(batches))  # type: ignore[arg-type]
+    return generate_latest(registry).decode()
+
+
+class _Collector:
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def collect(self) -> list[Metric]:
+        state = self._batches.pool.state
+        running = sum(len(engine.running) for engine in state.engines.values())
+        waiting = self._batches.pool.open_requests() - running
+        account = state.account
+        engines = GaugeMetricFamily("rl_pool_engines", "Engines by state", labels=["state"])
+        for kind in EngineState:
+            if kind is not EngineState.GONE:
+                engines.add_metric([kind.value], sum(1 for _ in state.living(kind)))
+        requests = CounterMetricFamily(
+            "rl_pool_requests", "Requests by what became of them", labels=["state"]
+        )
+        for name in ("submitted", "completed", "failed"):
+            requests.add_metric([name], getattr(account, name))
+        by_engine = CounterMetricFamily(
+            "rl_pool_engine_tokens", "Tokens by engine and use", labels=["engine", "use"]
+        )
+        for engine in state.engines.values():
+            by_engine.add_metric([engine.offer.name, "useful"], engine.useful_tokens)
+            by_engine.add_metric([engine.offer.name, "recomputed"], engine.recomputed_tokens)
+        return [
+            engines,
+            requests,
+            by_engine,
+            CounterMetricFamily("rl_pool_moves", "Requests moved to another engine", value=account.moves),
+            CounterMetricFamily("rl_pool_engine_deaths", "Engines that died", value=account.engine_deaths),
+            CounterMetricFamily(
+                "rl_pool_wrong_answers",
+                "Answers with what an engine cannot have sampled",
+                value=account.wrong_answers,
+            ),
+            CounterMetricFamily(
+                "rl_pool_set_aside",
+                "Records and events set aside because they could not be handled",
+                value=self._batches.pool.faults.count,
+            ),
+            CounterMetricFamily("rl_pool_tokens", "Tokens sampled", value=account.tokens),
+            CounterMetricFamily(
+                "rl_pool_finishing_seconds",
+                "Engine-seconds without new requests, to finish what older weights began",
+                value=totals_of(state, self._batches.pool.clock()).finishing_s,
+            ),
+            GaugeMetricFamily("rl_pool_weight_version", "Version engines must serve", state.weight_version),
+            GaugeMetricFamily("vllm:num_requests_running", "Requests at engines", value=running),
+            GaugeMetricFamily("vllm:num_requests_waiting", "Requests without an engine", value=waiting),
+        ]

@@ -1,0 +1,385 @@
+"""How each kind of engine is asked for tokens and how it answers. Pure: requests out, chunks in.
+
+    vllm         POST /v1/completions with token ids: every version, gives text
+    vllm-tokens  POST /inference/v1/generate: no text, and less of the server's time a token. For servers
+                 without a tokenizer, and beside the former where `by_tokens.is_same`
+    sglang       POST /generate: documented wire format; lists may be cumulative or incremental
+
+A reader checks the form, and, where the engine counts tokens, that none is missing (an error) or sent twice
+(dropped). Whatever the wire, `answers.AnswerCheck` then looks at the tokens themselves.
+`tests/unit/pool/engines/test_adapters.py` is what any adapter must pass.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+from pydantic_core import to_json
+
+from rl_agent.pool.engines.answers import Chunk, Refused, StreamError, WrongAnswer, excerpt, is_refusal
+
+T = TypeVar("T")
+C = TypeVar("C", covariant=True)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What an engine is asked for."""
+
+    model: str
+    prompt: Sequence[int]
+    max_tokens: int
+    params: dict[str, Any]
+    request_id: str
+    stream_interval: int | None
+    """None: the whole response at once."""
+    needs_names: bool = False
+    """Of the tokens."""
+
+
+class Reader(Protocol):
+    def read(self, payload: bytes) -> list[Chunk]:
+        """Chunks of one event. Raises StreamError."""
+        ...
+
+
+class Adapter(Protocol):
+    kind: str
+    path: str
+    has_text: bool
+
+    def body(self, asked: Asked) -> bytes: ...
+
+    def reader(self, *, token_by_token: bool) -> Reader: ...
+
+
+class _Wire(msgspec.Struct, frozen=True):
+    """What is read of an event, checked; msgspec takes a fifth of pydantic's time."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class _Usage(_Wire, frozen=True):
+    completion_tokens: _Count
+
+
+class _Error(_Wire, frozen=True):
+    message: str = "an error without a message"
+    code: int | str | None = None
+
+
+class _Logprobs(_Wire, frozen=True):
+    token_logprobs: tuple[float, ...]
+    text_offset: tuple[_Count, ...] = ()
+    tokens: tuple[str, ...] = ()
+
+
+class _Choice(_Wire, frozen=True):
+    text: str
+    token_ids: tuple[int, ...] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class _Completion(_Wire, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class _TokenLogprob(_Wire, frozen=True):
+    logprob: float
+
+
+class _TokenLogprobs(_Wire, frozen=True):
+    content: tuple[_TokenLogprob, ...]
+
+
+class _TokensChoice(_Wire, frozen=True):
+    token_ids: tuple[int, ...] | None = None
+    logprobs: _TokenLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Tokens(_Wire, frozen=True):
+    choices: tuple[_TokensChoice, ...] = ()
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+class _SglangFinish(_Wire, frozen=True):
+    type: str
+    matched: int | str | None = None
+    message: str = ""
+    status_code: int | None = None
+
+
+class _SglangMeta(_Wire, frozen=True):
+    completion_tokens: _Count
+    finish_reason: _SglangFinish | None = None
+    output_token_logprobs: tuple[tuple[float, int, str | None], ...] = ()
+
+
+class _Sglang(_Wire, frozen=True):
+    text: str = ""
+    meta_info: _SglangMeta | None = None
+    error: _Error | None = None
+
+
+_COMPLETION = msgspec.json.Decoder(_Completion)
+_TOKENS = msgspec.json.Decoder(_Tokens)
+_SGLANG = msgspec.json.Decoder(_Sglang)
+
+
+class _TokenCount:
+    """Tokens seen, against the engine's own count."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def is_new(self, tokens: Sequence[int], logprobs: Sequence[float], usage: _Usage | None) -> bool:
+        size = len(tokens)
+        if size != len(logprobs):
+            raise WrongAnswer(f"{size} tokens with {len(logprobs)} logprobs")
+        if usage is not None and usage.completion_tokens <= self.seen and size:
+            return False
+        self.seen += size
+        if usage is not None and usage.completion_tokens != self.seen:
+            raise WrongAnswer(f"token {self.seen} came where the engine counts {usage.completion_tokens}")
+        return True
+
+
+class _VllmEvent(Protocol[C]):
+    @property
+    def choices(self) -> tuple[C, ...]: ...
+
+    @property
+    def error(self) -> _Error | None: ...
+
+
+def _choice_of(event: _VllmEvent[C]) -> C | None:
+    """The only response of a stream; None in an event that holds none of it. Raises like `_raise_error`."""
+    _raise_error(event.error)
+    return event.choices[0] if event.choices else None
+
+
+_VLLM_STREAM: dict[str, Any] = {
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
+
+
+def _vllm_sampling(asked: Asked) -> dict[str, Any]:
+    """Lengths are the pool's."""
+    interval = {} if asked.stream_interval is None else {"stream_interval": asked.stream_interval}
+    return interval | asked.params | {"max_tokens": asked.max_tokens, "logprobs": 0}
+
+
+class VllmCompletions:
+    kind = "vllm"
+    path = "/v1/completions"
+    has_text = True
+
+    def body(self, asked: Asked) -> bytes:
+        return to_json(
+            _vllm_sampling(asked)
+            | {
+                "model": asked.model,
+                "prompt": list(asked.prompt),
+                "request_id": asked.request_id,
+                "return_token_ids": True,
+            }
+            | (_VLLM_STREAM if asked.stream_interval is not None else {})
+        )
+
+    def reader(self, *, token_by_token: bool) -> Reader:
+        return _CompletionReader(token_by_token)
+
+
+class _CompletionReader:
+    def __init__(self, token_by_token: bool) -> None:
+        self._token_by_token = token_by_token
+        self._count = _TokenCount()
+
+    def read(self, payload: bytes) -> list[Chunk]:
+        event = _validate(_COMPLETION, payload)
+        choice = _choice_of(event)
+        if choice is None:
+            return []
+        tokens, logprobs = choice.token_ids or (), choice.logprobs.token_logprobs if choice.logprobs else ()
+        if not self._count.is_new(tokens, logprobs, event.usage):
+            return []
+        names = choice.logprobs.tokens if choice.logprobs else ()
+        whole = Chunk(tokens, logprobs, choice.text, choice.finish_reason, choice.stop_reason, names)
+        if self._token_by_token and len(tokens) > 1 and choice.logprobs:
+            return _split(whole, choice.logprobs.text_offset)
+        return [whole]
+
+
+def _split(whole: Chunk, offsets: tuple[int, ...]) -> list[Chunk]:
+    """One chunk for each token, so that a stop string ends at the token that completes it."""
+    size = len(whole.token_ids)
+    if len(offsets) != size:
+        return [whole]
+    starts = [offset - offsets[0] for offset in offsets]
+    chunks = [
+        Chunk(
+            whole.token_ids[at : at + 1],
+            whole.logprobs[at : at + 1],
+            whole.text[start:end],
+            names=whole.names[at : at + 1],
+        )
+        for at, (start, end) in enumerate(zip(starts, [*starts[1:], len(whole.text)], strict=True))
+    ]
+    ended = msgspec.structs.replace(
+        chunks[-1], finish_reason=whole.finish_reason, stop_reason=whole.stop_reason
+    )
+    return [*chunks[:-1], ended]
+
+
+_FINAL_ONLY = 2
+"""vLLM's `RequestOutputKind`; the default of this route makes an output of every token and keeps the last."""
+
+
+class VllmTokens:
+    """Half of what it saves is the text of each token, which vLLM makes for the logprobs as well.
+
+    `flat_logprobs` spares the server a dictionary a token. Where the model itself names several ends of
+    turn, completions say which of the further ones came (`stop_reason`), and this route says nothing.
+    """
+
+    kind = "vllm-tokens"
+    path = "/inference/v1/generate"
+    has_text = False
+
+    def body(self, asked: Asked) -> bytes:
+        sampling = _vllm_sampling(asked) | {"detokenize": False, "flat_logprobs": True}
+        if asked.stream_interval is None:
+            sampling["output_kind"] = _FINAL_ONLY
+        body = {
+            "model": asked.model,
+            "token_ids": list(asked.prompt),
+            "request_id": asked.request_id,
+            "sampling_params": sampling,
+        }
+        return to_json(body | _VLLM_STREAM if asked.stream_interval is not None else body)
+
+    def reader(self, *, token_by_token: bool) -> Reader:
+        return _TokensReader()
+
+
+class _TokensReader:
+    def __init__(self) -> None:
+        self._count = _TokenCount()
+
+    def read(self, payload: bytes) -> list[Chunk]:
+        event = _validate(_TOKENS, payload)
+        choice = _choice_of(event)
+        if choice is None:
+            return []
+        entries = choice.logprobs.content if choice.logprobs else ()
+        tokens, logprobs = choice.token_ids or (), tuple(entry.logprob for entry in entries)
+        is_new = self._count.is_new(tokens, logprobs, event.usage)
+        return [Chunk(tokens, logprobs, "", choice.finish_reason)] if is_new else []
+
+
+class Sglang:
+    """Its stream interval is the server's own (`--stream-interval`)."""
+
+    kind = "sglang"
+    path = "/generate"
+    has_text = True
+    _names = {  # noqa: RUF012 - never changed
+        "seed": "sampling_seed",
+        "min_tokens": "min_new_tokens",
+        "include_stop_str_in_output": "no_stop_trim",
+    }
+
+    def body(self, asked: Asked) -> bytes:
+        sampling = {self._names.get(name, name): value for name, value in asked.params.items()}
+        return to_json(
+            {
+                "rid": asked.request_id,
+                "input_ids": list(asked.prompt),
+                "sampling_params": sampling | {"max_new_tokens": asked.max_tokens, "n": 1},
+                "return_logprob": True,
+                "top_logprobs_num": 0,
+                **({"return_text_in_logprobs": True} if asked.needs_names else {}),
+                "stream": asked.stream_interval is not None,
+            }
+        )
+
+    def reader(self, *, token_by_token: bool) -> Reader:
+        return _SglangReader()
+
+
+class _SglangReader:
+    def __init__(self) -> None:
+        self._seen = 0
+        self._text = ""
+
+    def read(self, payload: bytes) -> list[Chunk]:
+        event = _validate(_SGLANG, payload)
+        _raise_error(event.error)
+        meta = event.meta_info
+        if meta is None:
+            raise WrongAnswer("an event without meta_info")
+        finish = meta.finish_reason
+        if finish is not None and finish.type == "abort":
+            if finish.status_code == 400:
+                raise Refused(excerpt(finish.message))
+            words = excerpt(finish.message) or "no reason given"
+            raise StreamError(f"the engine aborted the request: {words}")
+        new = meta.completion_tokens - self._seen
+        entries = meta.output_token_logprobs
+        if new < 0 or (new == 0 and finish is None):
+            return []
+        if len(entries) not in (new, meta.completion_tokens):
+            raise WrongAnswer(f"{len(entries)} logprobs with {new} new tokens of {meta.completion_tokens}")
+        is_cumulative = len(entries) == meta.completion_tokens
+        entries = entries[len(entries) - new :] if new else ()
+        text = event.text
+        if is_cumulative and text.startswith(self._text):
+            text = text[len(self._text) :]
+        self._text += text
+        self._seen = meta.completion_tokens
+        return [
+            Chunk(
+                tuple(entry[1] for entry in entries),
+                tuple(entry[0] for entry in entries),
+                text,
+                finish.type if finish else None,
+                finish.matched if finish else None,
+                tuple(entry[2] for entry in entries if entry[2] is not None),
+            )
+        ]
+
+
+ADAPTERS: dict[str, Adapter] = {
+    adapter.kind: adapter for adapter in (VllmCompletions(), VllmTokens(), Sglang())
+}
+
+
+def detect(paths: Sequence[str]) -> Adapter | None:
+    """The adapter for a server with these routes; None if none of them is known."""
+    if "/generate" in paths and ("/model_info" in paths or "/get_model_info" in paths):
+        return ADAPTERS["sglang"]
+    by_route: list[Adapter] = [ADAPTERS["vllm"], ADAPTERS["vllm-tokens"]]
+    return next((adapter for adapter in by_route if adapter.path in paths), None)
+
+
+def _validate(decoder: "msgspec.json.Decoder[T]", payload: bytes) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WrongAnswer(f"an event that cannot be read: {error}") from error
+
+
+def _raise_error(error: _Error | None) -> None:
+    if error is None:
+        return
+    words = excerpt(error.message)
+    if any(is_refusal(code) and error.code in (code, str(code)) for code in range(400, 500)):
+        raise Refused(words)
+    raise StreamError(words)

@@ -1,0 +1,335 @@
+"""One engine as the manager reaches it: over HTTP, or over the connection that its worker holds.
+
+A `Transport` opens one request and streams the answer; leaving its block early closes the connection, which
+makes every engine abort the request. Nothing here waits for a stalled stream: the machine does.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
+from rl_agent.errors import EngineError
+from rl_agent.pool.engines import by_tokens
+from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Asked, detect
+from rl_agent.pool.engines.answers import (
+    AnswerCheck,
+    Chunk,
+    Refused,
+    StreamError,
+    WrongAnswer,
+    is_refusal,
+    words_of_error,
+)
+from rl_agent.pool.engines.sse import EventReader
+from rl_agent.pool.scheduler.records import Load
+
+CONNECT_TIMEOUT_S = 3.0
+CONTROL_TIMEOUT_S = 5.0
+LOAD_TIMEOUT_S = 1.0
+LAST_WORDS_S = 1.0
+"""An engine may take to end a stream in which a response has ended."""
+NO_SUCH_ROUTE = (403, 404)
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+_LOAD_LINE = re.compile(
+    r"^(?:vllm|sglang):(num_requests_running|num_running_reqs|num_requests_waiting|num_queue_reqs"
+    r"|kv_cache_usage_perc|token_usage)(?:\{[^}\n]*\})? (\S+)",
+    re.MULTILINE,
+)
+
+
+class Answer(Protocol):
+    status: int
+
+    async def read(self) -> bytes:
+        """What came in the meantime; empty at the end."""
+        ...
+
+
+class Transport(Protocol):
+    def open(self, method: str, path: str, body: bytes | None = None) -> AbstractAsyncContextManager[Answer]:
+        """Raises StreamError if the engine cannot be reached or breaks off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine says it is."""
+
+    kind: str
+    model: str
+    """The folder or hub name it was started on."""
+    served_name: str
+    max_model_len: int
+
+
+class HttpAnswer:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+
+    async def read(self) -> bytes:
+        return await self._response.content.readany()
+
+
+class HttpTransport:
+    """Straight to the engine's address."""
+
+    def __init__(self, session: aiohttp.ClientSession, base_url: str, api_key: str | None = None) -> None:
+        self._session = session
+        self._url = URL(base_url)
+        self._urls: dict[str, URL] = {}
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    @asynccontextmanager
+    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Answer]:
+        try:
+            async with self._session.request(
+                method,
+                self._urls.get(path) or self._urls.setdefault(path, self._url.join(URL(path))),
+                data=body,
+                headers=self._headers,
+                timeout=_TIMEOUT,
+                allow_redirects=False,
+            ) as response:
+                yield HttpAnswer(response)
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise StreamError(f"{type(error).__name__}: {error}") from error
+
+
+class _Overheard:
+    """An answer of whose bytes somebody is told as they come."""
+
+    def __init__(self, answer: Answer, on_bytes: Callable[[], None]) -> None:
+        self._answer = answer
+        self._on_bytes = on_bytes
+        self.status = answer.status
+
+    async def read(self) -> bytes:
+        if part := await self._answer.read():
+            self._on_bytes()
+        return part
+
+
+class EngineLink:
+    """Questions to one engine. `probe` must have succeeded before `generate`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.on_bytes: Callable[[], None] = lambda: None
+        """Told whenever bytes of a response have come, its status included."""
+        self.info: EngineInfo | None = None
+        self._adapter: Adapter | None = None
+        self._by_tokens: Adapter | None = None
+        """A cheaper way for what needs no text, where the engine has one."""
+
+    async def probe(self) -> EngineInfo:
+        """Who is there. Raises StreamError if it does not answer, or answers like no engine."""
+        await self.get("/health")
+        try:
+            served = read_served_model(await self.get("/v1/models"))
+            if self._adapter is None:
+                self._adapter = await self._detect()
+            model = await self._started_on() if self._adapter.kind == "sglang" else None
+        except EngineError as error:
+            raise StreamError(str(error)) from error
+        self.info = EngineInfo(self._adapter.kind, model or served.root, served.id, served.max_model_len)
+        return self.info
+
+    async def _started_on(self) -> str | None:
+        """Of an SGLang that has taken other weights: it names their folder for its model. None if it has not.
+
+        Raises EngineError.
+        """
+        status, payload = await self._answer("GET", "/model_info")
+        return read_started_on(payload) if status == 200 else None
+
+    async def _detect(self) -> Adapter:
+        status, payload = await self._answer("GET", "/openapi.json")
+        if status != 200:
+            return ADAPTERS["vllm"]  # it hides its routes; the OpenAI ones are the likeliest
+        try:
+            paths = list(json.loads(payload)["paths"])
+            adapter = detect(paths)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StreamError("its /openapi.json cannot be read") from error
+        if adapter is None:
+            raise StreamError("it has none of /v1/completions, /inference/v1/generate, /generate")
+        cheaper = ADAPTERS["vllm-tokens"]
+        if adapter.kind == "vllm" and cheaper.path in paths:
+            self._by_tokens = cheaper
+        return adapter
+
+    async def look(self, timeout_s: float) -> Load | None:
+        """Its load, if it reports that soon. Raises StreamError unless it says in time that it is well."""
+        self._expect("/health", *await self._answer("GET", "/health", timeout_s=timeout_s))
+        try:
+            return await self.load(min(timeout_s, LOAD_TIMEOUT_S))
+        except StreamError:
+            return None
+
+    async def load(self, timeout_s: float = CONTROL_TIMEOUT_S) -> Load | None:
+        """None if the engine does not report it."""
+        status, payload = await self._answer("GET", "/metrics", timeout_s=timeout_s)
+        return read_load(payload.decode("utf-8", "replace")) if status == 200 else None
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: dict[str, Any],
+        request_id: str,
+        *,
+        token_by_token: bool = False,
+        stream_interval: int | None = 1,
+        needs_text: bool = True,
+        needs_names: bool = False,
+        vocab_size: int | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        """The response as it is made, or without an interval whole. Raises StreamError, Refused, WrongAnswer.
+
+        The last chunk has the finish. Who reads on to the end leaves the connection to the next request.
+        Who needs no text may get some all the same.
+        """
+        if self._adapter is None or self.info is None:
+            raise StreamError("the engine was not probed")
+        _check_params(self._adapter, params, needs_text=token_by_token or needs_names)
+        interval = 1 if token_by_token else stream_interval
+        asked = Asked(self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names)
+        is_by_tokens = not (needs_text or needs_names or token_by_token) and by_tokens.is_same(params)
+        way = self._asked(asked, self._by_tokens if is_by_tokens else None)
+        async with way as (adapter, plain_answer):
+            self.on_bytes()
+            answer = _Overheard(plain_answer, self.on_bytes)
+            reader = adapter.reader(token_by_token=token_by_token)
+            check = AnswerCheck(max_tokens, vocab_size, needs_names=needs_names)
+            events = EventReader() if interval is not None else None
+            while part := await (_read_all(answer) if events is None else answer.read()):
+                for payload in [part] if events is None else _payloads(events, part):
+                    for chunk in reader.read(payload):
+                        check.admit(chunk)
+                        yield chunk
+                        if chunk.finish_reason is not None:
+                            if events is not None:
+                                await _read_to_end(answer)
+                            return
+        raise StreamError("the stream ended before the response did")
+
+    @asynccontextmanager
+    async def _asked(self, asked: Asked, cheaper: Adapter | None) -> AsyncIterator[tuple[Adapter, Answer]]:
+        """Which way answers, and the beginning of its answer. Raises StreamError, Refused.
+
+        Whatever a cheaper way has against a request, the usual one has the last word. If that takes what the
+        other refused, the other is asked no more: vLLM 0.32 forbids it (403) unless started with
+        --enable-scale-out, and a version that does not know one of the parameters refuses every request.
+        """
+        is_refused = False
+        if cheaper is not None:
+            async with self._transport.open("POST", cheaper.path, cheaper.body(asked)) as answer:
+                if answer.status == 200:
+                    yield cheaper, answer
+                    return
+                is_refused = answer.status in NO_SUCH_ROUTE or is_refusal(answer.status)
+        assert self._adapter is not None
+        async with self._transport.open("POST", self._adapter.path, self._adapter.body(asked)) as answer:
+            if answer.status != 200:
+                await _raise_status(answer)
+            if is_refused:
+                self._by_tokens = None
+            yield self._adapter, answer
+
+    async def get(self, path: str) -> bytes:
+        return self._expect(path, *await self._answer("GET", path))
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and payload of a short request. Raises StreamError if there is no answer."""
+        return await self._answer("POST", path, body)
+
+    async def _answer(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(timeout_s), self._transport.open(method, path, body) as answer:
+                return answer.status, await _read_all(answer)
+        except TimeoutError:
+            raise StreamError(f"no answer to {path} within {timeout_s:g} s") from None
+
+    @staticmethod
+    def _expect(path: str, status: int, payload: bytes) -> bytes:
+        if status != 200:
+            raise StreamError(f"{path} answered HTTP {status}")
+        return payload
+
+
+def _check_params(adapter: Adapter, params: dict[str, Any], *, needs_text: bool) -> None:
+    """Raises Refused for what engines of this kind do not do, or would not go on with as another began it."""
+    if needs_text and not adapter.has_text:
+        raise Refused(f"stop strings and names of tokens need text; a {adapter.kind} engine gives none")
+    if adapter.kind == "sglang" and params.get("repetition_penalty", 1.0) != 1.0:
+        # The tokens so far are part of the prompt after a move: the penalty would forget them.
+        raise Refused(
+            "repetition_penalty: SGLang counts the response only, vLLM the prompt too; leave it out"
+        )
+
+
+def _payloads(events: EventReader, part: bytes) -> list[bytes]:
+    try:
+        return [payload for payload in events.feed(part) if payload != b"[DONE]"]
+    except ValueError as error:
+        raise WrongAnswer(str(error)) from error
+
+
+async def _read_to_end(answer: Answer) -> None:
+    """What follows the finish; a connection that is left before its end cannot be used again."""
+    try:
+        async with asyncio.timeout(LAST_WORDS_S):
+            while await answer.read():
+                pass
+    except (TimeoutError, StreamError, aiohttp.ClientError, ConnectionError):
+        return
+
+
+async def _read_all(answer: Answer) -> bytes:
+    parts, size = [], 0
+    while part := await answer.read():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise WrongAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _raise_status(answer: Answer) -> None:
+    payload = await _read_all(answer)
+    problem = f"HTTP {answer.status}: {words_of_error(payload)}"
+    raise Refused(problem) if is_refusal(answer.status) else StreamError(problem)
+
+
+def read_load(text: str) -> Load | None:
+    """Running, waiting and KV use out of Prometheus text, summed (KV: the highest) over replicas.
+
+    None where it has none of them, or one that is no count.
+    """
+    running = waiting = kv_use = 0.0
+    lines = _LOAD_LINE.findall(text)
+    for name, shown in lines:
+        if (value := read_gauge(shown)) is None:
+            return None
+        if "running" in name:
+            running += value
+        elif "waiting" in name or "queue" in name:
+            waiting += value
+        else:
+            kv_use = max(kv_use, value)
+    is_load = bool(lines) and max(running, waiting) <= MAX_LOAD
+    return Load(int(running), int(waiting), min(1.0, kv_use)) if is_load else None

@@ -1,0 +1,203 @@
+"""The pool of a run (`pool=elastic`): where its manager is, what it serves, how a node's engine joins it.
+
+The master starts the manager, which writes its address into the run's folder; every node reads it there. A
+node's engine is known in the pool by the node's name. Engines that others start join and leave as they like.
+"""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from yarl import URL
+
+from rl_agent.cluster.shared_fs.address import advertised_address
+from rl_agent.cluster.shared_fs.processes import is_same_process, pid_space, read_groups
+from rl_agent.config import Plan, PoolConfig
+from rl_agent.engine.model import resolve_model
+from rl_agent.engine.server import Answer, Probe, data_parallel_size, engine_argv, server_environment
+from rl_agent.errors import DeadlineError, RetryLater
+from rl_agent.files import write_whole
+from rl_agent.pool.client import ask
+from rl_agent.pool.settings import tokens_of
+from rl_agent.pool.worker.engine_process import EngineCommand
+from rl_agent.pool.worker.engine_turns import EngineTurns
+from rl_agent.pool.worker.gpu_turns import TurnFiles
+from rl_agent.weights.settings import store_folder
+from rl_agent.weights_config import WeightsConfig
+
+POLL_S = 0.2
+LOOPBACK = "127.0.0.1"
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+
+
+def _file(plan: Plan, ending: str) -> Path:
+    """Each attempt has its own: what an earlier one published is not served by the next."""
+    return plan.paths.run_dir(plan.run_id) / f"pool-{plan.attempt}.{ending}"
+
+
+def manager_settings(plan: Plan) -> PoolConfig:
+    """Of the run's manager: it serves the run's newest model, and goes on after a restart where it was."""
+    model, pool = resolve_model(plan.config), plan.config.pool
+    own = {"journal": _file(plan, "jsonl"), "model": model.path, "weight_version": model.weight_version}
+    with contextlib.suppress(FileNotFoundError):  # engines and trainer know that port
+        own["port"] = pool.port or URL(_file(plan, "url").read_text(encoding="utf-8").strip()).port
+    return pool.model_copy(update=own)
+
+
+def announce(plan: Plan, url: str) -> None:
+    """Tell the nodes where the manager listens."""
+    pool, listening = plan.config.pool, URL(url)
+    host = advertised_address(plan.config.cluster) if pool.host in _ANY else pool.host
+    write_whole(_file(plan, "url"), str(listening.with_host(host).origin()) + "\n")
+
+
+def manager_url(plan: Plan) -> str:
+    """Where this node reaches the manager. Raises RetryLater if the master has not started it yet."""
+    try:
+        url = URL(_file(plan, "url").read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        raise RetryLater(f"the manager of run {plan.run_id} has not been started yet") from None
+    is_here = plan.is_master and plan.config.pool.host in _ANY and url.scheme == "http"
+    return str((url.with_host(LOOPBACK) if is_here else url).origin())
+
+
+def wait_for_manager(plan: Plan) -> str:
+    """`manager_url`, once the master has started it. Raises DeadlineError."""
+    deadline = time.monotonic() + plan.config.cluster.start_timeout_s
+    while True:
+        try:
+            return manager_url(plan)
+        except RetryLater as error:
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"{error} (cluster.start_timeout_s)") from None
+            time.sleep(POLL_S)
+
+
+def token(plan: Plan, environ: Mapping[str, str]) -> str | None:
+    return next(iter(tokens_of(plan.config.pool, environ)), None)
+
+
+def tls_ca(plan: Plan) -> Path | None:
+    """What the run's nodes trust besides the system's authorities."""
+    return plan.config.pool.tls_ca or plan.config.pool.tls_certificate
+
+
+def ask_manager(plan: Plan, environ: Mapping[str, str], path: str, body: Any = None) -> tuple[str, Any]:
+    """The manager's address and its answer. Raises RetryLater, ConfigError."""
+    url = manager_url(plan)
+    return url, ask(url, path, token(plan, environ), body, tls_ca=tls_ca(plan))
+
+
+def turn_file(plan: Plan) -> Path:
+    """Says whether the trainer or this node's engine has the devices that they share."""
+    return _file(plan, "turn.json")
+
+
+def turns_of(plan: Plan) -> EngineTurns | None:
+    """Of this node's engine with the trainer; None where it has devices of its own."""
+    has_turns = plan.takes_turns and plan.is_master
+    return EngineTurns(TurnFiles(turn_file(plan))) if has_turns else None
+
+
+def worker_name(plan: Plan) -> str:
+    return f"{plan.run_id}/{plan.node}"
+
+
+def capacity(plan: Plan) -> int:
+    return plan.config.engine.max_num_seqs * data_parallel_size(plan.config, plan.hardware.num_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEngine(EngineCommand):
+    """A node's engine, by the settings of the run's `engine` group; on loopback, at any free port."""
+
+    plan: Plan = field(kw_only=True)
+
+    def words(self, model: str, port: int) -> list[str]:
+        return engine_argv(self.plan, model, self.host, port)
+
+
+def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
+    variables = server_environment(plan.config, environ)
+    key = variables.get("VLLM_API_KEY")
+    return RunEngine("vllm", LOOPBACK, key, (), variables, loads_weights=True, plan=plan)
+
+
+def weights_of(plan: Plan) -> WeightsConfig:
+    """Its versions lie where `run.sh`, or its guard, removes them however the run ends."""
+    return plan.config.weights.model_copy(update={"store": store_folder(plan)})
+
+
+def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Raises RetryLater once this node's worker has ended and the pool has no engine left.
+
+    Requests would wait for one in vain: who starts it is waiting for them.
+    """
+    worker = next(
+        (group for group in read_groups(plan.groups_dir(pid_space())) if group.name == "vllm"), None
+    )
+    if worker is None or is_same_process(worker.pgid, worker.start_ticks):
+        return
+    url, status = ask_manager(plan, environ, "/status")
+    if not status["engines"]:
+        raise RetryLater(f"{url}: this node's worker (process {worker.pgid}) is dead, the pool has no engine")
+
+
+def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
+    """What the manager says of this node's engine; where it starts none, of whichever is ready first."""
+    try:
+        url, status = ask_manager(plan, environ, "/status")
+    except RetryLater as error:
+        return Probe(Answer.NOTHING, str(error))
+    wanted = resolve_model(plan.config)
+    if status["weight_version"] < wanted.weight_version:
+        words = (
+            f"the pool is at weight version {status['weight_version']}, not yet at {wanted.weight_version}"
+        )
+        return Probe(Answer.NOT_READY, f"{url}: {words}")
+    return judge_engines(plan, url, status)
+
+
+def judge_engines(plan: Plan, url: str, status: Mapping[str, Any]) -> Probe:
+    engines = status["engines"]
+    if plan.takes_turns and plan.is_master:
+        said = TurnFiles(turn_file(plan)).read_engine()
+        if said is not None and said.has_served and not said.is_awake:
+            return Probe(Answer.WANTED, f"{url}: the engine of {plan.node} sleeps while the trainer trains")
+    if plan.config.pool.local_engine:
+        engines = [engine for engine in engines if engine["name"] == worker_name(plan)]
+    if not engines:
+        return Probe(Answer.NOTHING, f"{url}: no engine of {plan.node} has joined")
+    ready = [engine for engine in engines if engine["state"] == "ready"]
+    if not ready:
+        said = engines[0]
+        return Probe(Answer.NOT_READY, f"{url}: {said['name']} is {said['state']} {said['reason']}".rstrip())
+    version = ready[0]["weight_version"]
+    names = ", ".join(str(engine["name"]) for engine in ready)
+    return Probe(Answer.WANTED, f"{url}: {names} ready (weight version {version})", version)
+
+
+def probe_manager(plan: Plan, environ: Mapping[str, str]) -> Probe:
+    try:
+        url, _ = ask_manager(plan, environ, "/status")
+    except RetryLater as error:
+        return Probe(Answer.NOTHING, str(error))
+    return Probe(Answer.WANTED, f"the pool's manager listens at {url}")
+
+
+def want_newest(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Let the pool serve the run's newest model; one that is ahead by published weights stays there.
+
+    Raises RetryLater if the manager does not answer.
+    """
+    wanted = resolve_model(plan.config)
+    _, status = ask_manager(plan, environ, "/status")
+    is_ahead = status["weights_digest"] is not None and status["weight_version"] >= wanted.weight_version
+    if is_ahead or (status["model"], status["weight_version"]) == (wanted.path, wanted.weight_version):
+        return
+    is_rollback = wanted.weight_version < status["weight_version"]
+    body = {"model": wanted.path, "weight_version": wanted.weight_version, "is_rollback": is_rollback}
+    ask_manager(plan, environ, "/model", body)

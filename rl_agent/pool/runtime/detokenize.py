@@ -1,0 +1,61 @@
+"""The text of a response that was sampled at several engines, or at one that gives none.
+
+An engine decodes only what it sampled itself, so a character whose bytes lie on both sides of a seam would be
+lost. Such a response is decoded again, whole, by any engine that can.
+"""
+
+from typing import Any
+
+from rl_agent.pool.engines.answers import WrongAnswer
+from rl_agent.pool.runtime.engine_questions import ask_now
+from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scheduler.migration import stop_strings
+from rl_agent.pool.scheduler.records import Request
+
+DERENDER = "/v1/completions/derender"
+
+
+async def text_of(request: Request, pool: Pool) -> str:
+    """The response as text, without the token that ended it. As sent by the engines if none can decode.
+
+    Empty where nobody needs it.
+    """
+    if not request.order.needs_text:
+        return ""
+    sent, params = "".join(request.texts), request.order.params
+    is_whole = request.moves == 0 and bool(sent)
+    if is_whole or not request.token_ids:
+        return sent
+    if stop_strings(params) and isinstance(request.stop_reason, str):
+        return sent  # cut at the stop string by the machine
+    decoded = await _decode(said_tokens(request), pool, skips=bool(params.get("skip_special_tokens")))
+    return sent if decoded is None else decoded.rstrip("\ufffd")  # half a character at the end is none
+
+
+def said_tokens(request: Request) -> list[int]:
+    """The response without the token that ended it."""
+    tokens = list(request.token_ids)
+    is_ended_by_token = request.finish_reason == "stop" and not isinstance(request.stop_reason, str)
+    if is_ended_by_token and not request.order.params.get("include_stop_str_in_output"):
+        tokens.pop()
+    return tokens
+
+
+async def _decode(token_ids: list[int], pool: Pool, *, skips: bool) -> str | None:
+    """What an engine reads in tokens, with special ones or without; None if none says it."""
+    if not skips:
+        return await ask_now(
+            pool, "/detokenize", {"tokens": token_ids}, lambda answer: _text(answer["prompt"])
+        )
+    if not token_ids:
+        return ""
+    response = {"choices": [{"index": 0, "token_ids": token_ids}]}
+    reading = {"prompt": "-", "skip_special_tokens": True}  # without a prompt it is no request
+    body = {"generate_responses": [response], "completion_request": reading}
+    return await ask_now(pool, DERENDER, body, lambda answer: _text(answer["choices"][0]["text"]))
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise WrongAnswer("its answer holds no text")
+    return found

@@ -1,0 +1,84 @@
+"""What engines are asked besides responses: the tokens of a text or a chat, and what a response says.
+
+any engine ─(it fails, or answers what is none)─► another, until the deadline
+    └─(400)─► the client, with the engine's words
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic_core import to_json
+
+from rl_agent.engine.tokens import MAX_TOKEN_ID
+from rl_agent.pool.engines.answers import StreamError, WrongAnswer, words_of_error
+from rl_agent.pool.engines.link import EngineLink
+from rl_agent.pool.problem import problem
+from rl_agent.pool.runtime.service import Pool
+
+T = TypeVar("T")
+Read = Callable[[dict[str, Any]], T]
+"""Raises WrongAnswer."""
+
+
+async def ask_any(
+    pool: Pool, path: str, body: dict[str, Any], read: Read[T], *, timeout_s: float, pause_s: float
+) -> T:
+    """Waits for an engine to be there, and asks another if one fails. Raises web.HTTPException."""
+    words = "no engine in the pool"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                link = pool.ready_link()
+                if link is not None and link.info is not None:
+                    try:
+                        return read(await _ask(link, path, body | {"model": link.info.served_name}))
+                    except StreamError as error:
+                        words = str(error)
+                await asyncio.sleep(pause_s)
+    except TimeoutError:
+        raise problem(504, f"{path}: {words} within {timeout_s:g} s") from None
+
+
+async def ask_now(pool: Pool, path: str, body: dict[str, Any], read: Read[T]) -> T | None:
+    """None if no engine answers at once."""
+    link = pool.ready_link()
+    if link is None or link.info is None:
+        return None
+    try:
+        return read(await _ask(link, path, body | {"model": link.info.served_name}))
+    except (StreamError, web.HTTPException, LookupError, TypeError):  # nothing that can be read
+        return None
+
+
+async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    status, payload = await link.post(path, to_json(body))
+    if status == 404:
+        raise problem(501, f"the engines of this pool have no {path}; chat and text prompts need it")
+    if 400 <= status < 500 and status != 429:
+        raise problem(400, f"refused by the engine: {words_of_error(payload)}")
+    if status != 200:
+        raise StreamError(f"{path} answered HTTP {status}")
+    try:
+        answer = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise WrongAnswer(f"{path} gave no JSON") from error
+    if not isinstance(answer, dict):
+        raise WrongAnswer(f"{path} gave no JSON object")
+    return answer
+
+
+def read_prompt(answer: dict[str, Any], key: str) -> tuple[int, ...]:
+    """The tokens of a prompt. Raises WrongAnswer, and web.HTTPException for one with images."""
+    if answer.get("features") or answer.get("content_parts"):
+        raise problem(501, "the pool takes no images; send such a request to an engine")
+    tokens = answer.get(key)
+    if not isinstance(tokens, list) or not all(
+        type(token) is int and 0 <= token < MAX_TOKEN_ID for token in tokens
+    ):
+        raise WrongAnswer(f"{key} of its answer are no token ids")
+    if not tokens:
+        raise problem(400, "the prompt has no tokens")
+    return tuple(tokens)

@@ -1,0 +1,372 @@
+"""The machine brought to life: its commands become connections, its timers a clock, its ends results.
+
+    HTTP ─► tell(event) ─► machine.step ─► Generate │ Abort │ Probe  ─► jobs, which tell what they see
+                                       └─► Ended ─► journal ─► run's samples, or whoever waits
+
+`tell` is synchronous and never re-enters: carrying out a command only starts or cancels a job. Everything
+runs on one event loop inside `run`, whose task group owns all jobs.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rl_agent.config import PoolConfig
+from rl_agent.engine.tokens import usual_length_of, vocabulary_of
+from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
+from rl_agent.pool.engines.link import EngineLink
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.machine import step
+from rl_agent.pool.scheduler.migration import params_of, prompt_of, stop_strings, tokens_left
+from rl_agent.pool.scheduler.records import (
+    NO_WEIGHTS,
+    Engine,
+    EngineOffer,
+    EngineState,
+    Made,
+    Order,
+    Request,
+    RequestId,
+    WeightsReport,
+)
+from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.settings import rules_of
+from rl_agent.weights.store.tensor_sources import local_folder
+
+log = logging.getLogger(__name__)
+TELLS_A_LEASE = 20
+"""How often bytes that come all the time are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model's folder says; None: nobody knows."""
+
+    vocab_size: int | None = None
+    usual_length: int | None = None
+    """Of a response, where nobody says how long it may be."""
+
+
+NOTHING_KNOWN = ModelFacts()
+
+
+@dataclass(slots=True)
+class Reached:
+    """An engine's connection."""
+
+    offer: EngineOffer
+    link: EngineLink
+    has_worker: bool
+    heard_at: float = 0.0
+    """When the machine was last told of bytes from there."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Someone who follows one request."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever it has more tokens, and when it ends."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Faults:
+    """What was set aside because it could not be handled: how much, and why the newest was."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.newest: deque[str] = deque(maxlen=16)
+
+    def add(self, *words: str) -> None:
+        self.count += len(words)
+        self.newest += [one[:500] for one in words]
+
+
+class Pool:
+    """One pool. `on_ended` is told of every request that ended and that nobody watches."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        *,
+        on_ended: Callable[[Request], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.state = PoolState(rules_of(config))
+        if config.model is not None:
+            self.state.model, self.state.model_version = config.model, config.weight_version
+        self.clock = clock
+        self.links: dict[str, Reached] = {}
+        self.watches: dict[RequestId, Watch] = {}
+        self.faults = Faults()
+        self._on_ended = on_ended
+        self._facts: dict[str, ModelFacts] = {}
+        """Of the pool's model."""
+        self._attempts: dict[tuple[RequestId, int], asyncio.Task[None]] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._jobs: asyncio.TaskGroup | None = None
+        self._is_over = False
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as jobs:
+            self._jobs = jobs
+            ready.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._is_over = True
+                if self._timer is not None:
+                    self._timer.cancel()
+
+    def start(self, job: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        """A job of this pool: ends with it."""
+        assert self._jobs is not None, "the pool is not running"
+        return self._jobs.create_task(job, name=name)
+
+    def tell(self, event: events.Event) -> None:
+        if self._is_over:
+            return
+        now = self.clock()
+        for command in step(self.state, event, now):
+            self._carry_out(command)
+        self._set_timer()
+
+    # What callers ask ---------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        offer: EngineOffer,
+        link: EngineLink,
+        *,
+        has_worker: bool,
+        weights: WeightsReport = NO_WEIGHTS,
+    ) -> None:
+        self.links[offer.engine_id] = Reached(offer, link, has_worker)
+        link.on_bytes = partial(self._heard, offer.engine_id)
+        self.tell(events.Registered(offer, weights))
+        if not has_worker:
+            job = self._keep(offer.engine_id, link)
+            self._keepers[offer.engine_id] = self.start(job, f"keep {offer.name}")
+
+    def submit(self, order: Order, made: Made | None = None) -> None:
+        self.tell(events.Submitted(order, made))
+
+    def cancel(self, request_id: RequestId) -> None:
+        self.tell(events.Cancelled(request_id))
+
+    def release(self, request_ids: list[RequestId]) -> None:
+        """Whoever watched these is done with them, ended or not."""
+        for request_id in request_ids:
+            request = self.state.requests.get(request_id)
+            if request is not None and request.is_open:
+                self.cancel(request_id)
+            self.watches.pop(request_id, None)
+        self.tell(events.Forgotten(tuple(request_ids)))
+
+    def ready_link(self) -> EngineLink | None:
+        """Some engine that can be asked about tokens and templates: the least busy one."""
+        ready = [
+            engine
+            for engine in self.state.living(EngineState.READY)
+            if not (engine.is_doubted or engine.is_quarantined)
+        ]
+        engine = min(ready, key=lambda e: len(e.running), default=None)
+        return self.links[engine.engine_id].link if engine else None
+
+    def find_engine(self, name_or_id: str) -> Engine | None:
+        found = self.state.engines.get(name_or_id)
+        by_name = (e for e in self.state.engines.values() if e.offer.name == name_or_id)
+        return found or next(by_name, None)
+
+    def facts_of(self, model: str) -> "ModelFacts":
+        """What is known here of the pool's model."""
+        return self._facts.get(model, NOTHING_KNOWN)
+
+    def open_requests(self) -> int:
+        account = self.state.account
+        return account.submitted - account.completed - account.failed
+
+    # What the machine commands ------------------------------------------------------------------------------
+
+    def _carry_out(self, command: events.Command) -> None:
+        match command:
+            case events.Generate(request_id, attempt, engine_id):
+                job = self._generate(self.state.requests[request_id], attempt, engine_id)
+                self._attempts[request_id, attempt] = self.start(job, f"{request_id} at {engine_id[:8]}")
+            case events.Abort(request_id, attempt):
+                task = self._attempts.pop((request_id, attempt), None)
+                if task is not None:
+                    task.cancel()
+            case events.Probe(engine_id):
+                self.start(self._probe(engine_id), f"probe {engine_id[:8]}")
+            case events.Ended(request_id):
+                self._ended(self.state.requests[request_id])
+            case events.EngineChanged(engine_id, state, reason):
+                self._engine_changed(engine_id, state, reason)
+            case events.SetAside(words):
+                log.error("set aside: %s", words)
+                self.faults.add(words)
+
+    def _ended(self, request: Request) -> None:
+        if request.failure:
+            log.info("request %s failed: %s", request.request_id, request.failure)
+        watch = self.watches.get(request.request_id)
+        if watch is not None:
+            watch.changed.set()
+            watch.ended.set()
+        else:
+            self._on_ended(request)
+
+    def _engine_changed(self, engine_id: str, state: EngineState, reason: str) -> None:
+        reached = self.links[engine_id]
+        offer, words = reached.offer, f": {reason}" if reason else ""
+        log.info("engine %s (%s) is %s%s", offer.name, engine_id[:8], state.value, words)
+        if state is EngineState.GONE:
+            del self.links[engine_id]
+            if not reached.has_worker and self._was_silent(engine_id):
+                self.start(self._await_return(offer, reached.link), f"await {offer.name}")
+            keeper = self._keepers.pop(engine_id, None)
+            if keeper is not None:
+                keeper.cancel()
+
+    def _was_silent(self, engine_id: str) -> bool:
+        """Of an engine that is gone: its lease was over. Many may have gone in one step."""
+        gone = (engine for engine in reversed(self.state.departed) if engine.engine_id == engine_id)
+        engine = next(gone, None)
+        return engine is None or engine.lease_until <= self.clock()
+
+    def _set_timer(self) -> None:
+        due = self.state.wake_at()
+        if due is None or due >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        delay = max(0.0, due - self.clock())
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self.tell(events.Tick())
+
+    # Jobs ---------------------------------------------------------------------------------------------------
+
+    async def _generate(self, request: Request, attempt: int, engine_id: str) -> None:
+        """One attempt, from the request to the event that ends it."""
+        request_id = request.request_id
+        try:
+            await self._stream(request, attempt, engine_id)
+        except Refused as error:
+            self.tell(events.Broken(request_id, attempt, str(error), is_refusal=True))
+        except StreamError as error:
+            is_wrong = isinstance(error, WrongAnswer)
+            self.tell(events.Broken(request_id, attempt, str(error), is_wrong_answer=is_wrong))
+        except Exception as error:
+            log.exception("attempt %d of %s", attempt, request_id)
+            self.tell(events.Broken(request_id, attempt, f"{type(error).__name__} in the manager"))
+        finally:
+            self._attempts.pop((request_id, attempt), None)
+
+    async def _stream(self, request: Request, attempt: int, engine_id: str) -> None:
+        reached, engine = self.links.get(engine_id), self.state.engines.get(engine_id)
+        if reached is None or engine is None or request.attempt != attempt:
+            return
+        request_id, left = request.request_id, tokens_left(request, engine.max_model_len)
+        stops = stop_strings(request.order.params)
+        is_one_chunk = left <= request.interval and not stops and not request.order.is_read_along
+        stream = reached.link.generate(
+            prompt_of(request),
+            left,
+            params_of(request),
+            f"{request_id}-{attempt}",
+            token_by_token=bool(stops),
+            stream_interval=None if is_one_chunk else request.interval,
+            needs_text=request.order.needs_text,
+            needs_names=request.order.needs_names,
+            vocab_size=request.order.vocab_size or self.facts_of(engine.model).vocab_size,
+        )
+        async with aclosing(stream):
+            async for chunk in stream:
+                if chunk.token_ids or chunk.text:
+                    is_last = chunk.finish_reason is not None
+                    names = chunk.names if request.order.needs_names else ()
+                    made = (chunk.token_ids, chunk.logprobs, chunk.text, names)
+                    self.tell(events.Progress(request_id, attempt, *made, is_last=is_last))
+                if chunk.finish_reason is not None:
+                    self.tell(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
+                elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:
+                    watch.changed.set()
+
+    def _heard(self, engine_id: str) -> None:
+        """Tokens renew the lease too, but bytes may come long before they are any."""
+        reached, now = self.links.get(engine_id), self.clock()
+        if reached is not None and now - reached.heard_at >= self.config.lease_s / TELLS_A_LEASE:
+            reached.heard_at = now
+            self.tell(events.Heard(engine_id))
+
+    async def _probe(self, engine_id: str) -> None:
+        reached = self.links.get(engine_id)
+        if reached is None:
+            return
+        try:
+            info = await reached.link.probe()
+            await self._learn_facts(info.model)
+        except StreamError as error:
+            self.tell(events.ProbeFailed(engine_id, str(error)))
+        except Exception as error:  # an engine may answer what nobody has thought of; that is its own failure
+            log.exception("probe of %s", engine_id[:8])
+            self.tell(events.ProbeFailed(engine_id, f"its answer raised {type(error).__name__}"))
+        else:
+            self.tell(events.Probed(engine_id, info.model, info.max_model_len))
+
+    async def _learn_facts(self, model: str) -> None:
+        """What the folder of the pool's model says, if it can be read here."""
+        if model not in self._facts and self.state.model in ("", model):
+            self._facts = {model: await asyncio.to_thread(_facts_of, model)}
+
+    async def _keep(self, engine_id: str, link: EngineLink) -> None:
+        """Signs of life of an engine that has no worker: the manager asks for them."""
+        while True:
+            self.tell(await self._look(engine_id, link))
+            await asyncio.sleep(self.config.heartbeat_s)
+
+    async def _look(self, engine_id: str, link: EngineLink) -> events.Beat:
+        try:
+            return events.Beat(engine_id, await link.look(self.config.lease_s / 2))
+        except StreamError as error:
+            return events.Beat(engine_id, problem=str(error))
+        except Exception as error:
+            log.exception("look at %s", engine_id[:8])
+            return events.Beat(engine_id, problem=f"its answer raised {type(error).__name__}")
+
+    async def _await_return(self, offer: EngineOffer, link: EngineLink) -> None:
+        """An engine without a worker that went silent may only have been too busy: take it back if so."""
+        deadline = self.clock() + self.config.start_timeout_s
+        while (await self._look(offer.engine_id, link)).problem:
+            if self.clock() > deadline:
+                return
+            await asyncio.sleep(self.config.probe_interval_s)
+        if not any(engine.offer.name == offer.name for engine in self.state.engines.values()):
+            self.register(replace(offer, engine_id=secrets.token_hex(16)), link, has_worker=False)
+
+
+def _facts_of(model: str) -> ModelFacts:
+    folder: Path | None = Path(model)
+    if not Path(model).is_absolute() and "/" in model:
+        try:
+            folder = local_folder(model)
+        except Exception:  # the hub's library has many ways to say that it has no such model
+            folder = None
+    return NOTHING_KNOWN if folder is None else ModelFacts(vocabulary_of(folder), usual_length_of(folder))

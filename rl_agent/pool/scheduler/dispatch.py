@@ -1,0 +1,364 @@
+"""Sends waiting requests to engines, measures the engines, and moves work to where it ends earlier."""
+
+import heapq
+
+from rl_agent.pool.scheduler.crash_suspects import is_suspect, must_wait
+from rl_agent.pool.scheduler.events import Command, Generate
+from rl_agent.pool.scheduler.length_model import rest_of
+from rl_agent.pool.scheduler.migration import can_continue, tokens_left
+from rl_agent.pool.scheduler.placement import (
+    FEW_TOKENS,
+    OPTIMISM,
+    can_finish,
+    can_take,
+    predicted_rate,
+    stream_interval,
+)
+from rl_agent.pool.scheduler.rebalance import Rest, Share, plan_moves
+from rl_agent.pool.scheduler.records import Engine, EngineState, FailureKind, Request, RequestId, RequestState
+from rl_agent.pool.scheduler.single_version import begin_anew, has_other, holders, suits
+from rl_agent.pool.scheduler.state import PoolState, begun_with, end, enqueue, fail, move, set_timer
+
+MAX_REMEMBERED_GROUPS = 65_536
+PREFILL_SPEEDUP = 10.0
+"""How much faster an engine is taken to read a token than one request samples it: what a move costs."""
+CROWDED = 0.8
+"""Share of its best throughput from which an engine's requests are taken to slow each other down."""
+UNCROWDED = 4.0
+"""How much faster than seen among many a request alone is hoped to be, until one was nearly alone."""
+CONSIDERED = 8
+"""Engines looked at from either end when work is moved."""
+MOVES_AT_ONCE = 16
+"""Before speeds are learned anew."""
+SAMPLED = 128
+"""Waiting requests of a run by which the rest of them is judged."""
+
+
+def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
+    """Fill the engines' free places: suspects first, then the run that has the least at the engines."""
+    if state.suspects:
+        _dispatch_suspects(state, now, out)
+    if state.begun:
+        _dispatch_begun(state, now, out)
+    while (engine := state.placement.best()) is not None:
+        request = _next_request(state)
+        if request is None:
+            break
+        needed = request.order.min_weight_version
+        if begun_with(state, request) is not None:  # it waited from before that was asked for
+            enqueue(state, request)
+            _dispatch_begun(state, now, out)
+        elif engine.weight_version < needed:
+            heapq.heappush(state.held.setdefault(needed, []), (request.number, request.request_id))
+        else:
+            _send(state, request, _near_siblings(state, request, engine, now), now, out)
+    if state.held:
+        _dispatch_held(state, now, out)
+
+
+def _dispatch_held(state: PoolState, now: float, out: list[Command]) -> None:
+    """Requests for which the first engine in the order was too old: to those new enough, in turn."""
+    free = list(state.placement.in_order())
+    for needed, queue in sorted(state.held.items()):
+        fit = [engine for engine in free if engine.weight_version >= needed]
+        while queue and (fit := [engine for engine in fit if can_take(engine, now)]):
+            for engine in fit:
+                request = _oldest_of(state, queue)
+                if request is None:
+                    break
+                _send(state, request, _near_siblings(state, request, engine, now), now, out)
+        if not queue:
+            del state.held[needed]
+
+
+def _dispatch_begun(state: PoolState, now: float, out: list[Command]) -> None:
+    """To engines with the weights that began them; anew where none has these and another engine is free."""
+    for version, queue in list(state.begun.items()):
+        engines = holders(state, version)
+        while free := [engine for engine in engines if can_finish(engine, now)]:
+            request = _oldest_of(state, queue)
+            if request is None:
+                break
+            _send(state, request, _engine_of_episode(state, request, free), now, out)
+        while not engines and state.placement.best() and (request := _oldest_of(state, queue)):
+            begin_anew(state, request)
+            enqueue(state, request)
+        if not queue:
+            del state.begun[version]
+
+
+def _engine_of_episode(state: PoolState, request: Request, free: list[Engine]) -> Engine:
+    """The one that has its earlier turns in its cache, or the least busy."""
+    _, began_at = state.episodes.get(request.episode, (0, ""))
+    return min(
+        free, key=lambda engine: (engine.engine_id != began_at, engine.work / state.placement.speed(engine))
+    )
+
+
+def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None:
+    """One to each engine that has none, if possible one that has not died under this request."""
+    free = [engine for engine in state.placement.in_order() if engine.suspect is None]
+    waiting = list(state.suspects)
+    state.suspects.clear()
+    for request_id in waiting:
+        request = state.requests.get(request_id)
+        if request is None or request.state is not RequestState.QUEUED:
+            continue
+        begun = begun_with(state, request)
+        if begun is not None and free and not holders(state, begun):
+            begin_anew(state, request)
+        fit = [engine for engine in free if suits(state, engine, request)]
+        avoided = {*request.wronged_by, request.refused_by}
+        if has_other(state, request, avoided):  # though it may be busy now
+            fit = [engine for engine in fit if engine.offer.name not in avoided]
+        if not fit or must_wait(request, state.rules):
+            state.suspects.append(request_id)
+            continue
+        deaths = request.deaths | set(request.questions.values())
+        engine = min(fit, key=lambda engine: engine.offer.name in deaths)
+        free.remove(engine)
+        _send(state, request, engine, now, out)
+
+
+def _next_request(state: PoolState) -> Request | None:
+    """The oldest of the run that has the fewest requests at engines."""
+    while state.queues:
+        run = min(state.queues, key=lambda run: state.at_engines[run])
+        request = _oldest_of(state, state.queues[run])
+        if not state.queues[run]:
+            del state.queues[run]
+        if request is not None:
+            return request
+    return None
+
+
+def _oldest_of(state: PoolState, queue: list[tuple[int, RequestId]]) -> Request | None:
+    while queue:
+        _, request_id = heapq.heappop(queue)
+        request = state.requests.get(request_id)
+        if request is not None and request.state is RequestState.QUEUED:
+            return request
+    return None
+
+
+def _near_siblings(state: PoolState, request: Request, best: Engine, now: float) -> Engine:
+    """The engine that read this prompt already, unless waiting there costs more than reading it again."""
+    group = request.order.group
+    if group is None:
+        return best
+    key = (request.order.run, group)
+    engine = state.engines.get(state.affinity.get(key, ""), best)
+    is_near = engine is best or state.placement.is_near_best(engine, best, expected_rest(state, request))
+    if not is_near or not can_take(engine, now) or not suits(state, engine, request):
+        engine = best
+    if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
+        del state.affinity[next(iter(state.affinity))]
+    state.affinity[key] = engine.engine_id
+    return engine
+
+
+def expected_rest(state: PoolState, request: Request) -> float:
+    """Tokens that it will need still: by what its submitter says, its siblings took, or else all others."""
+    order, made, told = request.order, len(request.token_ids), _told_or_learned(state, request)
+    if told is not None:
+        return min(rest_of(told, made), max(1.0, order.max_tokens - made))
+    return state.lengths.rest(order.run, made, order.max_tokens)
+
+
+def _told_or_learned(state: PoolState, request: Request) -> float | None:
+    """How long a response of its kind is; None if nothing is known."""
+    order = request.order
+    return order.expected_tokens or state.lengths.mean(order.run, order.group)
+
+
+def _send(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
+    if tokens_left(request, engine.max_model_len) < 1:
+        _refuse(state, request, engine, now, out)
+        return
+    request.state, request.engine_id = RequestState.RUNNING, engine.engine_id
+    request.attempt += 1
+    request.attempt_start = len(request.token_ids)
+    request.last_progress = now
+    request.interval = _interval(state, request, engine)
+    request.expected = expected_rest(state, request)
+    if request.moves:
+        engine.prefilled_tokens += len(request.order.prompt_token_ids) + len(request.token_ids)
+    if is_suspect(request):
+        engine.suspect = request.request_id
+    engine.running[request.request_id] = None
+    engine.work += request.expected
+    if engine.idle_since is not None:
+        engine.idle_s += now - engine.idle_since
+        engine.idle_since = None
+    run = request.order.run
+    state.at_engines[run] += 1
+    state.placement.picked(engine)
+    state.placement.changed(engine, now)
+    stall_due = now + state.rules.stall_timeout_s
+    set_timer(state, stall_due, "stall", request.request_id, request.attempt)
+    if not state.is_measuring:
+        state.is_measuring, state.measured_at = True, now
+        set_timer(state, now + state.rules.rebalance_interval_s, "measure", "")
+    out.append(Generate(request.request_id, request.attempt, engine.engine_id))
+
+
+def _interval(state: PoolState, request: Request, engine: Engine) -> int:
+    """Tokens that the engine is to send together."""
+    rules = state.rules
+    if request.order.is_read_along or request.is_spared or is_suspect(request):
+        return min(rules.stream_interval, FEW_TOKENS)
+    account = state.account
+    still_open = account.submitted - account.completed - account.failed
+    at_each = min(engine.offer.capacity, still_open // len(state.engines))
+    return stream_interval(rules, engine, max(len(engine.running) + 1, at_each))
+
+
+def _refuse(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
+    """The context is full: the response ends here, or never begins."""
+    if request.token_ids:
+        end(state, request, RequestState.COMPLETED, now, out, finish="length")
+        return
+    size, limit = len(request.order.prompt_token_ids), engine.max_model_len
+    words = f"its prompt of {size} tokens fills the {limit} of the model"
+    fail(state, request, FailureKind.PROMPT_TOO_LONG, words, now, out)
+
+
+def measure_due(state: PoolState, now: float, out: list[Command]) -> None:
+    """Learn speeds from the time since the last measure; then, with nothing waiting, even the load out."""
+    elapsed_s = now - state.measured_at
+    is_busy = False
+    for engine in state.engines.values():
+        if engine.running:
+            is_busy = True
+            if elapsed_s > 0:
+                _measure(state, engine, elapsed_s)
+        else:
+            engine.lately.clear()
+        engine.tokens_since_measure, engine.seconds_since_measure = 0, 0.0
+    state.measured_at = now
+    state.is_measuring = is_busy
+    if is_busy:
+        set_timer(state, now + state.rules.rebalance_interval_s, "measure", "")
+        if state.rules.rebalance_gain_s > 0 and not state.suspects:
+            _even_out(state, now, out)
+
+
+def _measure(state: PoolState, engine: Engine, elapsed_s: float) -> None:
+    """Requests that began together send together: only as many seconds as a chunk takes tell the rate."""
+    engine.lately.append((elapsed_s, engine.tokens_since_measure))
+    while sum(seconds for seconds, _ in engine.lately) - engine.lately[0][0] >= state.rules.stream_interval_s:
+        engine.lately.popleft()
+    if engine.seconds_since_measure > 0:
+        tokens_per_s = sum(tokens for _, tokens in engine.lately) / sum(s for s, _ in engine.lately)
+        _learn(state, engine, tokens_per_s, engine.tokens_since_measure / engine.seconds_since_measure)
+
+
+def _learn(state: PoolState, engine: Engine, tokens_per_s: float, of_one: float) -> None:
+    """Best values fade slowly where they could be reached, so that a throttled machine is found out."""
+    count, total = len(engine.running), engine.tokens_per_s
+    best_of_one = max(of_one, engine.request_tokens_per_s)
+    is_crowded = count * best_of_one > CROWDED * max(total, tokens_per_s)
+    engine.tokens_per_s = max(tokens_per_s, 0.95 * total if is_crowded else total)
+    engine.request_tokens_per_s = best_of_one if is_crowded else max(of_one, 0.95 * best_of_one)
+    engine.was_uncrowded |= not is_crowded
+    state.placement.learn_speed(engine.tokens_per_s)
+
+
+def _even_out(state: PoolState, now: float, out: list[Command]) -> None:
+    """Move running requests so that the engine that would end last ends earlier."""
+    engines = [e for e in _considered(state, now) if e.running or can_take(e, now)]
+    if len(engines) < 2:
+        return
+    unknown = _unknown_rest(state, engines)
+    shares = [_share(state, engine, engines, unknown) for engine in engines]
+    planned = plan_moves(
+        [share for share in shares if share is not None],
+        gain_s=state.rules.rebalance_gain_s,
+        limit=MOVES_AT_ONCE,
+        waiting_tokens=_waiting_tokens(state),
+    )
+    going: list[tuple[Request, Engine]] = []
+    for one in planned:
+        request = state.requests[one.request_id]
+        if request.state is RequestState.RUNNING:
+            move(state, request, now, out)
+        going.append((request, state.engines[one.target]))
+    for request, target in going:
+        if request.state is RequestState.QUEUED and not is_suspect(request) and can_take(target, now):
+            _send(state, request, target, now, out)
+
+
+def _waiting_tokens(state: PoolState) -> float:
+    """What all waiting requests are expected to need, from a sample of them."""
+    tokens = 0.0
+    for queue in state.queues.values():
+        stride = max(1, len(queue) // SAMPLED)
+        found = [
+            state.requests[request_id] for _, request_id in queue[::stride] if request_id in state.requests
+        ]
+        waiting = [expected_rest(state, one) for one in found if one.state is RequestState.QUEUED]
+        tokens += sum(waiting) * stride
+    return tokens
+
+
+def _considered(state: PoolState, now: float) -> list[Engine]:
+    """All engines that work or could; of many, those that would end last and those that would end first."""
+    ready = [engine for engine in state.living(EngineState.READY) if engine.finishing_since is None]
+    if len(ready) <= 2 * CONSIDERED:
+        return ready
+
+    def seconds(engine: Engine) -> float:
+        return engine.work / state.placement.speed(engine)
+
+    busy = [engine for engine in ready if engine.running]
+    slow = heapq.nsmallest(CONSIDERED, busy, key=lambda e: predicted_rate(e, len(e.running)))
+    last = heapq.nlargest(CONSIDERED, busy, key=seconds)
+    first = heapq.nsmallest(CONSIDERED, (e for e in ready if can_take(e, now)), key=seconds)
+    return list({engine.engine_id: engine for engine in (*slow, *last, *first)}.values())
+
+
+def _share(state: PoolState, engine: Engine, others: list[Engine], unknown: float) -> Share | None:
+    """None if nothing is known of its speed, or it takes nothing now.
+
+    An idle engine that was never measured is hoped to be `OPTIMISM` times as fast as the slowest: what it
+    takes then tells its speed.
+    """
+    rate, total = engine.request_tokens_per_s, engine.tokens_per_s
+    if not rate and not engine.running:
+        measured = [other for other in others if other.request_tokens_per_s]
+        slowest = min(measured, key=lambda other: other.request_tokens_per_s, default=None)
+        if slowest is not None:
+            rate, total = OPTIMISM * slowest.request_tokens_per_s, OPTIMISM * slowest.tokens_per_s
+    if not rate or engine.is_doubted:
+        return None
+    if not engine.was_uncrowded:
+        rate *= UNCROWDED
+    room = engine.offer.capacity - len(engine.running)
+    return Share(
+        engine.engine_id, rate, total, room, [_rest(state, one, unknown, others) for one in engine.running]
+    )
+
+
+def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
+    """What is taken to be left of each response of which nothing is known.
+
+    The same for all: what ended first was short, so that the lengths learned from it mislead, and equal rates
+    are what finds the long ones soonest.
+    """
+    requests = [state.requests[request_id] for engine in engines for request_id in engine.running]
+    rests = [
+        max(expected_rest(state, one), len(one.token_ids))
+        for one in requests
+        if _told_or_learned(state, one) is None
+    ]
+    return sum(rests) / len(rests) if rests else 0.0
+
+
+def _rest(state: PoolState, request_id: RequestId, unknown: float, engines: list[Engine]) -> Rest:
+    request = state.requests[request_id]
+    context = len(request.order.prompt_token_ids) + len(request.token_ids)
+    can_move = can_continue(request.order.params) and not is_suspect(request)
+    can_move = can_move and all(suits(state, engine, request) for engine in engines)
+    tokens = unknown if _told_or_learned(state, request) is None else expected_rest(state, request)
+    lost = request.interval / 2  # sampled there and not sent yet
+    return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

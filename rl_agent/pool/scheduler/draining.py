@@ -1,0 +1,83 @@
+"""An engine that will leave: its requests go at the end of a chunk, so that nothing is sampled again. Pure.
+
+    notice ─► takes nothing new ─► each request leaves when its chunk ends ─► it has none: it may be ended
+                                   or ends here, if there is time
+              leave_by ─► what is still here leaves ─► until ─► gone
+
+An engine sends what it sampled in chunks, a short response as one; who leaves in the middle of a chunk loses
+what is in it. A chunk that was begun is waited for unless it cannot end in time at the best speed seen. After
+it another one is begun only where it ends in time even at less than the speed seen, and then for one of two
+reasons: the whole response is expected to, or no other engine has room.
+"""
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.dispatch import expected_rest
+from rl_agent.pool.scheduler.events import Command
+from rl_agent.pool.scheduler.migration import can_continue
+from rl_agent.pool.scheduler.placement import predicted_rate
+from rl_agent.pool.scheduler.records import Engine, EngineState, Request
+from rl_agent.pool.scheduler.state import PoolState, change_engine, end_engine, move, move_all, set_timer
+
+MARGIN_S = 2.0
+MARGIN_SHARE = 0.25
+"""Of the time that is left: kept, if it is less than that, between the last request and the end."""
+CAUTION = 1.5
+"""How much longer than at the speed seen another chunk may take."""
+
+
+def drain_asked(state: PoolState, event: events.DrainAsked, now: float, out: list[Command]) -> None:
+    """A second notice counts only if it leaves less time."""
+    engine = state.engines.get(event.engine_id)
+    if engine is None:
+        return
+    is_news = engine.state is not EngineState.DRAINING
+    if not is_news and event.until >= engine.drain_until:
+        return
+    engine.drain_until = event.until
+    engine.leave_by = event.until - min(MARGIN_S, MARGIN_SHARE * (event.until - now))
+    if is_news:
+        change_engine(state, engine, EngineState.DRAINING, event.reason, now, out)
+    set_timer(state, engine.leave_by, "leave", event.engine_id)
+    set_timer(state, event.until, "drained", event.engine_id)
+    here = [state.requests[request_id] for request_id in engine.running]
+    for request in [one for one in here if not _may_wait(state, one, engine, now)]:
+        move(state, request, now, out)
+
+
+def chunk_ended(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
+    """All that the engine sampled for it is here: the time to leave, if it does."""
+    if not _may_begin_another(state, request, engine, now):
+        move(state, request, now, out)
+
+
+def leave_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    move_all(state, engine, now, out)
+
+
+def drained(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    end_engine(state, engine, now, out, f"drained: {engine.reason}", is_crash=False)
+
+
+def _may_wait(state: PoolState, request: Request, engine: Engine, now: float) -> bool:
+    """For the end of the chunk that was begun, or of the whole response if it cannot be continued."""
+    rest = expected_rest(state, request)
+    if not can_continue(request.order.params):
+        return _ends_in_time(rest, engine, now)
+    best = engine.request_tokens_per_s
+    return now < engine.leave_by and (
+        not best or request.last_progress + min(request.interval, rest) / best <= engine.leave_by
+    )
+
+
+def _may_begin_another(state: PoolState, request: Request, engine: Engine, now: float) -> bool:
+    chunk = min(request.interval, request.order.max_tokens - len(request.token_ids))
+    if not _ends_in_time(chunk, engine, now):
+        return False
+    if _ends_in_time(expected_rest(state, request), engine, now):
+        return True
+    return can_continue(request.order.params) and state.placement.best() is None
+
+
+def _ends_in_time(tokens: float, engine: Engine, now: float) -> bool:
+    rate = predicted_rate(engine, len(engine.running))
+    return rate > 0 and now + CAUTION * tokens / rate <= engine.leave_by

@@ -1,0 +1,166 @@
+"""The pool as a machine: `(state, event, now) -> commands`. No IO, no clock, no randomness.
+
+`PoolState` is consumed by `step` and belongs to it; the same events at the same times give the same commands.
+
+What always holds, and `check` asserts:
+- submitted = open + completed + failed, and each id is counted once however often it is submitted.
+- A running request is at exactly one living engine; what an older attempt still sends is dropped.
+- An engine that loads another model or is gone has no requests; one that drains gets no new ones.
+- No request is at an engine whose weights are older than it asks for.
+
+What cannot be handled is set aside, by name, and the rest goes on (`SetAside`).
+
+A failed request never ends an engine: it makes the pool doubt it, which stops new work until the next sign
+of life. Only the lease, the worker's word, or the end of a drain does. One that answers wrongly is kept out
+for a while (`quarantine`).
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from rl_agent.pool.scheduler import (
+    dispatch,
+    draining,
+    engines,
+    events,
+    quarantine,
+    requests,
+    single_version,
+    weight_versions,
+)
+from rl_agent.pool.scheduler.events import Command, Event
+from rl_agent.pool.scheduler.records import EngineState, RequestId, RequestState
+from rl_agent.pool.scheduler.state import PoolState, set_aside
+
+TIMERS_EACH = 4
+
+
+def step(state: PoolState, event: Event, now: float) -> list[Command]:
+    """Apply one event and everything whose time has come; the commands are to be carried out in order."""
+    commands: list[Command] = []
+    handler = _HANDLERS.get(type(event))
+    if handler is not None:
+        try:
+            handler(state, event, now, commands)
+        except Exception as error:
+            _survive(state, type(event).__name__, _request_of(event), error, now, commands)
+    while state.timers and state.timers[0][0] <= now:
+        _, _, kind, of, attempt = heapq.heappop(state.timers)
+        try:
+            _fire(state, kind, of, attempt, now, commands)
+        except Exception as error:
+            _survive(state, f"timer {kind}", of, error, now, commands)
+    if len(state.timers) > TIMERS_EACH * (len(state.requests) + len(state.engines)) + 4096:
+        _drop_stale_timers(state)
+    try:
+        dispatch.dispatch(state, now, commands)
+    except Exception as error:
+        _survive(state, "dispatch", None, error, now, commands)
+    return commands
+
+
+def _request_of(event: Event) -> RequestId | None:
+    if isinstance(event, events.Submitted):
+        return event.order.request_id
+    return getattr(event, "request_id", None)
+
+
+def _survive(
+    state: PoolState,
+    what: str,
+    about: str | RequestId | None,
+    error: Exception,
+    now: float,
+    out: list[Command],
+) -> None:
+    """What came in is typed at the door, so this should never be; if it is, it costs one request at most."""
+    request = state.requests.get(about) if isinstance(about, RequestId) else None
+    if request is not None and request.is_open:
+        set_aside(state, request, error, now, out)
+    else:
+        out.append(events.SetAside(f"{what}: {type(error).__name__}: {error}"))
+
+
+_HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = {
+    events.Registered: engines.registered,
+    events.Probed: engines.probed,
+    events.ProbeFailed: engines.probe_failed,
+    events.Beat: engines.beat,
+    events.Heard: engines.heard,
+    events.DrainAsked: draining.drain_asked,
+    events.EngineEnded: engines.engine_ended,
+    events.ModelWanted: weight_versions.model_wanted,
+    events.WeightsWanted: weight_versions.weights_wanted,
+    events.Submitted: requests.submitted,
+    events.Cancelled: requests.cancelled,
+    events.EpisodeEnded: single_version.episode_ended,
+    events.Progress: requests.progress,
+    events.Finished: requests.finished,
+    events.Broken: requests.broken,
+    events.Forgotten: requests.forgotten,
+}
+
+_OF_ENGINES = {
+    "lease": engines.lease_due,
+    "start": engines.start_due,
+    "leave": draining.leave_due,
+    "drained": draining.drained,
+    "probe": engines.probe_due,
+    "pause": quarantine.pause_over,
+    "behind": weight_versions.behind_due,
+}
+
+
+def _fire(
+    state: PoolState, kind: str, of: str | RequestId, attempt: int, now: float, out: list[Command]
+) -> None:
+    if kind == "measure":
+        dispatch.measure_due(state, now, out)
+    elif not isinstance(of, RequestId):
+        if (engine := state.engines.get(of)) is not None:
+            _OF_ENGINES[kind](state, engine, now, out)
+    elif (request := state.requests.get(of)) is not None:
+        if kind == "deadline":
+            requests.deadline_due(state, request, now, out)
+        else:
+            requests.stall_due(state, request, now, out, attempt)
+
+
+def _drop_stale_timers(state: PoolState) -> None:
+    """Deadlines of requests that ended stay in the heap until due, which may be hours."""
+
+    def is_live(timer: tuple[float, int, str, str | RequestId, int]) -> bool:
+        _, _, kind, of, attempt = timer
+        if not isinstance(of, RequestId):
+            return kind == "measure" or of in state.engines
+        request = state.requests.get(of)
+        return request is not None and request.is_open and (kind == "deadline" or attempt == request.attempt)
+
+    state.timers = [timer for timer in state.timers if is_live(timer)]
+    heapq.heapify(state.timers)
+
+
+def check(state: PoolState) -> None:
+    """Assert what always holds; for tests, and cheap enough for a simulation."""
+    account = state.account
+    still_open = [request for request in state.requests.values() if request.is_open]
+    assert account.submitted == len(still_open) + account.completed + account.failed
+    at_engines = 0
+    for engine in state.engines.values():
+        assert engine.state in (EngineState.READY, EngineState.DRAINING) or not engine.running, engine
+        assert len(engine.running) <= engine.offer.capacity
+        assert engine.suspect is None or engine.suspect in engine.running
+        at_engines += len(engine.running)
+        for request_id in engine.running:
+            request = state.requests[request_id]
+            assert request.state is RequestState.RUNNING
+            assert request.engine_id == engine.engine_id
+            assert engine.weight_version >= request.order.min_weight_version
+    running = [request for request in still_open if request.state is RequestState.RUNNING]
+    assert at_engines == len(running) == sum(state.at_engines.values())
+    for request in state.requests.values():
+        assert len(request.token_ids) == len(request.logprobs)
+        assert len(request.token_ids) <= request.order.max_tokens
+        has_failed = request.state is RequestState.FAILED
+        assert has_failed == bool(request.failure) == (request.failure_kind is not None)

@@ -1,0 +1,138 @@
+"""How a response goes on at another engine: what is sent along, and when it is over already.
+
+The tokens so far become part of the prompt. Every sampling parameter must mean the same from there:
+
+    max_tokens, min_tokens   less the tokens that exist
+    seed                     another one, made from the seed and the position: the same stream of random
+                             numbers again would repeat the draws of the first tokens
+    stop strings             found here and never sent, since one may lie across the seam; whether the end is
+                             part of the text is sent, for the engine finds stop tokens
+    repetition_penalty       counts prompt and response alike, so nothing changes
+    presence, frequency      count the response only, which an engine cannot be told: begun afresh
+    structured output, ...   has a state that an engine cannot be told: begun afresh
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from rl_agent.pool.scheduler.records import Request
+
+CONTINUABLE = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "eos_token_ids",
+        "include_stop_str_in_output",
+        "ignore_eos",
+        "min_tokens",
+        "repetition_penalty",
+        "logit_bias",
+        "skip_special_tokens",
+        "cache_salt",
+    }
+)
+NEUTRAL: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+def can_continue(params: dict[str, Any]) -> bool:
+    """False where tokens that exist already would be sampled differently had they not."""
+    return all(
+        name in CONTINUABLE or value is None or (name in NEUTRAL and value == NEUTRAL[name])
+        for name, value in params.items()
+    )
+
+
+def prompt_of(request: Request) -> list[int]:
+    """What the next attempt is given: the prompt and the tokens so far."""
+    return [*request.order.prompt_token_ids, *request.token_ids]
+
+
+def tokens_left(request: Request, max_model_len: int) -> int:
+    """How many the next attempt may sample; below 1 where none."""
+    made = len(request.token_ids)
+    left = request.order.max_tokens - made
+    if max_model_len:
+        left = min(left, max_model_len - len(request.order.prompt_token_ids) - made)
+    return left
+
+
+def params_of(request: Request) -> dict[str, Any]:
+    """Sampling parameters of the next attempt, without `max_tokens`."""
+    made = len(request.token_ids)
+    params = {
+        name: value
+        for name, value in request.order.params.items()
+        if value is not None and name not in ("stop", "eos_token_ids")
+    }
+    if made and "seed" in params:
+        params["seed"] = continued_seed(params["seed"], made)
+    if made and "min_tokens" in params:
+        params["min_tokens"] = max(0, params["min_tokens"] - made)
+    return params
+
+
+def continued_seed(seed: int, position: int) -> int:
+    """Seed of the tokens from `position` on; the same wherever and whenever the response is continued."""
+    digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2
+
+
+def finish_of_tokens(request: Request) -> str:
+    """`stop` or `length` if the tokens so far are a whole response, else an empty string."""
+    params, tokens = request.order.params, request.token_ids
+    if not tokens:
+        return ""
+    ends = set(params.get("stop_token_ids") or ())
+    if not params.get("ignore_eos"):
+        ends |= set(params.get("eos_token_ids") or ())
+    if tokens[-1] in ends and len(tokens) >= (params.get("min_tokens") or 0):
+        return "stop"
+    return "length" if len(tokens) >= request.order.max_tokens else ""
+
+
+def stop_strings(params: dict[str, Any]) -> tuple[str, ...]:
+    stop = params.get("stop")
+    if not stop:
+        return ()
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def find_stop(request: Request, new_text: str) -> str | None:
+    """The stop string that `new_text`, just added, completed; the texts are cut where it begins or ends."""
+    stops = stop_strings(request.order.params)
+    if not stops or len(request.token_ids) < (request.order.params.get("min_tokens") or 0):
+        return None
+    tail = _last_of(request.texts, len(new_text) + max(map(len, stops)) - 1)
+    found = [(at, stop) for stop in stops if (at := tail.find(stop)) >= 0]
+    if not found:
+        return None
+    at, stop = min(found)
+    end = at + len(stop) if request.order.params.get("include_stop_str_in_output") else at
+    request.cut_characters = len(tail) - end
+    text = "".join(request.texts)
+    request.texts[:] = [text[: len(text) - request.cut_characters]]
+    return stop
+
+
+def held_back(params: dict[str, Any]) -> int:
+    """How many of the last characters the beginning of a stop string may be, which nobody is to see."""
+    if params.get("include_stop_str_in_output"):
+        return 0
+    return max(map(len, stop_strings(params)), default=1) - 1
+
+
+def _last_of(texts: Sequence[str], size: int) -> str:
+    """The last `size` characters, from as few texts as hold them: each new one is searched once."""
+    found, length = list[str](), 0
+    for text in reversed(texts):
+        found.append(text)
+        length += len(text)
+        if length >= size:
+            break
+    return "".join(reversed(found))[-size:]

@@ -1,0 +1,155 @@
+"""Which running requests to move so that all that is there ends earlier. Pure: shares in, moves out.
+
+An engine gives each of its requests `rate` tokens a second while they are few, and shares `total` when they
+are many. So its last response ends after the sum, over its responses from the shortest on, of
+
+    (tokens more than the one before) * max(1 / rate, how many are still there / total)
+
+and late ends weigh most. Until nothing helps any more, a request of the engine that ends last goes where that
+saves most, alone or against a short one that comes back: long responses gather on fast engines, and short
+ones make room for them. What a move costs, reading the context again, counts as tokens.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rl_agent.pool.scheduler.records import RequestId
+
+SAMPLES = 64
+"""Responses of one engine that the formula looks at; of more, every n-th stands for its neighbours."""
+EARLY = 0.7
+"""Share of the time left after which an engine that ends then is helped already, though more waits."""
+POWER = 4
+"""How much more a late end weighs than an early one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rest:
+    """What a request is expected to need still, in tokens."""
+
+    tokens: float
+    request_id: RequestId
+    reading: float = field(compare=False)
+    """What a move costs, in tokens."""
+    can_move: bool = field(compare=False)
+
+    def moved(self) -> "Rest":
+        return Rest(self.tokens + self.reading, self.request_id, self.reading, self.can_move)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    request_id: RequestId
+    source: str
+    target: str
+
+
+class Share:
+    """One engine and what its requests need still."""
+
+    def __init__(self, engine_id: str, rate: float, total: float, room: int, rests: Sequence[Rest]) -> None:
+        self.engine_id = engine_id
+        self.rate = rate
+        self.total = total
+        self.room = room
+        self.rests = sorted(rests)
+        self.cost, self.ends_after_s = self._weigh(self.rests)
+
+    def with_change(self, out: Rest | None, come: Rest | None) -> tuple[float, float]:
+        """Cost and end, were it so."""
+        return self._weigh(self._changed(out, come))
+
+    def change(self, out: Rest | None, come: Rest | None) -> None:
+        self.rests = self._changed(out, come)
+        self.room += bool(out) - bool(come)
+        self.cost, self.ends_after_s = self._weigh(self.rests)
+
+    def seconds_of(self, rest: Rest, others: int) -> float:
+        """Until it would end here among so many others."""
+        return rest.tokens * max(1.0 / self.rate, (others + 1) / self.total)
+
+    def _changed(self, out: Rest | None, come: Rest | None) -> list[Rest]:
+        rests = [rest for rest in self.rests if rest is not out] if out else self.rests[:]
+        if come is not None:
+            insort(rests, come.moved())
+        return rests
+
+    def _weigh(self, rests: Sequence[Rest]) -> tuple[float, float]:
+        """The sum over responses of the time until they end, to the power; and the longest such time."""
+        count = len(rests)
+        stride = max(1, -(-count // SAMPLES))
+        seconds = before = cost = 0.0
+        for first in range(0, count, stride):
+            after = min(count, first + stride)
+            tokens = rests[after - 1].tokens
+            seconds += (tokens - before) * max(1.0 / self.rate, (count - first) / self.total)
+            cost += (after - first) * seconds**POWER
+            before = tokens
+        return cost, seconds
+
+
+def plan_moves(
+    shares: Sequence[Share], *, gain_s: float, limit: int, waiting_tokens: float = 0.0
+) -> list[Move]:
+    """At most about `limit` moves; changes `shares`.
+
+    While `waiting_tokens` are still to be sampled, an engine that would end before them is left alone.
+    """
+    moves: list[Move] = []
+    total = sum(share.total for share in shares)
+    rest = sum(rest.tokens for share in shares for rest in share.rests)
+    horizon_s = EARLY * (rest + waiting_tokens) / total if waiting_tokens and total else 0.0
+    while len(moves) < limit and (found := _best(shares, gain_s, horizon_s)) is not None:
+        source, target, out, back = found
+        source.change(out, back)
+        target.change(back, out)
+        moves.append(Move(out.request_id, source.engine_id, target.engine_id))
+        if back is not None:
+            moves.append(Move(back.request_id, target.engine_id, source.engine_id))
+    return moves
+
+
+def _best(
+    shares: Sequence[Share], gain_s: float, horizon_s: float
+) -> tuple[Share, Share, Rest, Rest | None] | None:
+    """The move, or exchange, that saves most, from the engine that ends last if it can be helped."""
+    late = [share for share in shares if share.ends_after_s > horizon_s]
+    for source in sorted(late, key=lambda share: share.ends_after_s, reverse=True):
+        best, found = 0.0, None
+        for target in shares:
+            if target is source:
+                continue
+            for out, back in _options(source, target):
+                cost_here, ends_here = source.with_change(out, back)
+                cost_there, ends_there = target.with_change(back, out)
+                saved = source.cost + target.cost - cost_here - cost_there
+                if saved > best and _gain(source, target, out, back, max(ends_here, ends_there)) >= gain_s:
+                    best, found = saved, (source, target, out, back)
+        if found is not None:
+            return found
+    return None
+
+
+def _gain(source: Share, target: Share, out: Rest, back: Rest | None, ends_s: float) -> float:
+    """Seconds by which the request, or all at these two engines, end earlier; below 0 if all end later."""
+    sooner_s = max(source.ends_after_s, target.ends_after_s) - ends_s
+    if sooner_s < 0:
+        return sooner_s
+    here_s = source.seconds_of(out, len(source.rests) - 1)
+    there_s = target.seconds_of(out.moved(), len(target.rests) - bool(back))
+    return max(here_s - there_s, sooner_s)
+
+
+def _options(source: Share, target: Share) -> list[tuple[Rest, Rest | None]]:
+    """The longest, the middle and the shortest request; the longest against the target's shortest."""
+    movable = [rest for rest in source.rests if rest.can_move]
+    if not movable:
+        return []
+    options: list[tuple[Rest, Rest | None]] = []
+    if target.room > 0:
+        options += [(movable[-1], None), (movable[len(movable) // 2], None), (movable[0], None)]
+    back = next((rest for rest in target.rests if rest.can_move), None)
+    if back is not None and back.tokens < movable[-1].tokens:
+        options.append((movable[-1], back))
+    return options

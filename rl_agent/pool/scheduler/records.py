@@ -1,0 +1,386 @@
+"""What the pool knows about an engine and about a request. Plain records; `machine` alone changes them.
+
+engine   registered ─(probe names the wanted model)─► ready ─► draining ─► gone
+             │   └──(probe names another model)─► loading ─┘      ▲          ▲
+             └──────────── lease over, process ended ─────────────┴──────────┘
+request  queued ─► running ─► completed | failed
+            ▲         │
+            └─────────┘  moved: the tokens so far stay, the rest is generated elsewhere
+"""
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+
+class EngineState(StrEnum):
+    REGISTERED = "registered"
+    """Holds a lease; nobody has looked yet what it serves."""
+    LOADING = "loading"
+    """Serves another model than the pool wants, or weights too old or unknown, and is expected to change."""
+    READY = "ready"
+    DRAINING = "draining"
+    """Told to leave: takes nothing new, its requests go at the end of their chunks (see `draining`)."""
+    GONE = "gone"
+
+
+class RequestState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class FailureKind(Enum):
+    """Why a request failed, with the HTTP status that a client of the OpenAI API gets."""
+
+    REFUSED = ("refused", 400)
+    """An engine says that the request itself is wrong."""
+    PROMPT_TOO_LONG = ("prompt_too_long", 400)
+    DEADLINE = ("deadline", 504)
+    CANCELLED = ("cancelled", 499)
+    """Its submitter has left."""
+    BROKEN_OFF = ("broken_off", 502)
+    """Healthy engines kept breaking it off."""
+    CRASHES_ENGINES = ("crashes_engines", 502)
+    WRONG_ANSWERS = ("wrong_answers", 502)
+    """Every engine that was tried sent what it cannot have sampled."""
+    INTERNAL = ("internal", 500)
+    """The scheduler cannot handle it."""
+
+    @property
+    def http_status(self) -> int:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """The numbers by which the machine decides; `configs/pool/` states and explains them."""
+
+    lease_s: float
+    probe_interval_s: float
+    start_timeout_s: float
+    stall_timeout_s: float
+    poison_engines: int
+    poison_progress_tokens: int
+    max_fruitless: int
+    policy: str
+    affinity_slack: float
+    rebalance_interval_s: float
+    rebalance_gain_s: float
+    weights_timeout_s: float
+    max_versions_behind: int
+    stream_interval: int
+    stream_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOffer:
+    """What a registration says."""
+
+    engine_id: str
+    """New with every registration: an incarnation."""
+    name: str
+    """Address of a direct engine, name of a worker's: the same after a restart on the same machine."""
+    capacity: int
+    """Requests it may run at once."""
+    price_per_hour: float = 0.0
+    secret: str = field(default="", repr=False)
+    """What its worker has to give with every further call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine reports of itself."""
+
+    running: int
+    waiting: int
+    kv_use: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A version of the pool's model that a trainer has published: engines fetch it while they generate."""
+
+    weight_version: int
+    digest: str
+    sources: tuple[str, ...]
+    """Where the publisher gives it: tcp://HOST:PORT."""
+    transfer_token: str
+    useful_from: int
+    """Who fetches this version or a later one goes on with it although a newer one is wanted."""
+    finish_within_s: float | None = None
+    """Responses are of one version: so long engines may finish what they began. None: it is taken at once."""
+    delta_digest: str | None = None
+    """Of its difference from the version before; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsReport:
+    """What a worker says of the weights in its engine."""
+
+    weight_version: int | None = None
+    """None: those of the folder it was started on."""
+    digest: str = ""
+    source: str | None = None
+    """Where this host gives on what it has: tcp://HOST:PORT."""
+    is_fetching: bool = False
+    fetched_version: int | None = None
+    """Here, and loaded once the engine may take it (see `single_version`)."""
+    problem: str = ""
+    """Why it has not got the wanted version; empty while nothing went wrong."""
+
+
+NO_WEIGHTS = WeightsReport()
+"""Of an engine that was just started, or that has no worker."""
+
+
+class RequestId(NamedTuple):
+    """Which request this is, among those of all runs of a pool."""
+
+    run: str
+    """Whose it is: runs share a pool fairly."""
+    name: str
+    """As its run calls it."""
+    serial: int = 0
+    """How many runs of this name were dropped before: their requests are others."""
+
+    def __str__(self) -> str:
+        """Different for different requests: engines and logs know it by this."""
+        return f"{quote(self.run, safe='')}/{quote(self.name, safe='')}/{self.serial}"
+
+
+@dataclass(slots=True)
+class Engine:
+    offer: EngineOffer
+    state: EngineState
+    registered_at: float
+    lease_until: float
+    ready_after: float
+    """A name whose engines keep dying, or answer wrongly, waits before it gets work again."""
+    is_quarantined: bool = False
+    """It waits for its wrong answers."""
+    wrong_answers: int = 0
+    reason: str = ""
+    model: str = ""
+    weight_version: int = 0
+    weights: WeightsReport = NO_WEIGHTS
+    behind_since: float | None = None
+    """Since when it serves an older version than is wanted, without having come any further."""
+    finishing_since: float | None = None
+    """Since when it only finishes what it began with these weights (see `single_version`)."""
+    is_switching: bool = False
+    """It has finished, and takes the next weights now."""
+    finishing_s: float = 0.0
+    """That it took to finish, added up."""
+    max_model_len: int = 0
+    is_doubted: bool = False
+    """A request broke here, or it was said not to be well; until it answers nothing new is sent."""
+    doubted_at: float = 0.0
+    broken: dict[RequestId, None] = field(default_factory=dict)
+    """Requests that broke here since the last sign of life, having got nowhere."""
+    drain_until: float = 0.0
+    leave_by: float = 0.0
+    """When it drains: its requests leave by then, so that they are gone before it is."""
+    load: Load | None = None
+    running: dict[RequestId, None] = field(default_factory=dict)
+    """Ids of the requests here, oldest first."""
+    suspect: RequestId | None = None
+    """The request that runs here on trial (see `crash_suspects`)."""
+    work: float = 0.0
+    """Tokens its requests are expected to need still."""
+    last_pick: int = 0
+    tokens_since_measure: int = 0
+    seconds_since_measure: float = 0.0
+    """That its requests took for these tokens, added up."""
+    lately: deque[tuple[float, int]] = field(default_factory=deque)
+    """Seconds and tokens of the last measures."""
+    tokens_per_s: float = 0.0
+    """Best throughput seen lately; 0 until measured."""
+    request_tokens_per_s: float = 0.0
+    """Best rate of one request seen lately; 0 until measured."""
+    was_uncrowded: bool = False
+    """That rate was seen with so few requests that more of them would not have slowed it down."""
+    useful_tokens: int = 0
+    recomputed_tokens: int = 0
+    """Tokens thrown away because their response began anew."""
+    prefilled_tokens: int = 0
+    """Prompt tokens read again because a request moved here."""
+    idle_s: float = 0.0
+    idle_since: float | None = None
+
+    @property
+    def engine_id(self) -> str:
+        return self.offer.engine_id
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.running) < self.offer.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `start`… of a response, up to the next span, came from one engine and one weight version."""
+
+    start: int
+    engine_id: str
+    weight_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for; never changes."""
+
+    request_id: RequestId
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+    params: dict[str, Any]
+    """Every other sampling parameter, by its OpenAI or vLLM name."""
+    deadline: float
+    """Monotonic time after which nobody wants the answer."""
+    group: str | None = None
+    """Siblings with the same prompt: kept on one engine while that helps."""
+    min_weight_version: int = 0
+    """Engines with an older version do not get it."""
+    expected_tokens: int | None = None
+    """How long its submitter takes the response to be."""
+    episode: str = ""
+    """Whose turn it is, where all turns of one are to be of one version."""
+    is_read_along: bool = False
+    """Somebody waits for every token."""
+    needs_names: bool = False
+    """What each token is called is wanted, too."""
+    needs_text: bool = True
+    """False: the tokens are enough, and an engine that can be asked for them alone makes no text."""
+    vocab_size: int | None = None
+    """Token ids that an engine may answer are below it, as its submitter knows the model. None: unknown."""
+
+    @property
+    def run(self) -> str:
+        return self.request_id.run
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A response as far as it was journalled."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    text: str
+    spans: Sequence[Span]
+    moves: int
+
+
+@dataclass(slots=True)
+class Request:
+    order: Order
+    number: int
+    """Place in the order of submission."""
+    submitted_at: float
+    state: RequestState = RequestState.QUEUED
+    attempt: int = 0
+    """Counts dispatches; what arrives from an older one is dropped."""
+    engine_id: str | None = None
+    token_ids: "array[int]" = field(default_factory=lambda: array("l"))
+    logprobs: "array[float]" = field(default_factory=lambda: array("d"))
+    texts: list[str] = field(default_factory=list)
+    cut_characters: int = 0
+    """Of its last token's text, which a stop string cut off."""
+    names: list[str] = field(default_factory=list)
+    """Of the tokens, where they are needed."""
+    spans: list[Span] = field(default_factory=list)
+    attempt_start: int = 0
+    """Tokens it had when the running attempt began."""
+    interval: int = 1
+    """Tokens that its engine sends together."""
+    is_spared: bool = False
+    """It broke off before a first, long chunk came, which says nothing about it; the next ones are short."""
+    expected: float = 0.0
+    """Tokens it was expected to need when it was sent."""
+    last_progress: float = 0.0
+    moves: int = 0
+    restarts: int = 0
+    """How often its tokens were thrown away, to begin anew."""
+    deaths: set[str] = field(default_factory=set)
+    """Names of engines that died under it before it had got anywhere."""
+    questions: dict[str, str] = field(default_factory=dict)
+    """Engines (id, name) where its connection broke and that may be dead."""
+    num_deaths: int = 0
+    unrelated_before: int = 0
+    wronged_by: Counter[str] = field(default_factory=Counter)
+    """Names of engines that answered wrongly, and how often, since it last got anywhere."""
+    refused_by: str = ""
+    """Name of an engine that said the request is wrong, where another is asked for its opinion."""
+    fruitless: int = 0
+    """Breaks at engines that turned out to be alive, since it last got anywhere."""
+    reached: int = 0
+    """Most tokens it had at any death."""
+    finish_reason: str = ""
+    stop_reason: int | str | None = None
+    failure: str = ""
+    """Why it failed, in words; empty unless it did."""
+    failure_kind: FailureKind | None = None
+    ended_at: float = 0.0
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.order.request_id
+
+    @property
+    def episode(self) -> tuple[str, str]:
+        return self.order.run, self.order.episode
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in (RequestState.QUEUED, RequestState.RUNNING)
+
+    @property
+    def weight_versions(self) -> tuple[int, int]:
+        """Lowest and highest version that sampled a token; (0, 0) before the first."""
+        versions = [span.weight_version for span in self.spans]
+        return (min(versions), max(versions)) if versions else (0, 0)
+
+
+@dataclass(slots=True)
+class EngineTotals:
+    """Sums over engines."""
+
+    up_s: float = 0.0
+    idle_s: float = 0.0
+    cost: float = 0.0
+    """Dollars, by what their registrations named as their price."""
+    useful_tokens: int = 0
+    recomputed_tokens: int = 0
+    prefilled_again_tokens: int = 0
+    finishing_s: float = 0.0
+
+    def add(self, engine: Engine, now: float) -> None:
+        up_s = now - engine.registered_at
+        self.up_s += up_s
+        self.idle_s += engine.idle_s + (now - engine.idle_since if engine.idle_since is not None else 0.0)
+        self.cost += up_s / 3600 * engine.offer.price_per_hour
+        self.useful_tokens += engine.useful_tokens
+        self.recomputed_tokens += engine.recomputed_tokens
+        self.prefilled_again_tokens += engine.prefilled_tokens
+        self.finishing_s += engine.finishing_s
+        if engine.finishing_since is not None and not engine.is_switching:
+            self.finishing_s += now - engine.finishing_since
+
+
+@dataclass(slots=True)
+class Account:
+    """`submitted = open + completed + failed`, always."""
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    moves: int = 0
+    engine_deaths: int = 0
+    wrong_answers: int = 0
+    tokens: int = 0
+    gone: EngineTotals = field(default_factory=EngineTotals)
+    """Of the engines that are gone; however many those are."""

@@ -1,0 +1,91 @@
+"""The sampling parameters of a request, typed before anything relies on them. Pure.
+
+Those that the pool itself reads (`migration`) and those that every engine knows have a type here. Others
+go to the engine as they are, whose judgement they are left to, if they are JSON of a sensible size.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+MAX_TOKENS = 2**24
+MAX_NAMES = 64
+MAX_DEPTH = 32
+MAX_VALUES = 20_000
+"""Of all other parameters together: a JSON schema to follow is the largest of them."""
+OF_THE_POOL = frozenset(
+    {"model", "prompt", "prompt_token_ids", "input_ids", "stream", "stream_options", "stream_interval"}
+    | {"n", "best_of", "echo", "suffix", "max_tokens", "max_completion_tokens", "max_new_tokens"}
+    | {
+        "logprobs",
+        "prompt_logprobs",
+        "top_logprobs",
+        "return_token_ids",
+        "return_logprob",
+        "request_id",
+        "rid",
+    }
+    | {"detokenize", "flat_logprobs", "output_kind"}
+)
+"""What the pool says to engines by itself: a request that says it too would change what comes back."""
+
+_Word = Annotated[str, Field(min_length=1, max_length=1000)]
+_Tokens = Annotated[list[TokenId], Field(max_length=4096)]
+_Penalty = Annotated[float, Field(ge=-100, le=100)]
+
+
+class Sampling(BaseModel):
+    """Checked, never built on: what is sent along is what was given."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    temperature: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: _Word | Annotated[list[_Word], Field(max_length=MAX_NAMES)] | None = None
+    stop_token_ids: _Tokens | None = None
+    eos_token_ids: _Tokens | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    logit_bias: Annotated[dict[str, _Penalty], Field(max_length=4096)] | None = None
+    skip_special_tokens: bool | None = None
+
+
+def check_sampling(params: Mapping[str, Any]) -> None:
+    """Raises ValueError, with the name of the first parameter that cannot be used and why."""
+    if len(params) > MAX_NAMES:
+        raise ValueError(f"{len(params)} parameters; at most {MAX_NAMES} are taken")
+    try:
+        Sampling.model_validate(params)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ValueError(f"{first['loc'][0]}: {first['msg']}") from None
+    others = {name: value for name, value in params.items() if name not in Sampling.model_fields}
+    _check_size(others)
+
+
+def _check_size(others: Mapping[str, Any]) -> None:
+    """What is deeper or larger than this is not worth a parser's time at every journal and engine."""
+    seen = 0
+    layer: list[tuple[str, Any]] = list(others.items())
+    for _ in range(MAX_DEPTH):
+        seen += len(layer)
+        if seen > MAX_VALUES:
+            raise ValueError(f"{layer[-1][0]}: more than {MAX_VALUES} values")
+        inner: list[tuple[str, Any]] = []
+        for name, value in layer:
+            if isinstance(value, Mapping):
+                inner += [(name, one) for one in value.values()]
+            elif isinstance(value, list):
+                inner += [(name, one) for one in value]
+        if not inner:
+            return
+        layer = inner
+    raise ValueError(f"{layer[0][0]}: nested more than {MAX_DEPTH} deep")

@@ -1,0 +1,277 @@
+"""The state of a pool and the few operations that every part of the machine uses.
+
+`PoolState` belongs to `machine.step`; nothing else changes it.
+"""
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import count, pairwise
+
+from rl_agent.pool.scheduler import crash_suspects
+from rl_agent.pool.scheduler.events import Abort, Command, Ended, EngineChanged, SetAside
+from rl_agent.pool.scheduler.length_model import Lengths
+from rl_agent.pool.scheduler.migration import can_continue, finish_of_tokens
+from rl_agent.pool.scheduler.placement import Placement
+from rl_agent.pool.scheduler.records import (
+    Account,
+    Engine,
+    EngineState,
+    FailureKind,
+    PoolRules,
+    Request,
+    RequestId,
+    RequestState,
+    Weights,
+)
+
+MAX_MODELS = 1024
+FLAP_WINDOW_S = 300.0
+"""Deaths of engines of one name within this count together."""
+
+
+class PoolState:
+    """Everything the pool knows. Built empty, changed by `step` only."""
+
+    def __init__(self, rules: PoolRules) -> None:
+        self.rules = rules
+        self.engines: dict[str, Engine] = {}
+        """Living engines; one that is gone is dropped once its end was announced."""
+        self.departed: deque[Engine] = deque(maxlen=256)
+        self.requests: dict[RequestId, Request] = {}
+        self.models: deque[str] = deque(maxlen=MAX_MODELS)
+        """Names of all that it has served, the present one last."""
+        self.model_version = 0
+        """Of the folder or hub name `model`: what an engine serves that was just started."""
+        self.weights: Weights | None = None
+        """What was published since, if anything."""
+        self.account = Account()
+        self.placement = Placement(rules, self.engines)
+        self.lengths = Lengths()
+        self.queues: dict[str, list[tuple[int, RequestId]]] = {}
+        """Waiting requests of each run that has any, oldest submission first; stale entries are skipped."""
+        self.at_engines: Counter[str] = Counter()
+        """Requests of each run that are at an engine, if any: the run with the fewest goes next."""
+        self.affinity: dict[tuple[str, str], str] = {}
+        self.deaths_of_name: dict[str, list[float]] = {}
+        self.wronged: dict[str, dict[RequestId, float]] = {}
+        """Requests that engines of a name answered wrongly, and when (see `quarantine`)."""
+        self.quarantined_until: dict[str, float] = {}
+        """By the name of an engine."""
+        self.held: dict[int, list[tuple[int, RequestId]]] = {}
+        """Waiting requests by the weight version they need, for which no engine had that and room."""
+        self.begun: dict[int, list[tuple[int, RequestId]]] = {}
+        """Waiting requests that only the version which began them may go on with (see `single_version`)."""
+        self.episodes: dict[tuple[str, str], tuple[int, str]] = {}
+        """Version and engine of an episode's newest turn, by run and name; what began first comes first."""
+        self.suspects: deque[RequestId] = deque()
+        """Waiting requests under which an engine died: each is tried alone (see `crash_suspects`)."""
+        self.timers: list[tuple[float, int, str, str | RequestId, int]] = []
+        self.unrelated_deaths = 0
+        self.numbers = count()
+        self.measured_at = 0.0
+        self.is_measuring = False
+
+    @property
+    def model(self) -> str:
+        """What engines must serve; empty until the first has joined, where nobody says it before."""
+        return self.models[-1] if self.models else ""
+
+    @model.setter
+    def model(self, name: str) -> None:
+        if name in self.models:
+            self.models.remove(name)
+        self.models.append(name)
+
+    @property
+    def weight_version(self) -> int:
+        """What engines shall serve."""
+        return self.weights.weight_version if self.weights else self.model_version
+
+    def living(self, state: EngineState) -> Iterator[Engine]:
+        return (engine for engine in self.engines.values() if engine.state is state)
+
+    def wake_at(self) -> float | None:
+        """When a Tick is due; None if nothing is waited for."""
+        return self.timers[0][0] if self.timers else None
+
+
+def set_timer(state: PoolState, when: float, kind: str, of: str | RequestId, attempt: int = 0) -> None:
+    heapq.heappush(state.timers, (when, next(state.numbers), kind, of, attempt))
+
+
+def change_engine(
+    state: PoolState, engine: Engine, to: EngineState, reason: str, now: float, out: list[Command]
+) -> None:
+    if engine.idle_since is not None:
+        engine.idle_s += now - engine.idle_since
+        engine.idle_since = None
+    engine.state, engine.reason = to, reason
+    out.append(EngineChanged(engine.engine_id, to, reason))
+    state.placement.changed(engine, now)
+
+
+def renew_lease(state: PoolState, engine: Engine, now: float) -> None:
+    """What answers or sends, lives."""
+    engine.lease_until = max(engine.lease_until, now + state.rules.lease_s)
+
+
+def doubt(state: PoolState, engine: Engine, problem: str, now: float) -> None:
+    """Nothing new is sent there until it answers."""
+    engine.is_doubted, engine.doubted_at, engine.reason = True, now, problem
+    state.placement.changed(engine, now)
+
+
+def end_engine(
+    state: PoolState, engine: Engine, now: float, out: list[Command], reason: str, *, is_crash: bool
+) -> None:
+    """The engine is gone; its requests go on elsewhere, or are found to be what killed it."""
+    if is_crash:
+        state.account.engine_deaths += 1
+        recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if now - t < FLAP_WINDOW_S]
+        state.deaths_of_name[engine.offer.name] = [*recent, now]
+        for request_id in engine.running:
+            crash_suspects.broke(state.requests[request_id], engine, state.rules)
+    stuck = [state.requests[request_id] for request_id in engine.broken if request_id in state.requests]
+    state.unrelated_deaths += is_crash and not stuck
+    for request in stuck:
+        if is_crash:
+            crash_suspects.died(request, engine, state.unrelated_deaths)
+        else:
+            crash_suspects.lives(request, engine)
+    change_engine(state, engine, EngineState.GONE, reason, now, out)
+    move_all(state, engine, now, out)
+    state.placement.changed(engine, now)
+    state.account.gone.add(engine, now)
+    state.departed.append(state.engines.pop(engine.engine_id))
+    for request in stuck:
+        if request.is_open and crash_suspects.is_poison(request, state.rules, state.unrelated_deaths):
+            words = crash_suspects.words(request)
+            fail(state, request, FailureKind.CRASHES_ENGINES, words, now, out)
+
+
+def move_all(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    for request_id in list(engine.running):
+        move(state, state.requests[request_id], now, out)
+
+
+def move(
+    state: PoolState, request: Request, now: float, out: list[Command], *, is_at_engine: bool = True
+) -> None:
+    """Back to the queue, before everything submitted later, with the tokens it has."""
+    engine = release(state, request, now)
+    if is_at_engine:
+        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+    state.account.moves += 1
+    request.moves += 1
+    try:
+        is_kept = can_continue(request.order.params)
+        ended = finish_of_tokens(request) if is_kept else ""
+    except Exception as error:  # the others of its engine have to go on
+        set_aside(state, request, error, now, out)
+        return
+    if not is_kept:
+        throw_away(state, request)
+    elif ended:
+        # The last token arrived, the word that it was the last did not: going on would run past the end.
+        end(state, request, RequestState.COMPLETED, now, out, finish=ended)
+        return
+    enqueue(state, request)
+
+
+def set_aside(state: PoolState, request: Request, error: Exception, now: float, out: list[Command]) -> None:
+    """A request that the machine cannot handle fails, alone, wherever it is."""
+    words = f"the scheduler cannot handle it: {type(error).__name__}: {error}"
+    out.append(SetAside(f"request {request.request_id}: {words}"))
+    for engine in state.engines.values():
+        if request.request_id in engine.running:
+            del engine.running[request.request_id]
+            out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+            if engine.suspect == request.request_id:
+                engine.suspect = None
+            state.placement.changed(engine, now)
+    running = (one for engine in state.engines.values() for one in engine.running)
+    state.at_engines = Counter(state.requests[one].order.run for one in running)
+    request.failure_kind, request.failure = FailureKind.INTERNAL, words
+    end(state, request, RequestState.FAILED, now, out, finish="")
+
+
+def throw_away(state: PoolState, request: Request) -> None:
+    """Its tokens: it begins anew."""
+    bounds = [*(span.start for span in request.spans), len(request.token_ids)]
+    for span, (start, end) in zip(request.spans, pairwise(bounds), strict=True):
+        owner = state.engines.get(span.engine_id, state.account.gone)
+        owner.useful_tokens -= end - start
+        owner.recomputed_tokens += end - start
+    for made in (request.token_ids, request.logprobs, request.texts, request.names, request.spans):
+        del made[:]
+    request.restarts += 1
+
+
+def begun_with(state: PoolState, request: Request) -> int | None:
+    """The weight version that alone may go on with it; None: any."""
+    if state.weights is None or state.weights.finish_within_s is None or request.order.is_read_along:
+        return None
+    if request.spans:
+        return request.spans[-1].weight_version
+    version, _ = state.episodes.get(request.episode, (-1, ""))
+    return version if version >= request.order.min_weight_version else None
+
+
+def enqueue(state: PoolState, request: Request) -> None:
+    request.state, request.engine_id = RequestState.QUEUED, None
+    if crash_suspects.is_suspect(request):
+        state.suspects.append(request.request_id)
+        return
+    begun = begun_with(state, request)
+    queue = (
+        state.queues.setdefault(request.order.run, []) if begun is None else state.begun.setdefault(begun, [])
+    )
+    heapq.heappush(queue, (request.number, request.request_id))
+
+
+def release(state: PoolState, request: Request, now: float) -> Engine:
+    """Take the request off its engine."""
+    engine = state.engines[request.engine_id or ""]
+    del engine.running[request.request_id]
+    state.at_engines[request.order.run] -= 1
+    if not state.at_engines[request.order.run]:
+        del state.at_engines[request.order.run]
+    sampled = len(request.token_ids) - request.attempt_start
+    engine.work = max(0.0, engine.work - max(0.0, request.expected - sampled)) if engine.running else 0.0
+    if engine.suspect == request.request_id:
+        engine.suspect = None
+    if not engine.running and engine.state is EngineState.READY:
+        engine.idle_since = now
+    state.placement.changed(engine, now)
+    return engine
+
+
+def fail(
+    state: PoolState,
+    request: Request,
+    kind: FailureKind,
+    reason: str,
+    now: float,
+    out: list[Command],
+    *,
+    is_at_engine: bool = True,
+) -> None:
+    if request.state is RequestState.RUNNING:
+        engine = release(state, request, now)
+        if is_at_engine:
+            out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+    request.failure_kind, request.failure = kind, reason
+    end(state, request, RequestState.FAILED, now, out, finish="")
+
+
+def end(
+    state: PoolState, request: Request, to: RequestState, now: float, out: list[Command], *, finish: str
+) -> None:
+    request.state, request.finish_reason, request.ended_at = to, finish, now
+    request.engine_id = None
+    if to is RequestState.COMPLETED:
+        state.account.completed += 1
+    else:
+        state.account.failed += 1
+    out.append(Ended(request.request_id))

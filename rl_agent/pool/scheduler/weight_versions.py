@@ -1,0 +1,166 @@
+"""What engines serve and what the pool wants: models, weight versions, and requests that need a newer one.
+
+A version comes as a folder that engines are started on (`ModelWanted`), or as weights that workers fetch and
+load while their engines generate (`WeightsWanted`). What an engine serves is what its probe and its worker
+say of it, never what it was told to load:
+
+    wanted, or up to `max_versions_behind` older     ready; its tokens are marked with its own version
+    another model, unknown weights, or further back  loading
+    behind for `weights_timeout_s` without progress  gone, with the reason that its worker gave
+"""
+
+import heapq
+from zlib import crc32
+
+from rl_agent.pool.scheduler import events, single_version
+from rl_agent.pool.scheduler.events import Command
+from rl_agent.pool.scheduler.records import Engine, EngineState, Weights, WeightsReport
+from rl_agent.pool.scheduler.state import PoolState, change_engine, end_engine, move_all, set_timer
+
+MAX_PEERS = 4
+"""Other engines' hosts that one host is sent to."""
+
+
+def model_wanted(state: PoolState, event: events.ModelWanted, now: float, out: list[Command]) -> None:
+    is_old = event.weight_version < state.weight_version
+    is_of_published = event.weight_version == state.weight_version and state.weights is not None
+    if (is_old or is_of_published) and not event.is_rollback:
+        return
+    state.model, state.model_version, state.weights = event.model, event.weight_version, None
+    _judge_all(state, now, out)
+
+
+def weights_wanted(state: PoolState, event: events.WeightsWanted, now: float, out: list[Command]) -> None:
+    """Stale ones are skipped; the same one again names other sources."""
+    if not takes(state, event.weights):
+        return
+    state.weights = event.weights
+    _judge_all(state, now, out)
+
+
+def takes(state: PoolState, weights: Weights) -> bool:
+    """Whether this is news: a newer version, or the present one with where it can be had now."""
+    if weights.weight_version > state.weight_version:
+        return True
+    present = state.weights
+    return present is not None and (present.weight_version, present.digest) == (
+        weights.weight_version,
+        weights.digest,
+    )
+
+
+def _judge_all(state: PoolState, now: float, out: list[Command]) -> None:
+    for engine in list(state.engines.values()):
+        if engine.state is EngineState.DRAINING:
+            _judge_draining(state, engine, now, out)
+        elif engine.state is not EngineState.REGISTERED and engine.model:
+            judge(state, engine, now, out)
+
+
+def reported(state: PoolState, engine: Engine, report: WeightsReport, now: float, out: list[Command]) -> None:
+    """The worker's word on the weights."""
+    was, engine.weights = engine.weights, report
+    single_version.follow(state, engine, now)
+    is_news = (was.weight_version, was.digest) != (report.weight_version, report.digest)
+    if engine.state is EngineState.DRAINING:
+        _judge_draining(state, engine, now, out)
+    elif is_news and engine.model:
+        judge(state, engine, now, out)
+
+
+def judge(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    """What an engine serves decides what it is. It was probed, and does not drain."""
+    before = engine.weight_version
+    _note_version(state, engine, now, out)
+    reason = _unusable(state, engine)
+    _watch_progress(state, engine, now, has_moved=engine.weight_version != before)
+    if not reason:
+        if engine.state is not EngineState.READY:
+            change_engine(state, engine, EngineState.READY, "", now, out)
+            engine.idle_since = now
+        state.placement.changed(engine, now)
+        return
+    if engine.state is not EngineState.LOADING:
+        change_engine(state, engine, EngineState.LOADING, reason, now, out)
+        set_timer(state, now + state.rules.start_timeout_s, "start", engine.engine_id)
+        move_all(state, engine, now, out)
+    engine.reason = reason
+    set_timer(state, now + state.rules.probe_interval_s, "probe", engine.engine_id)
+
+
+def _judge_draining(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    """What it serves decides whether it may keep the requests that it still has."""
+    if engine.running:
+        _note_version(state, engine, now, out)
+        if _unusable(state, engine):
+            move_all(state, engine, now, out)
+
+
+def _note_version(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    before, loaded = engine.weight_version, engine.weights.weight_version
+    engine.weight_version = state.model_version if loaded is None else loaded
+    if engine.weight_version < before:  # a rollback: its requests may ask for more
+        move_all(state, engine, now, out)
+
+
+def _unusable(state: PoolState, engine: Engine) -> str:
+    """Why what the engine serves is of no use to this pool; empty if it is."""
+    if engine.model != state.model:
+        return f"serves {engine.model}, the pool wants {state.model}"
+    version, wanted, loaded = engine.weight_version, state.weights, engine.weights
+    if version > state.weight_version:
+        return f"serves weight version {version}, which this pool does not know"
+    if wanted is None and loaded.weight_version is not None:
+        return f"serves weights that were loaded as version {version}, the pool wants those of the folder"
+    if wanted is not None and version == wanted.weight_version and loaded.digest not in ("", wanted.digest):
+        return f"serves other weights than version {version} of this pool"
+    if state.weight_version - version > state.rules.max_versions_behind:
+        return f"serves weight version {version}, the pool is at {state.weight_version}"
+    return ""
+
+
+def _watch_progress(state: PoolState, engine: Engine, now: float, *, has_moved: bool) -> None:
+    if state.weights is None or engine.weight_version >= state.weight_version:
+        engine.behind_since = None
+    elif engine.behind_since is None or has_moved:
+        engine.behind_since = now
+        set_timer(state, now + state.rules.weights_timeout_s, "behind", engine.engine_id)
+
+
+def behind_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+    limit_s = state.rules.weights_timeout_s
+    if engine.behind_since is None or engine.state is EngineState.DRAINING:
+        return
+    if engine.finishing_since is not None and not engine.is_switching:
+        engine.behind_since = now
+    if engine.behind_since + limit_s > now:
+        set_timer(state, engine.behind_since + limit_s, "behind", engine.engine_id)
+        return
+    why = engine.weights.problem or "its worker does not say why"
+    reason = f"stays at weight version {engine.weight_version} for {limit_s:g} s: {why}"
+    end_engine(state, engine, now, out, reason, is_crash=False)
+
+
+def sources_for(state: PoolState, engine: Engine) -> tuple[str, ...]:
+    """Where the engine's host can fetch the wanted version: the publisher, then a few of its peers.
+
+    Those that have it come before those that fetch it or soon will, which give on what they have verified.
+    Each host is sent to peers in an order of its own, so that none is asked by all.
+    """
+    wanted = state.weights
+    if wanted is None:
+        return ()
+    having: list[str] = []
+    fetching: list[str] = []
+    for peer in state.engines.values():
+        report = peer.weights
+        if report.source is None or peer is engine or peer.state is EngineState.DRAINING:
+            continue
+        has_it = (report.weight_version, report.digest) == (wanted.weight_version, wanted.digest)
+        (having if has_it else fetching).append(report.source)
+
+    def place(source: str) -> int:
+        return crc32(f"{engine.engine_id} {source}".encode())
+
+    peers = [*heapq.nsmallest(MAX_PEERS, having, place), *heapq.nsmallest(MAX_PEERS, fetching, place)]
+    return (*wanted.sources, *dict.fromkeys(peers[:MAX_PEERS]))

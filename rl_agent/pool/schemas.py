@@ -1,0 +1,291 @@
+"""The manager's own messages. Requests forbid what they do not know; a typo is an error, not a default.
+
+What comes in is a `Request`: of the type that is named and no other (`"1"` and `1.0` are no whole numbers),
+and within bounds, since all of it goes on to the scheduler, the journal and the engines.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
+from yarl import URL
+
+from rl_agent.pool.scheduler.sampling import MAX_TOKENS, OF_THE_POOL, TokenId, check_sampling
+
+MAX_PROMPT_TOKENS = 2**20
+LONGEST_S = 1e9
+"""Some thirty years."""
+
+
+def printable(text: str) -> str:
+    """Raises ValueError for a name that would do more in a log or a terminal than be read."""
+    if not text.isprintable():
+        raise ValueError("only printable characters are expected")
+    return text
+
+
+def _one_line(text: str) -> str:
+    """Words of a worker or an operator, as a log may show them."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
+Words = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
+WeightVersion = Annotated[int, Field(ge=0, lt=2**48)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _address(text: str) -> str:
+    """Raises ValueError for what matches the pattern and is no URL all the same."""
+    if not URL(text).host or URL(text).port is None:
+        raise ValueError("expected tcp://HOST:PORT")
+    return text
+
+
+SourceAddress = Annotated[
+    str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$"), AfterValidator(_address)
+]
+TRANSFER_TOKEN = "X-Transfer-Token"  # noqa: S105 - a header's name
+"""Who asks the manager for a version's bytes gives the token that its offer held."""
+
+
+ENGINE_SECRET = "X-Engine-Secret"  # noqa: S105 - a header's name
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Request(Message):
+    """What a client sends."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class LoadReport(Request):
+    running: Count
+    waiting: Count
+    kv_use: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class WeightsState(Request):
+    """What the engine holds."""
+
+    weight_version: WeightVersion | None = None
+    """None: the weights of the folder it was started on."""
+    digest: Digest | None = None
+    source: SourceAddress | None = None
+    """Where this host gives on the versions it has."""
+    is_fetching: bool = False
+    fetched_version: WeightVersion | None = None
+    """Here, and loaded when `may_load` says so."""
+    problem: Words = ""
+
+
+class RegisterRequest(Request):
+    """`POST /engines`. Without `url` the engine is reached over the worker's own connection."""
+
+    name: Name
+    url: Annotated[str, Field(max_length=500)] | None = None
+    api_key: Annotated[str, Field(max_length=500)] | None = None
+    capacity: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    has_worker: bool = False
+    """A worker will send the signs of life; else the manager looks for itself."""
+    weights: WeightsState | None = None
+
+
+class RegisterAnswer(Message):
+    engine_id: str
+    secret: str
+    """For the header `X-Engine-Secret` of every further call about this engine; the one given, if one was."""
+    lease_s: float
+    heartbeat_s: float
+
+
+class BeatRequest(Request):
+    """`POST /engines/{id}/beat`: the engine itself answered just now, or there is a problem."""
+
+    load: LoadReport | None = None
+    weights: WeightsState | None = None
+    problem: Words = ""
+
+
+class WeightsOffer(Message):
+    """What the engine shall serve, and where its worker can fetch it."""
+
+    weight_version: int
+    digest: str
+    delta_digest: str | None = None
+    transfer_token: str
+    sources: tuple[str, ...]
+    """The publisher's addresses, then other hosts; none while the worker says that it is fetching."""
+    publisher_addresses: int = 1
+    """How many of `sources` are the publisher's."""
+    useful_from: int | None = None
+    """The oldest version of which a fetch that is under way goes on. None: only of this one."""
+    may_load: bool = True
+    """False: what was fetched waits, for the engine has to finish what it began."""
+
+
+class BeatAnswer(Message):
+    state: str
+    reason: str
+    model: str
+    weight_version: int
+    """What the pool wants to be served."""
+    weights: WeightsOffer | None = None
+    """That version, where it was published as weights."""
+    running: int = 0
+    """Requests that it has still: at 0 an engine that drains may be ended."""
+
+
+class DrainRequest(Request):
+    deadline_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    reason: Words = "asked to drain"
+
+
+class LeaveRequest(Request):
+    reason: Words
+    is_crash: bool = False
+
+
+class ModelRequest(Request):
+    """`POST /model`: what engines must serve from now on."""
+
+    model: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(printable)]
+    weight_version: WeightVersion
+    is_rollback: bool = False
+    """The version may be older than the pool's."""
+
+
+class WeightsRequest(Request):
+    """`POST /weights`: a version of the pool's model that engines fetch and load while they generate."""
+
+    weight_version: Annotated[int, Field(ge=1, lt=2**48)]
+    digest: Digest
+    delta_digest: Digest | None = None
+    """Of its difference from the version before. None: engines fetch the whole version."""
+    sources: Annotated[tuple[SourceAddress, ...], Field(min_length=1, max_length=64)]
+    transfer_token: Annotated[str, Field(min_length=1, max_length=500)]
+    useful_from: WeightVersion | None = None
+    """The oldest version that the trainer still takes tokens of. None: this one."""
+    finish_within_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
+    """Responses are to be of one version: an engine finishes what it began, for so long at most, and takes
+    this version then. None: it takes it at once, and responses go on with it."""
+
+
+class WeightsAnswer(Message):
+    weight_version: int
+    """What the pool wants now."""
+    is_accepted: bool
+    """False: the version was stale and is skipped."""
+
+
+def _sampling(params: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError."""
+    check_sampling(params)
+    if taken := sorted(OF_THE_POOL & params.keys()):
+        raise ValueError(f"{taken[0]}: the pool says this to engines itself; leave it out")
+    return params
+
+
+class BatchItem(Request):
+    id: Name
+    prompt_token_ids: Annotated[
+        tuple[TokenId, ...], Field(min_length=1, max_length=MAX_PROMPT_TOKENS), FailFast()
+    ]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    sampling: Annotated[dict[str, Any], AfterValidator(_sampling)] = {}
+    group: Name | None = None
+    min_weight_version: WeightVersion = 0
+    """Engines with an older version do not get it."""
+    expected_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """How long the response is taken to be, if that is known: the longest of a batch begin first."""
+    vocab_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    """Of the model: an engine that answers another token is at fault. None: what the manager knows itself."""
+
+
+class BatchOptions(Request):
+    deadline_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
+    holds_groups: bool = False
+    """Give out the samples of a group only once all of them have ended."""
+
+
+class BatchRequest(BatchOptions):
+    """`POST /runs/{run}/requests`. An id that the run has submitted before is not submitted again."""
+
+    requests: Annotated[tuple[BatchItem, ...], Field(min_length=1), FailFast()]
+
+
+class BatchAnswer(Message):
+    accepted: int
+    known: int
+
+
+class SpanRecord(Message):
+    start: int
+    engine_id: str
+    weight_version: int
+
+
+class Sample(Message):
+    """One ended request, completed or failed with its reason; a line of `GET /runs/{run}/samples`."""
+
+    cursor: int
+    id: str
+    group: str | None
+    is_completed: bool
+    failure: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish_reason: str
+    stop_reason: int | str | None
+    spans: tuple[SpanRecord, ...]
+    """Which engine and weight version sampled the tokens from `start` on."""
+    moves: int
+    duration_s: float
+
+
+class Cursor(BaseModel):
+    """What is asked of `GET /runs/{run}/samples`."""
+
+    model_config = ConfigDict(frozen=True)
+    after: Annotated[int, Field(ge=0, lt=10**15)] = 0
+    """The newest sample that is taken care of: the receipt for all up to it."""
+    min: Annotated[int, Field(ge=0, lt=10**15)] = 1
+    wait_s: Annotated[int, Field(ge=0, lt=10**15)] = 30
+
+
+class DrainQuery(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    deadline_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
+    """Instead of the body's."""
+
+
+class ProblemWords(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class Problem(BaseModel):
+    """Every error, as OpenAI clients know it."""
+
+    error: ProblemWords
+
+
+class OpenAiCall(BaseModel):
+    """As OpenAI and vLLM describe it; what the pool does not do is refused in words."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class CompletionCall(OpenAiCall):
+    prompt: str | list[TokenId]
+
+
+class ChatCall(OpenAiCall):
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]

@@ -1,0 +1,120 @@
+"""The engine that a worker starts: its command, its process group, its end.
+
+The group is the worker's to end, and ends with it: the kernel sends TERM to the engine if the worker is
+killed. Nothing else is ever signalled.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.engine.server import VLLM_SERVE
+from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
+
+PR_SET_PDEATHSIG = 1
+STOP_TIMEOUT_S = 10.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """What to start; the model and the port are filled in at every start."""
+
+    kind: str
+    """`vllm` or `sglang`."""
+    host: str
+    api_key: str | None
+    extra: tuple[str, ...]
+    environment: Mapping[str, str]
+    loads_weights: bool = False
+    """Whether it takes new weights as it runs: by routes that ask for no key, so on loopback only."""
+    python: str = sys.executable
+    """The interpreter that has the engine: SGLang's pins do not go with vLLM's in one environment."""
+
+    def words(self, model: str, port: int) -> list[str]:
+        where = ("--host", self.host, "--port", str(port))
+        if self.kind == "sglang":
+            key = ("--api-key", self.api_key) if self.api_key else ()
+            module = ["-m", "sglang.launch_server", "--model-path", model, "--enable-metrics"]
+            return [self.python, *module, *where, *key, *self.extra]
+        # A generation_config.json beside the model would silently change how responses are sampled.
+        plain = ("--generation-config", "vllm")
+        loader = ("--worker-extension-cls", WORKER_EXTENSION) if self.loads_weights else ()
+        return [self.python, *VLLM_SERVE, model, *plain, *loader, *where, *self.extra]
+
+    def environ(self) -> dict[str, str]:
+        key = {"VLLM_API_KEY": self.api_key} if self.api_key and self.kind == "vllm" else {}
+        # SGLang drops what it has seen of images for no new weights, so it is to keep none of it.
+        mode = {"SGLANG_VLM_CACHE_SIZE_MB": "0"} if self.kind == "sglang" else {"VLLM_SERVER_DEV_MODE": "1"}
+        return {**self.environment, **key, **(mode if self.loads_weights else {})}
+
+
+class EngineProcess:
+    """One running engine."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int, model: str) -> None:
+        self._process = process
+        self.port = port
+        self.model = model
+
+    @classmethod
+    async def start(cls, command: EngineCommand, model: str, log: Path) -> "EngineProcess":
+        port = free_port(command.host)
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *command.words(model, port),
+                env=command.environ(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        return cls(process, port, model)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """TERM, then KILL, to the whole group; also where its leader is dead already."""
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            pass
+        self._signal(signal.SIGKILL)
+        await self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def gpu_environment(gpus: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    return {**environ, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus else {})}
+
+
+def describe_exit(status: int) -> str:
+    """`exit status 1`, or the name of the signal."""
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

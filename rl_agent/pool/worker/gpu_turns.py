@@ -1,0 +1,118 @@
+"""Turns of a trainer and an engine that share one machine's GPUs, by two small files.
+
+    turn.json         the trainer: whose turn it is, numbered
+    turn.engine.json  the engine's worker: the number it follows, and whether its engine may use the GPUs
+
+What holds: the trainer goes on only once the worker has said, to this very number, that its engine rests,
+or there is no worker. A worker says that its engine wakes before it reads once more whose turn it is; so
+either it sees that its turn is over, or the trainer sees the engine awake. A trainer that is dead uses no
+GPU: then it is the engine's turn, whatever the file says. Both are named by process number and start time,
+so a stranger that got the number of a dead one is not taken for it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.errors import DeadlineError
+from rl_agent.files import write_whole
+
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    number: int
+    is_engines: bool
+    trainer: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSays:
+    number: int
+    """Of the turn that this follows."""
+    is_awake: bool
+    has_served: bool
+    """It has been ready once: from then on it only rests between its turns."""
+    worker: ProcessId
+
+
+T = TypeVar("T", Turn, EngineSays)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """None also for what another release wrote: its processes have ended."""
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFiles:
+    turn: Path
+
+    @property
+    def _engine(self) -> Path:
+        return self.turn.with_suffix(".engine.json")
+
+    def read_turn(self) -> Turn | None:
+        return _read(self.turn, Turn)
+
+    def write_turn(self, turn: Turn) -> None:
+        write_whole(self.turn, json.dumps(asdict(turn)), is_durable=False)
+
+    def read_engine(self) -> EngineSays | None:
+        """None where no worker lives that would answer."""
+        said = _read(self._engine, EngineSays)
+        return said if said is not None and said.worker.is_running else None
+
+    def write_engine(self, said: EngineSays) -> None:
+        write_whole(self._engine, json.dumps(asdict(said)), is_durable=False)
+
+
+class TrainerTurns:
+    """The trainer's side."""
+
+    def __init__(
+        self,
+        files: TurnFiles,
+        *,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._files = files
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._sleep = sleep
+
+    def give(self) -> None:
+        """It is the engine's turn."""
+        self._next(is_engines=True)
+
+    def take(self) -> None:
+        """It is the trainer's turn; returns once the engine rests. Raises DeadlineError."""
+        number = self._next(is_engines=False)
+        deadline = self._clock() + self._timeout_s
+        while (said := self._files.read_engine()) is not None and (said.is_awake or said.number < number):
+            if self._clock() >= deadline:
+                worker = said.worker.pid
+                raise DeadlineError(
+                    f"the engine of worker process {worker} did not give the devices back within"
+                    f" {self._timeout_s:g} s (engine.start_timeout_s)"
+                )
+            self._sleep(POLL_S)
+
+    def _next(self, *, is_engines: bool) -> int:
+        before = self._files.read_turn()
+        number = 1 if before is None else before.number + 1
+        self._files.write_turn(Turn(number, is_engines, ProcessId.of(os.getpid())))
+        return number

@@ -1,0 +1,107 @@
+"""A worker's calls to its manager: patient, and with the token as it is now, read again if refused."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from rl_agent.errors import ConfigError, HarnessError, RetryLater
+from rl_agent.pool.schemas import ENGINE_SECRET
+
+log = logging.getLogger(__name__)
+CALL_TIMEOUT_S = 3.0
+LINES_S = 30.0
+
+
+class ManagerCalls:
+    def __init__(
+        self, session: aiohttp.ClientSession, manager: str, read_token: Callable[[], str | None]
+    ) -> None:
+        self.url = URL(manager)
+        self._session = session
+        self._read_token = read_token
+        self._token = read_token()
+        self._secret = secrets.token_hex(16)
+        """By which a manager, this one or the next, knows that a call is of who registered the engine."""
+        self._is_refused = False
+        self._untrusted = ""
+        self._silent_since: float | None = None
+        """Since when the manager has not answered."""
+        self._next_line = 0.0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    @property
+    def engine_headers(self) -> dict[str, str]:
+        """Of a call about this worker's own engine; nobody but its manager gets them."""
+        return self.headers | {ENGINE_SECRET: self._secret}
+
+    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON; (0, words) if the manager does not answer."""
+        status, payload = await self._call(method, path, body)
+        if status == 401 and self._has_new_token():
+            status, payload = await self._call(method, path, body)
+        if status == 401 and not self._is_refused:
+            log.warning("the manager refuses the token, which is read again until it takes it")
+        self._is_refused = status == 401
+        return status, payload
+
+    def check_patience(self, patience_s: float) -> None:
+        """For a manager that was never there. Raises RetryLater if it has been silent for so long.
+
+        Raises ConfigError if it will never be heard, its certificate being one that is not trusted.
+        """
+        manager = self.url.origin()
+        if self._untrusted:
+            raise ConfigError(
+                f"the manager at {manager} shows a certificate that is not trusted"
+                f" ({self._untrusted}): --tls-ca names one that is"
+            )
+        silent_s = monotonic() - (self._silent_since or monotonic())
+        if silent_s >= patience_s:
+            raise RetryLater(f"the manager at {manager} has not answered for {silent_s:.0f} s")
+
+    async def _call(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+        try:
+            async with self._session.request(
+                method, self.url / path, json=body, headers=self.engine_headers, timeout=timeout
+            ) as answer:
+                payload = await answer.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            self._note_silence(path, str(error) or type(error).__name__)
+            if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                self._untrusted = str(error.certificate_error)
+            return 0, str(error)
+        self._silent_since = None
+        return answer.status, payload
+
+    def _note_silence(self, path: str, words: str) -> None:
+        """Said at once, and again from time to time."""
+        now = monotonic()
+        if self._silent_since is None:
+            self._silent_since = self._next_line = now
+        if now >= self._next_line:
+            self._next_line = now + LINES_S
+            log.info("waiting for the manager, which does not answer /%s: %s", path, words)
+
+    def _has_new_token(self) -> bool:
+        before = self._token
+        try:
+            self._token = self._read_token()
+        except HarnessError:
+            return False  # half-way through a rotation
+        return self._token != before
+
+
+def words_of(payload: Any) -> str:
+    try:
+        return str(payload["error"]["message"])
+    except (KeyError, TypeError):
+        return str(payload)[:200]

@@ -1,0 +1,40 @@
+"""What the worker of a rollout machine is told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_agent.pool.worker.engine_process import EngineCommand
+from rl_agent.pool.worker.engine_turns import EngineTurns
+from rl_agent.pool.worker.preemption import NoticeSource
+from rl_agent.weights_config import WeightsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    manager: str
+    read_token: Callable[[], str | None]
+    """Asked again when the manager refuses what it gave: tokens rotate."""
+    name: str
+    command: EngineCommand
+    model: str | None
+    """None: what the pool wants."""
+    is_direct: bool
+    """The manager connects to the engine; else the worker holds the connection."""
+    capacity: int | None
+    price_per_hour: float
+    manager_timeout_s: float
+    """How long a manager that was never there is waited for."""
+    start_timeout_s: float
+    drain_s: float
+    notice: NoticeSource | None
+    log: Path
+    weights: WeightsConfig
+    address: str
+    """Where other hosts of the pool reach this one, for the weights that it gives on."""
+    tls_ca: Path | None = None
+    """Trusted in addition, where the manager's address is https."""
+    check_model: Callable[[str], None] = lambda model: None
+    """Called before an engine starts on a model. Raises StoreError if that is not as it was published."""
+    turns: EngineTurns | None = None
+    """With a trainer on the same devices; None: the engine has its own."""

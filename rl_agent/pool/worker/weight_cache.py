@@ -1,0 +1,224 @@
+"""The weight versions on a worker's host: fetched, verified, given on to other hosts while they come.
+
+They lie in a folder of this worker alone, in shared memory where there is any, and go with it; the bytes are
+shared with other workers of the host. What a worker that was killed left is removed by the next one of the
+same user.
+"""
+
+import asyncio
+import logging
+import shutil
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from yarl import URL
+
+from rl_agent.errors import WeightsError
+from rl_agent.pool.schemas import TRANSFER_TOKEN, WeightsOffer
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.host_dedup import adopt, turn
+from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
+from rl_agent.weights.server.server import WeightServer
+from rl_agent.weights.settings import base_folder, receive_settings, server_settings, trainer_folders
+from rl_agent.weights.sources.source import Source
+from rl_agent.weights.sources.source_folder import FolderSource, having
+from rl_agent.weights.sources.source_http import HttpSource
+from rl_agent.weights.sources.source_tcp import TcpSource
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.owner_lock import STORE_PREFIX, remove_orphaned
+from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from rl_agent.weights.transports import open_transport
+from rl_agent.weights_config import WeightsConfig
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+PREFIX = f"{STORE_PREFIX}worker-"
+KEPT = 2
+"""The version that is served, also as the base of the next difference, and the one before to go back to."""
+
+
+class HostWeights:
+    """A context manager. One version is fetched at a time; `address` is where other hosts reach this one.
+
+    The pool's `manager`, reached under `headers` that are valid now, is asked for what no other host could
+    give; with `transport=http` for all of it.
+    """
+
+    def __init__(
+        self,
+        settings: WeightsConfig,
+        address: str,
+        manager: str,
+        headers: Callable[[], Mapping[str, str]] = dict,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._settings = settings
+        self._address = address
+        self._manager = manager
+        self._headers = headers
+        self._tls = tls
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
+        self._stop = threading.Event()
+        self._server: WeightServer | None = None
+
+    def __enter__(self) -> "HostWeights":
+        self._transport = open_transport(self._settings.transport, self._address)
+        self._base = base_folder(self._settings)
+        self._base.mkdir(parents=True, exist_ok=True)
+        remove_orphaned(self._base)
+        self._root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._base))
+        self._open()
+        try:
+            self._listen()
+        except WeightsError as error:
+            log.warning("%s; tried again when a version is fetched", error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.shutdown()
+        self._close()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    @property
+    def source(self) -> str | None:
+        """Where this host gives on what it has, from the start, so that hosts know of each other before there
+        is a version; None while it cannot listen."""
+        return None if self._server is None else self._server.sources[0]
+
+    def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
+        return self._store.hold(weight_version)
+
+    def discard(self, weight_version: int) -> None:
+        """Drop a version that is damaged here; the next try fetches it again."""
+        self._store.discard(weight_version)
+
+    def stop(self) -> None:
+        """End the fetch that is under way."""
+        self._stop.set()
+
+    async def fetch(self, offer: WeightsOffer) -> int:
+        """Have the version here, verified. Raises WeightsError; what was fetched stays for the next try."""
+        self._stop = stop = threading.Event()
+        try:
+            return await self._in_thread(self._fetch, offer, stop)
+        finally:
+            stop.set()
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        except OSError as error:
+            raise WeightsError(f"{self._root}: {error}") from error
+
+    def _fetch(self, offer: WeightsOffer, stop: threading.Event) -> int:
+        self._serve(offer)
+        began = time.monotonic()
+        announced = Announcement(offer.weight_version, offer.digest, offer.delta_digest)
+        deadline = Deadline.after(self._settings.transfer_timeout_s)
+        with turn(self._base, offer.digest, deadline, stop):
+            threads = receive_settings(self._settings).threads
+            linked = adopt(self._store, self._base.glob(PREFIX + "*"), announced, threads=threads)
+            if linked is not None:
+                log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
+                return linked.weight_version
+            upstreams = self._upstreams(offer, announced)
+            timeout_s = deadline.remaining_s()
+            snapshot, report = self._receiver.receive(announced, upstreams, timeout_s=timeout_s, stop=stop)
+        way = f"{report.deltas} differences" if report.deltas else "whole"
+        log.info(
+            "weight version %d is here (%s, %.1f MB in %.1f s from %d addresses)",
+            snapshot.weight_version,
+            way,
+            report.fetched_bytes / 1e6,
+            time.monotonic() - began,
+            sum(source.pieces > 0 for source in report.by_source.values()),
+        )
+        return snapshot.weight_version
+
+    def _upstreams(self, offer: WeightsOffer, announced: Announcement) -> list[Upstream]:
+        """A trainer's store on this host, who makes the versions with other hosts beside, the manager."""
+        is_by_http = self._settings.transport == "http"
+        addresses = () if is_by_http else offer.sources
+        own, others = addresses[: offer.publisher_addresses], addresses[offer.publisher_addresses :]
+        return [
+            Upstream(self._stores_with(announced)),
+            Upstream(self._sources(own, offer), self._sources(others, offer)),
+            Upstream([self._by_manager(offer)]),
+        ]
+
+    def _stores_with(self, announced: Announcement) -> list[FolderSource]:
+        """Of trainers of this host."""
+        found = having(trainer_folders(self._base), announced.weight_version, announced.digest)
+        return [FolderSource(snapshot.folder.parent) for snapshot in found]
+
+    def _by_manager(self, offer: WeightsOffer) -> HttpSource:
+        def headers() -> Mapping[str, str]:
+            return {**self._headers(), TRANSFER_TOKEN: offer.transfer_token}
+
+        return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
+
+    def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
+        """Those that can be understood: another host's is what that one says."""
+        found = []
+        for address in addresses:
+            try:
+                found.append(self._source(URL(address), offer))
+            except ValueError:
+                log.warning("%r: is no address of a source; others are asked", address)
+        return found
+
+    def _source(self, url: URL, offer: WeightsOffer) -> Source:
+        if url.host is None or url.port is None:
+            raise ValueError
+        idle_s = self._settings.idle_timeout_s
+        return self._transport.source(TcpSource(url.host, url.port, offer.transfer_token.encode(), idle_s))
+
+    def _serve(self, offer: WeightsOffer) -> None:
+        """Serve under the token of the transfers; begin anew if what is here is of another history."""
+        newest = self._store.newest
+        is_other = newest is not None and (
+            newest.weight_version > offer.weight_version
+            or (newest.weight_version == offer.weight_version and newest.manifest.digest != offer.digest)
+        )
+        if is_other:
+            self._close()
+            shutil.rmtree(self._root)
+            self._root.mkdir(mode=0o700)
+            self._open()
+        self._listen().change_token(offer.transfer_token.encode())
+
+    def _listen(self) -> WeightServer:
+        """Raises WeightsError if the address is not of this host, or the port is taken."""
+        if self._server is None:
+            settings = server_settings(self._settings, (self._address,), self._settings.peer_port)
+            try:
+                server = self._transport.server(self._catalog, None, settings)
+            except OSError as error:
+                raise WeightsError(f"{self._address} cannot be listened on: {error}") from error
+            self._server = server.__enter__()
+        return self._server
+
+    def _open(self) -> None:
+        self._store = SnapshotStore(self._root, keep_versions=KEPT)
+        self._catalog = Catalog(self._store)
+        self._receiver = Receiver(self._store, self._catalog, receive_settings(self._settings))
+
+    def _close(self) -> None:
+        self._end_server()
+        self._store.close()
+
+    def _end_server(self) -> None:
+        if self._server is not None:
+            self._server.__exit__(None, None, None)
+            self._server = None

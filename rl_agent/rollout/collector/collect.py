@@ -1,0 +1,256 @@
+"""Runs this rank's episodes of an iteration, without a barrier anywhere.
+
+    chunk ─► place (an environment may live) ─► episode ─► place given back ─► judge ─► durable ─► counted
+      │                     │ at most `server_size`                │ at most MAX_FINISHING in this half
+      └ claimed when a place is free and nothing claimed waits for one
+
+As one episode leaves its place the next starts, whatever its siblings do; while an environment works, its
+episode holds no place at the engine. Nothing is counted before it is on the disk, and what is on the disk
+is not kept in memory. Every episode ends in exactly one way:
+
+    submitted = completed + failed + timed_out + abandoned
+
+unless the rollout itself is broken off (cancelled, engine gone, disk full): then what was not recorded is
+still to do, and a resume, or another rank, does it.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rl_agent.errors import JudgeOutage, deliberate
+from rl_agent.reward.verdict import Verdict
+from rl_agent.rollout.collector.episode import Episode
+from rl_agent.rollout.collector.stop_rule import StopRule
+from rl_agent.types import EpisodeKey, EpisodeSpec, Failure, Status, Trajectory
+
+log = logging.getLogger(__name__)
+
+MAX_FINISHING = 1024
+"""Episodes that wait for the judge or the disk; more than that and no new one starts."""
+
+Judge = Callable[[Trajectory], Awaitable[Verdict]]
+"""Raises JudgeOutage where there is no verdict."""
+
+
+class Writer(Protocol):
+    """What the collector needs of `rollout.rank_shard.RankShard`."""
+
+    async def append(self, trajectory: Trajectory) -> Trajectory:
+        """Returns the episode as recorded."""
+
+
+class Chunk(Protocol):
+    """Some episodes of the sample that one rank runs."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def indices(self) -> Sequence[int]: ...
+
+
+class ChunkSource(Protocol):
+    """Where a rank's episodes come from: what the collector needs of `cluster.work.Work`."""
+
+    async def next_chunk(self) -> Chunk | None:
+        """Claim a chunk, first what this rank has claimed before; None if nothing is left to claim now."""
+
+    async def more_or_closed(self) -> bool:
+        """Wait: True once there is more to claim, False once the iteration is complete."""
+
+    def report(self, chunk_id: int) -> None:
+        """All episodes of a claimed chunk are recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSettings:
+    server_size: int
+    stop_rule: StopRule
+    judge_timeout_s: float
+
+
+class Collector:
+    """Collects what one rank claims; used once. Its counts and `running` may be read at any time."""
+
+    def __init__(
+        self,
+        settings: CollectSettings,
+        *,
+        left: Callable[[Sequence[int]], list[EpisodeSpec]],
+        start_episode: Callable[[EpisodeSpec], Episode],
+        writer: Writer,
+        judge: Judge | None = None,
+        on_recorded: Callable[[Trajectory], None] = lambda trajectory: None,
+        whole: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self.ended: Counter[Status] = Counter()
+        """Recorded episodes, those of before a resume included."""
+        self.recorded_here = 0
+        """Of the episodes that this collector claimed."""
+        self.running: dict[EpisodeKey, Episode] = {}
+        self.finishing = 0
+        """Episodes that wait for the judge or the disk."""
+        self._settings = settings
+        self._left = left
+        """Of some indices the episodes that are not recorded yet."""
+        self._start_episode = start_episode
+        self._writer = writer
+        self._judge = judge
+        self._on_recorded = on_recorded
+        self._whole = whole
+        """Episodes of the iteration while this rank is the only one, else None."""
+        self._places = asyncio.Semaphore(settings.server_size)
+        self._unrecorded = asyncio.Semaphore(settings.server_size + MAX_FINISHING)
+        self._waiting: deque[tuple[EpisodeSpec, Chunk]] = deque()
+        """Claimed, and not started yet."""
+        self._unrecorded_of: dict[int, int] = {}
+        """Episodes of each claimed chunk that are not recorded yet."""
+        self._claimed = 0
+        self._is_exhausted = False
+        self._is_stopping = False
+        self._alarm: asyncio.TimerHandle | None = None
+        """From when the grace period has begun."""
+
+    async def collect(self, source: ChunkSource) -> None:
+        """Run what `source` gives, except what is recorded already, until there will be no more.
+
+        Raises RetryLater if the engine is gone, StoreError if the disk takes no more.
+        """
+        self._check_stop_rule()
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                while True:
+                    await self._places.acquire()
+                    await self._unrecorded.acquire()
+                    if not self._waiting and not await self._claim(source):
+                        break
+                    spec, chunk = self._waiting.popleft()
+                    jobs.create_task(self._run(spec, chunk, source), name=str(spec.key))
+        except BaseExceptionGroup as group:
+            raise deliberate(group) from None
+        finally:
+            self._give_nothing_up()
+
+    @property
+    def done(self) -> int:
+        return self.ended.total()
+
+    @property
+    def submitted(self) -> int:
+        """Episodes that are this rank's so far: the whole iteration's while it is the only one."""
+        whole = self._whole()
+        return self.done - self.recorded_here + self._claimed if whole is None else whole
+
+    async def _claim(self, source: ChunkSource) -> bool:
+        """Wait until something claimed waits for a place; False if there will be no more."""
+        while not self._waiting:
+            chunk = await source.next_chunk()
+            if chunk is None:
+                self._is_exhausted = True
+                self._check_stop_rule()
+                if not await source.more_or_closed():
+                    return False
+                continue
+            self._take(chunk, source)
+        return True
+
+    def _take(self, chunk: Chunk, source: ChunkSource) -> None:
+        left = self._left(chunk.indices)
+        if not left:
+            source.report(chunk.id)
+            return
+        self._unrecorded_of[chunk.id] = len(left)
+        self._waiting.extend((spec, chunk) for spec in left)
+        self._claimed += len(left)
+        self._is_exhausted = False
+        self._check_stop_rule()
+
+    async def _run(self, spec: EpisodeSpec, chunk: Chunk, source: ChunkSource) -> None:
+        try:
+            trajectory = await self._play(spec)
+            self.finishing += 1
+            try:
+                if self._judge is not None and trajectory.status is Status.COMPLETED:
+                    trajectory = await self._judged(self._judge, trajectory)
+                trajectory = await self._writer.append(trajectory)
+            finally:
+                self.finishing -= 1
+        finally:
+            self._unrecorded.release()
+        self.recorded_here += 1
+        self.ended[trajectory.status] += 1
+        self._on_recorded(trajectory)
+        self._unrecorded_of[chunk.id] -= 1
+        if not self._unrecorded_of[chunk.id]:
+            del self._unrecorded_of[chunk.id]
+            source.report(chunk.id)
+        self._check_stop_rule()
+
+    async def _play(self, spec: EpisodeSpec) -> Trajectory:
+        episode = self._start_episode(spec)
+        if self._is_stopping:
+            episode.abandon()
+        self.running[spec.key] = episode
+        try:
+            return await episode.run()
+        finally:
+            del self.running[spec.key]
+            self._places.release()
+
+    async def _judged(self, judge: Judge, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with the judge's reward, or failed without one: an outage is no reward of 0."""
+        limit_s = self._settings.judge_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                verdict = await judge(trajectory)
+        except JudgeOutage as error:
+            failure = Failure("JudgeOutage", str(error))
+        except TimeoutError:
+            failure = Failure("JudgeOutage", f"no verdict within {limit_s:g} s")
+        else:
+            return replace(trajectory, reward=verdict.reward, reward_detail=verdict.detail)
+        return replace(trajectory, status=Status.FAILED, reward=None, failure=failure)
+
+    # --- when the rest is given up ---
+    def _check_stop_rule(self) -> None:
+        """Every rank judges what it claimed, once there is no more; the only one also the whole iteration.
+
+        The grace period starts once. Where there is more to run after all, nothing is given up any more.
+        """
+        counts = [(self.recorded_here, self._claimed)] if self._is_exhausted else []
+        whole = self._whole()
+        if whole is not None:
+            counts.append((self.done, whole))
+        rule = self._settings.stop_rule
+        due = [(done, total) for done, total in counts if rule.is_due(done=done, total=total)]
+        if not due:
+            self._give_nothing_up()
+        elif self._alarm is None and (left := [counted for counted in due if counted[0] < counted[1]]):
+            log.info("%d of %d episodes ended; the rest has %.0f s", *left[0], rule.grace_period_s)
+            self._alarm = asyncio.get_running_loop().call_later(rule.grace_period_s, self._abandon_rest)
+
+    def _give_nothing_up(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None
+        self._is_stopping = False
+
+    def _abandon_rest(self) -> None:
+        self._check_stop_rule()  # more may have been asked for since an episode was recorded
+        if self._alarm is None:
+            return
+        # Episodes that have ended and wait for their verdict are not touched: they have a deadline already.
+        self._is_stopping = True
+        log.info("grace period over: %d running episodes are abandoned", len(self.running))
+        for episode in list(self.running.values()):
+            episode.abandon()
+
+
+def account(submitted: int, ended: Counter[Status]) -> str:
+    """The account of a rollout in one line; states the difference where one is left."""
+    parts = " ".join(f"{status}={ended[status]}" for status in Status)
+    missing = submitted - ended.total()
+    return f"submitted={submitted} {parts}" + (f" unrecorded={missing}" if missing else "")

@@ -1,0 +1,275 @@
+"""One attempt at one task, from reset to a recorded outcome.
+
+    reset ─► respond ─► parse ─► step ─► … ─► done │ truncated │ last step allowed      COMPLETED
+      │         │                  │
+      └─────────┴──────────────────┴─► RolloutError FAILED · timeout TIMED_OUT · abandon() ABANDONED
+
+Whatever ends it, the finished steps are kept and the environment is closed before `run` returns. An
+exception raised inside an environment, whatever its type, is an EnvironmentFailure of this episode. Only our
+own bugs, a dead engine (RetryLater) and the cancellation of the job get out.
+"""
+
+import asyncio
+import copy
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from rl_agent.env.protocol import Environment
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RolloutError
+from rl_agent.rollout.collector.conversation import Conversation, Policy
+from rl_agent.rollout.trajectories.images import image_place, keep_images
+from rl_agent.types import (
+    MAX_MESSAGE,
+    EpisodeSpec,
+    Failure,
+    Observation,
+    Split,
+    Status,
+    Step,
+    StepResult,
+    Trajectory,
+    writable,
+)
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 5.0
+"""What an environment may take to close; then its place is given to the next episode all the same."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSetup:
+    """What the episodes of a rollout share."""
+
+    split: Split
+    iteration: int
+    model: str
+    policy: Policy
+    create_environment: Callable[[str], Environment]
+    step_timeout_s: float
+    episode_timeout_s: float
+    images: Path | None = None
+    """Where observations' images are kept; None leaves them where they are."""
+    rank: int = 0
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+
+class Episode:
+    """One attempt while it runs; used once."""
+
+    def __init__(self, spec: EpisodeSpec, setup: EpisodeSetup) -> None:
+        self.spec = spec
+        self.started_at = setup.wall_clock()
+        self.steps: list[Step] = []
+        self._setup = setup
+        self._started = setup.clock()
+        self._environment: Environment | None = None
+        self._conversation: Conversation | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._is_abandoned = False
+        self._is_truncated = False
+
+    def elapsed_s(self) -> float:
+        return self._setup.clock() - self._started
+
+    def abandon(self) -> None:
+        """End it now, or not start it; `run` returns what there is. Does nothing once it has ended."""
+        self._is_abandoned = True
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(0.0)
+
+    async def run(self) -> Trajectory:
+        """Run to the end; failures of the episode are returned.
+
+        Raises RetryLater if the engine is gone, EnvironmentUnavailable if no such episode can work here.
+        """
+        if self._is_abandoned:
+            reason = "not started when the rollout's grace period ended"
+            return self._trajectory(Status.ABANDONED, Failure("TimeoutError", reason))
+        status: Status = Status.COMPLETED
+        failure: Failure | None = None
+        try:
+            async with asyncio.timeout(self._setup.episode_timeout_s) as limit:
+                self._limit = limit
+                await self._play()
+        except TimeoutError as error:
+            status, failure = self._timed_out(str(error), is_whole_episode=limit.expired())
+        except RolloutError as error:
+            status, failure = Status.FAILED, Failure(type(error).__name__, _recordable(str(error)))
+        finally:
+            self._limit = None
+            if self._conversation is not None:
+                await self._conversation.end()
+            await self._close()
+        return self._trajectory(status, failure)
+
+    async def _play(self) -> None:
+        spec, key = self.spec, str(self.spec.key)
+        environment = self._environment = self._create()
+        # A copy: what an environment does to it would be in its siblings' task, and in what is recorded.
+        task = replace(spec.task, extra=copy.deepcopy(spec.task.extra))
+        observation = _shown(await self._ask(environment.reset(task, spec.seed), "reset"), "reset")
+        conversation = self._conversation = Conversation(
+            self._setup.policy,
+            seed=spec.seed,
+            name=key,
+            task_id=spec.key.task_id,
+            is_single_turn=spec.max_steps == 1,
+        )
+        while True:
+            observation = await self._keep_images(observation)
+            try:
+                turn = await conversation.respond(observation)
+            except PromptTooLong:
+                if not self.steps:  # no response was possible at all: not the agent's doing
+                    raise
+                self._is_truncated = True
+                return
+            asked = self._setup.clock()
+            result = _result(await self._ask(environment.step(turn.action), "step"))
+            step = Step(
+                observation=observation,
+                prompt_token_ids=turn.prompt_token_ids,
+                generation=turn.generation,
+                action=turn.action,
+                reward=result.reward,
+                changed=result.changed,
+                env_s=self._setup.clock() - asked,
+                context_reset=turn.context_reset,
+            )
+            self.steps.append(step)
+            if result.done or result.truncated or len(self.steps) == spec.max_steps:
+                self._is_truncated = not result.done
+                return
+            observation = result.observation
+
+    async def _keep_images(self, observation: Observation) -> Observation:
+        setup = self._setup
+        if setup.images is None or not observation.images:
+            return observation
+        place = image_place(setup.images, setup.split, setup.iteration, self.spec.key)
+        return await asyncio.to_thread(keep_images, observation, place, len(self.steps))
+
+    def _create(self) -> Environment:
+        try:
+            return self._setup.create_environment(self.spec.task.env)
+        except Exception as error:  # the constructor is the environment's own code
+            raise _environment_failure("could not be made", error) from error
+
+    async def _ask(self, call: Awaitable[T], name: str) -> T:
+        """Wait for an environment, at most `step_timeout_s`."""
+        try:
+            async with asyncio.timeout(self._setup.step_timeout_s) as limit:
+                return await call
+        except TimeoutError as error:
+            if limit.expired():
+                raise TimeoutError(
+                    f"the environment's {name} took longer than {self._setup.step_timeout_s:g} s"
+                ) from None
+            raise _environment_failure(f"{name} failed", error) from error
+        except (EnvironmentFailure, EnvironmentUnavailable, GeneratorExit, KeyboardInterrupt):
+            raise
+        except (
+            BaseException
+        ) as error:  # SystemExit and its own CancelledError too: they end this episode only
+            job = asyncio.current_task()
+            if job is not None and job.cancelling():
+                raise asyncio.CancelledError from error
+            raise _environment_failure(f"{name} failed", error) from error
+
+    async def _close(self) -> None:
+        if self._environment is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._environment.close()
+        except Exception as error:  # the episode is over; only its environment is the poorer
+            log.warning("%s: the environment did not close: %s", self.spec.key, _describe(error))
+
+    def _timed_out(self, message: str, *, is_whole_episode: bool) -> tuple[Status, Failure]:
+        if is_whole_episode and self._is_abandoned:
+            reason = "still running when the rollout's grace period ended"
+            return Status.ABANDONED, Failure("TimeoutError", reason)
+        if is_whole_episode:
+            message = f"the episode took longer than {self._setup.episode_timeout_s:g} s"
+        return Status.TIMED_OUT, Failure("TimeoutError", message)
+
+    def _trajectory(self, status: Status, failure: Failure | None) -> Trajectory:
+        setup, spec, steps = self._setup, self.spec, tuple(self.steps)
+        now = setup.policy.engine.weight_version
+        return Trajectory(
+            key=spec.key,
+            task=spec.task,
+            split=setup.split,
+            iteration=setup.iteration,
+            status=status,
+            steps=steps,
+            reward=sum(step.reward for step in steps) if status is Status.COMPLETED else None,
+            system_prompt=setup.policy.system_prompt or "",
+            model=setup.model,
+            weight_version_min=min((step.generation.weight_version_min for step in steps), default=now),
+            weight_version_max=max((step.generation.weight_version_max for step in steps), default=now),
+            seed=spec.seed,
+            started_at=self.started_at,
+            duration_s=self.elapsed_s(),
+            truncated=self._is_truncated,
+            failure=failure,
+            rank=setup.rank,
+        )
+
+
+def _shown(observation: object, call: str) -> Observation:
+    """The observation, if it can be shown to a model and written down; else EnvironmentFailure."""
+    if not isinstance(observation, Observation):
+        raise EnvironmentFailure(f"{call} returned {type(observation).__name__}, not an Observation")
+    try:
+        observation.text.encode()
+    except (AttributeError, UnicodeError) as error:
+        raise _environment_failure(f"{call} returned an observation that is no text", error) from error
+    try:
+        images = tuple(str(path) for path in observation.images)
+        "".join(images).encode()
+    except (TypeError, UnicodeError) as error:
+        what = f"{call} returned an observation with an image path that is no text"
+        raise _environment_failure(what, error) from error
+    return Observation(observation.text, images)
+
+
+def _result(result: object) -> StepResult:
+    """The result with plain values: a library's own number types cannot be written as JSON."""
+    if not isinstance(result, StepResult):
+        raise EnvironmentFailure(f"step returned {type(result).__name__}, not a StepResult")
+    try:
+        reward = float(result.reward)
+    except (TypeError, ValueError) as error:
+        raise _environment_failure("step returned a reward that is no number", error) from error
+    if not math.isfinite(reward):
+        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
+    return StepResult(
+        _shown(result.observation, "step"),
+        reward,
+        done=bool(result.done),
+        truncated=bool(result.truncated),
+        changed=bool(result.changed),
+    )
+
+
+def _environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{what}: {_describe(error)}")
+
+
+def _describe(error: BaseException) -> str:
+    """What may be recorded of an error: some hold a whole page, or half a character."""
+    return _recordable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def _recordable(message: str) -> str:
+    return writable(message[:MAX_MESSAGE])

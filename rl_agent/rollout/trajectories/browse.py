@@ -1,0 +1,74 @@
+"""Finds a run's recorded trajectories, and flattens them for tables."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.types import Split, Status, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which trajectories are wanted; a None asks for nothing."""
+
+    split: Split | None = None
+    iterations: frozenset[int] | None = None
+    status: Status | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+    difficulty: str | None = None
+    task_id: str | None = None
+
+    def accepts(self, trajectory: Trajectory) -> bool:
+        reward = trajectory.reward
+        return (
+            (self.status is None or trajectory.status is self.status)
+            and (self.min_reward is None or (reward is not None and reward >= self.min_reward))
+            and (self.max_reward is None or (reward is not None and reward <= self.max_reward))
+            and (self.difficulty is None or trajectory.task.difficulty == self.difficulty)
+            and (self.task_id is None or trajectory.key.task_id == self.task_id)
+        )
+
+
+def find(paths: RunPaths, wanted: Filter) -> Iterator[Trajectory]:
+    """Trajectories of finished and unfinished iterations, oldest first. StoreError names a bad line."""
+    splits: tuple[Split, ...] = ("train", "test") if wanted.split is None else (wanted.split,)
+    for split in splits:
+        iterations = {*paths.iterations(split), *paths.iterations(split, unfinished=True)}
+        for iteration in sorted(iterations):
+            if wanted.iterations is None or iteration in wanted.iterations:
+                yield from filter(wanted.accepts, read_iteration(paths, split, iteration, TRAJECTORY))
+
+
+def flat(trajectory: Trajectory) -> dict[str, Any]:
+    """One row of a table: plain values only."""
+    steps = trajectory.steps
+    return {
+        "episode": str(trajectory.key),
+        "task_id": trajectory.key.task_id,
+        "group": trajectory.key.group,
+        "attempt": trajectory.key.attempt,
+        "split": trajectory.split,
+        "iteration": trajectory.iteration,
+        "env": trajectory.task.env,
+        "difficulty": trajectory.task.difficulty,
+        "status": trajectory.status.value,
+        "reward": trajectory.reward,
+        "truncated": trajectory.truncated,
+        "steps": len(steps),
+        "prompt_tokens": sum(len(step.prompt_token_ids) for step in steps),
+        "response_tokens": sum(len(step.generation.token_ids) for step in steps),
+        "duration_s": trajectory.duration_s,
+        "started_at": trajectory.started_at,
+        "weight_version_min": trajectory.weight_version_min,
+        "weight_version_max": trajectory.weight_version_max,
+        "model": trajectory.model,
+        "prompt": trajectory.task.prompt,
+        "answer": trajectory.task.answer,
+        "last_response": steps[-1].generation.text if steps else None,
+        "images": " ".join(path for step in steps for path in step.observation.images),
+        "failure": f"{trajectory.failure.kind}: {trajectory.failure.message}" if trajectory.failure else None,
+    }

@@ -1,0 +1,261 @@
+"""The format of a trajectory file: a header line, then one JSON line an episode.
+
+Each line ends with its checksum (`rollout.line`), which is compared whenever it is read. Files of schema
+version 1 have none; they are read, too. A last line without its newline was torn by a crash and is no
+episode: readers of a growing file leave it out, a resume cuts it off. Any other line that is not as it was
+written is damage: a DamagedLine names its file and line, and the lines around it are read all the same.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from pydantic import TypeAdapter
+
+from rl_agent import files
+from rl_agent.errors import DamagedLine, StoreError
+from rl_agent.rollout.trajectories.line import TRAJECTORY, ends_with_checksum, parse_line, with_checksum
+from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeader:
+    """First line of a shard: what its episodes have in common."""
+
+    run_id: str
+    split: Split
+    iteration: int
+    seed: int
+    model: str
+    weight_version: int
+    sample_digest: str
+    """Digest of the sampled episode keys; a resume must sample the same."""
+    created_at: float
+    """Seconds since the epoch."""
+    attempt: int = 1
+    """Which start of the run began the file."""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def has_checksums(self) -> bool:
+        """Each line must have one. A newer start of the run may have put some into an older file."""
+        return self.schema_version >= _CHECKED_SINCE
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Which episode a line holds; a subset of `Trajectory`, read in a tenth of the time."""
+
+    key: EpisodeKey
+
+
+_T = TypeVar("_T")
+_HEADER = TypeAdapter(ShardHeader)
+_RECORDED = TypeAdapter(Recorded)
+
+_CHECKED_SINCE = 2
+"""Schema version of the first files whose lines have checksums."""
+_BLOCK_BYTES = 1 << 16
+_log = logging.getLogger(__name__)
+
+
+def _refuse(damage: DamagedLine) -> NoReturn:
+    raise damage
+
+
+OnDamage = Callable[[DamagedLine], None]
+"""Is given each damaged line, which is left out if it returns."""
+
+
+def read_shard(path: Path) -> tuple[ShardHeader, Iterator[Trajectory]]:
+    """Header and, lazily, the trajectories of a finished or growing shard.
+
+    Raises StoreError that names the file and line, here for the header, while iterating for the rest.
+    """
+    return read_header(path), read_lines(path, TRAJECTORY)
+
+
+def read_lines(
+    path: Path,
+    adapter: TypeAdapter[_T],
+    *,
+    size_bytes: int | None = None,
+    may_be_torn: bool = True,
+    on_damage: OnDamage = _refuse,
+) -> Iterator[_T]:
+    """The episodes as `adapter` sees them, lazily; with `size_bytes` those of the file's first bytes.
+
+    An adapter of fewer fields than `Trajectory` has skips the rest, which is most of the time and memory
+    where token ids are not wanted. A torn last line is left out unless it may not be there.
+    Raises StoreError that names the file, if it cannot be read or is of a newer version.
+    """
+    is_checked = False
+    for number, line in _numbered_lines(path, size_bytes):
+        is_torn = not line.endswith(b"\n")
+        if is_torn and may_be_torn:
+            return
+        try:
+            if is_torn:
+                raise DamagedLine(f"{path}:{number}: is torn, although the file is finished")
+            if number == 1:
+                is_checked = _header_in(path, line).has_checksums
+                continue
+            found = parse_line(adapter, path, number, line, is_checked=is_checked)
+        except DamagedLine as damage:
+            on_damage(damage)
+        else:
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where something lies in a file."""
+
+    begin: int
+    end: int
+
+
+def read_from(
+    path: Path,
+    adapter: TypeAdapter[_T],
+    *,
+    start: int,
+    end: int | None = None,
+    is_checked: bool,
+    on_damage: Callable[[Span, DamagedLine], None],
+) -> Iterator[tuple[Span, _T]]:
+    """The episodes of a growing file from byte `start`, where a line begins, each with where its line lies.
+
+    With `end` a line that ends behind it is left out. Raises StoreError that names the file, if it cannot be
+    read or is of a newer version.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                span = Span(start, start + len(line))
+                if not line.endswith(b"\n") or (end is not None and span.end > end):
+                    return
+                start = span.end
+                if span.begin == 0:  # the header
+                    continue
+                try:
+                    found = parse_line(adapter, path, f"byte {span.begin}", line, is_checked=is_checked)
+                except DamagedLine as damage:
+                    on_damage(span, damage)
+                else:
+                    yield span, found
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read_header(path: Path) -> ShardHeader:
+    """First line of a shard. Raises StoreError where it is missing, damaged or of a newer version."""
+    first = next(_numbered_lines(path), None)
+    if first is None or not first[1].endswith(b"\n"):
+        raise StoreError(f"{path}: holds no header line")
+    return _header_in(path, first[1])
+
+
+def start_shard(growing: Path, header: ShardHeader) -> None:
+    """Begin a file that nobody else has begun. Raises FileExistsError, StoreError if it cannot be written.
+
+    The name is taken first, which one of many nodes can do, and the header put under it whole; so a file
+    without a header was begun by a node that died at that instant, and holds nothing.
+    """
+    try:
+        growing.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{growing.parent}: cannot be made: {error.strerror}") from error
+    try:
+        os.close(os.open(growing, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{growing}: cannot be written: {error.strerror}") from error
+    put_whole(growing, with_checksum(_HEADER.dump_json(header)))
+
+
+def put_whole(path: Path, content: bytes) -> None:
+    """`files.write_whole`. Raises StoreError if that fails."""
+    try:
+        files.write_whole(path, content)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def whole_bytes(path: Path) -> int:
+    """Where the last whole line ends."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+    return 0
+
+
+def cut_torn_line(growing: Path) -> None:
+    """Cut off the disk what follows the last newline."""
+    size_bytes = whole_bytes(growing)
+    if size_bytes < growing.stat().st_size:
+        os.truncate(growing, size_bytes)
+
+
+def read_undamaged(path: Path) -> tuple[list[EpisodeKey], int]:
+    """The episodes before the first line that is torn or damaged, and where that line begins.
+
+    For the file of a node that died: what follows such a line is not relied on.
+    """
+    keys: list[EpisodeKey] = []
+    size_bytes, is_checked = 0, False
+    for number, line in _numbered_lines(path):
+        try:
+            if not line.endswith(b"\n"):
+                break
+            if number == 1:
+                is_checked = _header_in(path, line).has_checksums
+            else:
+                keys.append(parse_line(_RECORDED, path, number, line, is_checked=is_checked).key)
+        except DamagedLine:
+            break
+        size_bytes += len(line)
+    return keys, size_bytes
+
+
+def _header_in(path: Path, line: bytes) -> ShardHeader:
+    header = parse_line(_HEADER, path, 1, line, is_checked=False)
+    if not header.has_checksums:
+        _say_unchecked(path.parent)
+    elif not ends_with_checksum(line):
+        raise DamagedLine(f"{path}:1: is damaged: it does not end with its checksum")
+    return header
+
+
+@cache
+def _say_unchecked(folder: Path) -> None:
+    _log.info("%s: holds files of before lines had checksums: a changed value in them goes unnoticed", folder)
+
+
+def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Lines from 1, the newline included, which a last line may lack.
+
+    With `size_bytes` a line that ends behind them is left out, and all that follow it.
+    """
+    end = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                end += len(line)
+                if size_bytes is not None and end > size_bytes:
+                    return
+                yield number, line
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,51 @@
+"""When rollout machines come and go: a recorded trace, or the schedule of the PolyRL artifact. Pure.
+
+A trace is CSV with a header, `time_s,change[,how]`: +1 one machine more, -1 one less; `how` is `notice` (told
+to leave first) or `kill` (the default: gone at once).
+"""
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from rl_agent.errors import UsageError
+from rl_agent.sections import MAX_SECONDS
+
+STEP_S = 1800.0
+MOST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    at_s: float
+    is_join: bool
+    with_notice: bool = False
+
+
+def read_trace(lines: Iterable[str], name: str) -> list[Change]:
+    """Raises UsageError that names the line."""
+    rows = csv.DictReader(lines)
+    if not {"time_s", "change"} <= set(rows.fieldnames or ()):
+        raise UsageError(f"{name}: expected a header time_s,change[,how]")
+    changes = []
+    for number, row in enumerate(rows, start=2):
+        how = (row.get("how") or "kill").strip()
+        change = (row["change"] or "").strip()
+        try:
+            at_s = float(row["time_s"])
+        except (TypeError, ValueError):
+            at_s = -1.0
+        if not 0 <= at_s < MAX_SECONDS or change not in ("+1", "-1", "1") or how not in ("notice", "kill"):
+            raise UsageError(f"{name}:{number}: expected SECONDS,+1 or SECONDS,-1,notice|kill")
+        changes.append(Change(at_s, change != "-1", how == "notice"))
+    return sorted(changes, key=lambda change: change.at_s)
+
+
+def step_schedule() -> Iterator[Change]:
+    """One machine more every half hour up to four; from then on the oldest is taken, and one comes again."""
+    for number in range(MOST):
+        yield Change(number * STEP_S, is_join=True)
+    for number in count():
+        yield Change((MOST + 2 * number) * STEP_S, is_join=False)
+        yield Change((MOST + 2 * number + 1) * STEP_S, is_join=True)

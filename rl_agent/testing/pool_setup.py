@@ -1,0 +1,98 @@
+"""A manager in this process and clients of it, for tests of the pool over its real HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from rl_agent.pool.manager import running_manager
+from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.pool.schemas import ENGINE_SECRET
+from rl_agent.pool.settings import load_settings
+from rl_agent.testing.pool_world import EOS, truth
+from rl_agent.tls import trusting
+
+QUICK = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2", "stall_timeout_s=1.0", "port=0")
+"""Times for tests; `port=0` takes any free one."""
+
+
+class Client:
+    """A consumer of one pool."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, batches: Batches) -> None:
+        self.url = url
+        self.session = session
+        self.batches = batches
+        self.state = batches.pool.state
+
+    def secret(self, engine: str) -> dict[str, str]:
+        """The header of its worker, by its name or id."""
+        found = self.batches.pool.find_engine(engine)
+        return {ENGINE_SECRET: found.offer.secret} if found is not None else {}
+
+    async def call(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
+        """Calls about an engine have its secret, unless `headers` are given."""
+        if (about := path.split("/"))[1] == "engines" and len(about) > 2:
+            more.setdefault("headers", self.secret(about[2]))
+        async with self.session.request(method, self.url + path, json=body, **more) as answer:
+            text = await answer.text()
+        try:
+            return answer.status, json.loads(text)
+        except ValueError:
+            return answer.status, text
+
+    async def join(self, url: str, **more: Any) -> str:
+        status, answer = await self.call("POST", "/engines", {"name": url, "url": url, **more})
+        assert status == 201, answer
+        return answer["engine_id"]
+
+    async def ready(self, count: int) -> None:
+        await self.until(lambda: len(list(self.state.living(EngineState.READY))) == count)
+
+    async def submit(self, run: str, lengths: Iterable[int], **more: Any) -> None:
+        items = [item(number, length) for number, length in enumerate(lengths)]
+        status, answer = await self.call("POST", f"/runs/{run}/requests", {"requests": items, **more})
+        assert status == 202, answer
+
+    async def samples(self, run: str, after: int = 0, *, at_least: int = 1, wait_s: int = 30) -> list[Any]:
+        path = f"/runs/{run}/samples?after={after}&min={at_least}&wait_s={wait_s}"
+        async with self.session.get(self.url + path) as answer:
+            payload = await answer.read()
+            assert answer.status == 200, payload
+        return [json.loads(line) for line in payload.splitlines()]  # a text may hold other line breaks
+
+    async def until(self, is_true: Any, limit_s: float = 90.0) -> None:
+        async with asyncio.timeout(limit_s):
+            while not is_true():  # noqa: ASYNC110 - what is waited for is not an event
+                await asyncio.sleep(0.01)
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Its whole records."""
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def item(number: int, length: int, **more: Any) -> dict[str, Any]:
+    sampling = {"temperature": 0.0, "eos_token_ids": [EOS]}
+    prompt = [length, number, 5, 6]
+    return {"id": f"r{number}", "prompt_token_ids": prompt, "max_tokens": 4096, "sampling": sampling, **more}
+
+
+def expected(length: int, number: int) -> list[int]:
+    return truth((length, number, 5, 6))
+
+
+@asynccontextmanager
+async def manager(*words: str, versions: Path = Path("/nowhere")) -> AsyncIterator[Client]:
+    config = load_settings([*QUICK, *words], {})
+    connector = aiohttp.TCPConnector(ssl=trusting(config.tls_certificate))
+    async with (
+        running_manager(config, versions) as (url, batches),
+        aiohttp.ClientSession(connector=connector) as session,
+    ):
+        yield Client(url, session, batches)

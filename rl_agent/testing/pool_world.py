@@ -1,0 +1,328 @@
+"""A world of engines in virtual time around the pool's machine: for property tests and for benchmarks.
+
+An engine decodes in steps: each gives one token to every request that runs. A step lasts 1 / `speed`
+seconds while at most `batch` requests run, and proportionally longer above that. What a response says
+depends on its prompt and position only, so that it must come out the same however often it was moved.
+Prompts are (length of the response, seed, filler…).
+"""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.machine import check, step
+from rl_agent.pool.scheduler.migration import prompt_of, tokens_left
+from rl_agent.pool.scheduler.records import (
+    Engine,
+    EngineOffer,
+    EngineState,
+    Order,
+    PoolRules,
+    Request,
+    RequestId,
+    WeightsReport,
+)
+from rl_agent.pool.scheduler.state import PoolState
+
+EOS = 2
+MODEL = "model"
+RULES = PoolRules(
+    lease_s=5.0,
+    probe_interval_s=1.0,
+    start_timeout_s=300.0,
+    stall_timeout_s=30.0,
+    poison_engines=3,
+    poison_progress_tokens=8,
+    max_fruitless=5,
+    policy="least_work",
+    affinity_slack=4.0,
+    rebalance_interval_s=1.0,
+    rebalance_gain_s=0.5,
+    weights_timeout_s=60.0,
+    max_versions_behind=4,
+    stream_interval=4,
+    stream_interval_s=5.0,
+)
+
+
+def truth(prompt: tuple[int, ...]) -> list[int]:
+    """The whole response to a prompt; its last token ends the turn."""
+    length, seed = prompt[0], prompt[1]
+    return [10 + (seed * 7919 + position * 104729) % 1000 for position in range(length - 1)] + [EOS]
+
+
+@dataclass(slots=True)
+class Attempt:
+    request: Request
+    number: int
+    rest: list[int]
+    """Tokens still to come, last one first."""
+    limit: int
+    began: float
+    sent: int = 0
+
+
+def id_of(name: str, run: str = "run") -> RequestId:
+    return RequestId(run, name)
+
+
+@dataclass(slots=True)
+class World:
+    """Engines, the machine, and a clock. `at` plans something; `run` lets time pass."""
+
+    rules: PoolRules = RULES
+    chunk: int = 4
+    """Tokens that travel together."""
+    poison: frozenset[int] = frozenset()
+    """Seeds of prompts that kill the engine at the given position of the response."""
+    poison_position: int = 0
+    is_checking: bool = True
+    now: float = 0.0
+    state: PoolState = field(init=False)
+    engines: dict[str, "SimulatedEngine"] = field(default_factory=dict)
+    agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    numbers: "count[int]" = field(default_factory=count)
+    ended: Counter[RequestId] = field(default_factory=Counter)
+    """How often the end of each request was announced."""
+    ended_at: dict[RequestId, float] = field(default_factory=dict)
+    set_aside: list[str] = field(default_factory=list)
+    may_set_aside: bool = False
+    decisions: int = 0
+    wake: float | None = None
+
+    def __post_init__(self) -> None:
+        self.state = PoolState(self.rules)
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self.agenda, (when, next(self.numbers), what))
+
+    def run(self, until: float) -> None:
+        while self.agenda and self.agenda[0][0] <= until:
+            self.now, _, what = heapq.heappop(self.agenda)
+            what()
+        self.now = until
+
+    def run_until_all_ended(self, limit_s: float) -> None:
+        while self.agenda and self.open_requests() and self.now < limit_s:
+            self.now, _, what = heapq.heappop(self.agenda)
+            what()
+
+    def open_requests(self) -> int:
+        account = self.state.account
+        return account.submitted - account.completed - account.failed
+
+    def tell(self, event: events.Event) -> None:
+        commands = step(self.state, event, self.now)
+        self.decisions += 1
+        for command in commands:
+            self._carry_out(command)
+        if self.is_checking:
+            check(self.state)
+            assert self.may_set_aside or not self.set_aside
+        wake = self.state.wake_at()
+        if wake is not None and (self.wake is None or wake < self.wake or self.wake < self.now):
+            self.wake = wake
+            self.at(max(wake, self.now), self._tick)
+
+    def _tick(self) -> None:
+        self.wake = None
+        self.tell(events.Tick())
+
+    def _carry_out(self, command: events.Command) -> None:
+        if isinstance(command, events.Generate):
+            self.engines[command.engine_id].begin(self.state.requests[command.request_id], command.attempt)
+        elif isinstance(command, events.Abort):
+            self.engines[command.engine_id].abort((command.request_id, command.attempt))
+        elif isinstance(command, events.Probe):
+            engine = self.engines[command.engine_id]
+            self.at(self.now + engine.start_s, engine.answer_probe)
+        elif isinstance(command, events.Ended):
+            self.ended[command.request_id] += 1
+            self.ended_at[command.request_id] = self.now
+        elif isinstance(command, events.SetAside):
+            self.set_aside.append(command.words)
+
+    def join(self, name: str, **behaviour: Any) -> "SimulatedEngine":
+        engine = SimulatedEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)
+        self.engines[engine.engine_id] = engine
+        self.tell(events.Registered(EngineOffer(engine.engine_id, name, int(engine.capacity))))
+        engine.beat()
+        return engine
+
+    def submit(self, name: str, length: int, *, max_tokens: int = 4096, seed: int = 0, **more: Any) -> None:
+        prompt = (length, seed, 5, 6)
+        deadline, run = self.now + more.pop("deadline_s", 1e6), more.pop("run", "run")
+        params = {"temperature": 0.0, "eos_token_ids": [EOS], **more.pop("params", {})}
+        order = Order(id_of(name, run), prompt, max_tokens, params, deadline, **more)
+        self.tell(events.Submitted(order))
+
+    def request(self, name: str, run: str = "run") -> Request:
+        return self.state.requests[id_of(name, run)]
+
+    def attempts_at(self, engine: "SimulatedEngine") -> list[str]:
+        """The names of the requests that run there."""
+        return [request_id.name for request_id, _ in engine.attempts]
+
+    def assert_all_right(self) -> None:
+        """Every request ended once, and what completed is the whole truth."""
+        check(self.state)
+        for request_id, request in self.state.requests.items():
+            assert not request.is_open, request
+            assert self.ended[request_id] == 1
+            if not request.failure:
+                order = request.order
+                assert list(request.token_ids) == truth(order.prompt_token_ids)[: order.max_tokens]
+
+
+@dataclass(slots=True)
+class SimulatedEngine:
+    world: World
+    name: str
+    engine_id: str
+    speed: float = 50.0
+    batch: float = 16
+    capacity: float = 64
+    start_s: float = 0.1
+    model: str = MODEL
+    is_alive: bool = True
+    is_stopped: bool = False
+    is_stepping: bool = False
+    is_deaf: bool = False
+    """It samples, and does not answer when it is asked how it is."""
+    beats: bool = True
+    attempts: dict[tuple[RequestId, int], Attempt] = field(default_factory=dict)
+    sampled: int = 0
+    lost: float = 0.0
+    """Tokens sampled for chunks that were never sent."""
+    step_began: float = 0.0
+    random_: random.Random | None = None
+    """Duplicates and delays what it sends, if given."""
+
+    def begin(self, request: Request, attempt: int) -> None:
+        context = prompt_of(request)
+        made = len(context) - 4
+        whole = truth(request.order.prompt_token_ids)
+        assert context[4:] == whole[:made], "continued from tokens that were never sampled"
+        assert made < len(whole), "asked to go on past the end"
+        limit = tokens_left(request, 0)
+        rest = whole[made:][::-1]
+        self.attempts[request.request_id, attempt] = Attempt(request, attempt, rest, limit, self.world.now)
+        self._step_later()
+
+    def abort(self, key: tuple[RequestId, int]) -> None:
+        attempt = self.attempts.get(key)
+        if attempt is not None and self.is_stepping:
+            since = max(self.step_began, attempt.began)
+            self.lost += (self.world.now - since) / self._step_s() * self.world.chunk
+        self.attempts.pop(key, None)
+
+    def _step_later(self) -> None:
+        if not self.is_stepping and self.attempts and self.is_alive:
+            self.is_stepping, self.step_began = True, self.world.now
+            self.world.at(self.world.now + self._step_s(), self._step)
+
+    def _step_s(self) -> float:
+        return self.world.chunk * max(1.0, len(self.attempts) / self.batch) / self.speed
+
+    def _step(self) -> None:
+        self.is_stepping = False
+        if self.is_stopped or not self.is_alive:
+            return
+        for key, attempt in list(self.attempts.items()):
+            if key in self.attempts and self.is_alive:
+                self._advance(key, attempt)
+        self._step_later()
+
+    def _advance(self, key: tuple[RequestId, int], attempt: Attempt) -> None:
+        world, prompt = self.world, attempt.request.order.prompt_token_ids
+        position = prompt[0] - len(attempt.rest)
+        if prompt[1] in world.poison and position + world.chunk > world.poison_position:
+            self.die()
+            return
+        size = min(world.chunk, len(attempt.rest), attempt.limit - attempt.sent)
+        tokens = tuple(attempt.rest.pop() for _ in range(size))
+        attempt.sent += size
+        self.sampled += size
+        is_last = not attempt.rest or attempt.sent == attempt.limit
+        message = events.Progress(key[0], key[1], tokens, (-0.5,) * size, is_last=is_last)
+        self._send(message)
+        if is_last:
+            self.attempts.pop(key, None)
+            self._send(events.Finished(key[0], key[1], "stop" if not attempt.rest else "length"))
+
+    def _send(self, message: events.Event) -> None:
+        self.world.tell(message)
+        if self.random_ and self.random_.random() < 0.05:
+            late_s = self.random_.uniform(5, 20)
+            if isinstance(message, events.Finished):
+                self.world.at(self.world.now + late_s, lambda: self.world.tell(message))
+
+    def beat(self) -> None:
+        if not self.is_alive:
+            return
+        if self.beats:
+            problem = "no answer to /health" if self.is_stopped or self.is_deaf else ""
+            self.world.tell(events.Beat(self.engine_id, problem=problem))
+        self.world.at(self.world.now + 1.0, self.beat)
+
+    def load_wanted(self) -> None:
+        """Its worker has fetched and loaded what the pool wants."""
+        wanted = self.world.state.weights
+        if wanted is not None and self.is_alive:
+            self.report(WeightsReport(wanted.weight_version, wanted.digest, f"tcp://{self.name}:1"))
+
+    def fetch_wanted(self) -> None:
+        """Its worker has fetched what the pool wants, and waits until the engine may load it."""
+        wanted = self.world.state.weights
+        if wanted is not None and self.is_alive:
+            held = self.world.state.engines[self.engine_id].weights
+            self.report(replace(held, fetched_version=wanted.weight_version))
+
+    def report(self, weights: WeightsReport) -> None:
+        self.world.tell(events.Beat(self.engine_id, weights=weights))
+
+    def answer_probe(self) -> None:
+        if self.is_alive and not self.is_stopped and not self.is_deaf:
+            self.world.tell(events.Probed(self.engine_id, self.model, 0))
+        else:
+            problem = "no answer to /health" if self.is_alive else "connection refused"
+            self.world.tell(events.ProbeFailed(self.engine_id, problem))
+
+    def die(self, *, silently: bool = False) -> None:
+        """Without `silently` the connections break at once; else only the lease tells."""
+        self.is_alive = False
+        attempts = list(self.attempts)
+        self.attempts.clear()
+        if not silently:
+            for request_id, attempt in attempts:
+                self.world.tell(events.Broken(request_id, attempt, "connection reset"))
+
+    def crash(self) -> None:
+        """The process ends and its worker says so."""
+        self.is_alive = False
+        self.world.tell(events.EngineEnded(self.engine_id, "its process ended", is_crash=True))
+
+    @property
+    def is_ready(self) -> bool:
+        engine = self.world.state.engines.get(self.engine_id)
+        return engine is not None and engine.state is EngineState.READY
+
+
+def ready_world(
+    *names: str, rules: PoolRules = RULES, **behaviour: Any
+) -> tuple[World, list[SimulatedEngine]]:
+    """A world in which these engines have joined."""
+    world = World(rules=rules)
+    engines = [world.join(name, **behaviour) for name in names]
+    world.run(1.0)
+    return world, engines
+
+
+def record(world: World, engine: SimulatedEngine) -> Engine:
+    """What the pool knows of it."""
+    return world.state.engines[engine.engine_id]

@@ -1,0 +1,105 @@
+"""What a checkpoint holds beside its tensors, and whether its files are what was written."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rl_agent.errors import ConfigError, StoreError
+from rl_agent.grpo_config import LoraSettings
+from rl_agent.trainer.checkpoint.states import STATE, read_state, recorded_files, write_state
+from rl_agent.trainer.data.group_codec import decode, encode
+from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.update.model.digest import FileDigest, digest_files, first_difference
+
+FILES = "files"
+"""Digests in a rank's own file, of the tensors that it wrote."""
+_GROUPS = "groups.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerProgress:
+    """The part of a checkpoint that is no tensor: steps made, and what became of the groups."""
+
+    steps: int
+    updates: int
+    """Steps that were not skipped: what the moments' bias is corrected by."""
+    version: int
+    """Of the weights."""
+    iteration: int
+    """The last one that was trained on to its end; 0: none."""
+    served: str
+    """Name of the model that this training began with or put at `model.pt` last; empty: the base model."""
+    consumed: frozenset[str]
+    buffered: tuple[Group, ...]
+    steps_of_iteration: int = 0
+    """That are done, of the iteration that is trained on."""
+    run_id: str = ""
+    """Of the run whose groups these are."""
+    windows: Mapping[int, Learnt] = field(default_factory=dict)
+    """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
+    updates_after: Mapping[int, int] = field(default_factory=dict)
+    """By the end of each of the last iterations, in all."""
+    has_start: bool = False
+    """The weights that the iteration began with are among the tensors."""
+
+
+def read_progress(folder: Path) -> TrainerProgress:
+    """Read what a checkpoint says beside its tensors."""
+    state = read_state(folder)
+    recorded_files(state)
+    state.pop("lora", None)
+    buffered = tuple(decode((folder / _GROUPS).read_bytes()))
+    windows = {int(others): Learnt(**learnt) for others, learnt in state.pop("windows", {}).items()}
+    consumed = frozenset(state.pop("consumed"))
+    state.setdefault("updates", state["steps"])  # a release before this one corrected by all steps
+    after = {int(iteration): updates for iteration, updates in state.pop("updates_after", {}).items()}
+    return TrainerProgress(
+        **state, consumed=consumed, buffered=buffered, windows=windows, updates_after=after
+    )
+
+
+def check_kind(folder: Path, lora: LoraSettings) -> None:
+    """Raise ConfigError if a checkpoint is of other trained weights: of all, or of another adapter."""
+    saved = read_state(folder).get("lora", {"rank": None})
+    if saved["rank"] is None is lora.rank:
+        return
+    if saved != lora.model_dump(mode="json"):
+        raise ConfigError(f"{folder}: was made with trainer.lora={saved}; go on with that, or begin anew")
+
+
+def damage(checkpoint: Path, part: int = 0, parts: int = 1) -> str:
+    """Name what differs from what was written, in a share of the files; empty if nothing does."""
+    try:
+        files = recorded_files(read_state(checkpoint))
+    except StoreError as error:
+        return str(error)
+    return first_difference(checkpoint, {name: files[name] for name in sorted(files)[part::parts]})
+
+
+def write_progress(folder: Path, progress: TrainerProgress, lora: LoraSettings) -> None:
+    """Write `state.json` last, with the digests of all files; each rank has left those of its tensors."""
+    (folder / _GROUPS).write_bytes(encode(progress.buffered))
+    files: dict[str, FileDigest] = {}
+    for of_rank in folder.glob("rank-*.json"):
+        digests = json.loads(of_rank.read_bytes())[FILES]
+        files |= {name: FileDigest(**digest) for name, digest in digests.items()}
+    others = [file for file in folder.rglob("*") if file.is_file() and file.name != STATE]
+    others = [file for file in others if file.relative_to(folder).as_posix() not in files]
+    files |= digest_files(sorted(others), below=folder)
+    state = {
+        "steps": progress.steps,
+        "updates": progress.updates,
+        "version": progress.version,
+        "iteration": progress.iteration,
+        "served": progress.served,
+        "consumed": sorted(progress.consumed),
+        "steps_of_iteration": progress.steps_of_iteration,
+        "run_id": progress.run_id,
+        "windows": {others: asdict(learnt) for others, learnt in progress.windows.items()},
+        "updates_after": dict(progress.updates_after),
+        "has_start": progress.has_start,
+        "lora": lora.model_dump(mode="json"),
+    }
+    write_state(folder, state, files)

@@ -1,0 +1,69 @@
+"""From a trainer's weights to a model at `model.pt`, which a resume, a rollback and a late engine start from.
+
+The model's folder holds the checkpoint it was made from under `trainer/`, so that a training goes on from
+any model that is kept with the optimizer that belongs to it.
+"""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_agent.files import link_tree, remove, sync, sync_tree
+from rl_agent.paths import RunPaths
+from rl_agent.update.model import versions
+from rl_agent.update.model.checks import check_model
+from rl_agent.update.model.digest import digest_files
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOrigin:
+    """Where a model comes from."""
+
+    version: int
+    run_id: str
+    iteration: int
+    numbers: dict[str, float]
+    """Of the iteration; where a process only publishes what an earlier one trained, of none of its steps."""
+
+
+def promote(
+    paths: RunPaths,
+    model: Path,
+    checkpoint: Path,
+    made: ModelOrigin,
+    *,
+    current: Path,
+    keep: int,
+    pinned: Collection[str],
+) -> None:
+    """Serve `model`, a folder that is taken over, from now on.
+
+    `pinned` models stay, besides the last `keep`. Raises PublishError for a model that cannot be served; what
+    was served stays then.
+    """
+    check_model(model, current)
+    versions.adopt(paths)
+    for name in (versions.RECORD, versions.SERVED):  # of the version whose tokenizer it was given
+        remove(model / name)
+    served = versions.served_folder(paths)
+    record = versions.Published(
+        weight_version=made.version,
+        previous=served.name if served is not None else None,
+        run_id=made.run_id,
+        iteration=made.iteration,
+        learning_rate=made.numbers.get("learning_rate", 0.0),
+        samples=int(made.numbers.get("samples", 0.0)),
+        update_steps=int(made.numbers["total_steps"]),
+        created_at=time.time(),
+        files=digest_files(sorted(entry for entry in model.iterdir() if entry.is_file())),
+    )
+    folder = paths.version_dir(made.version)
+    link_tree(checkpoint, model / versions.TRAINER)
+    versions.write_record(model, record)
+    sync_tree(model)
+    remove(folder)  # left by a crash between its rename and the switch
+    model.rename(folder)
+    sync(folder.parent)
+    versions.switch(paths, folder)
+    versions.prune(paths, keep, pinned=pinned)

@@ -1,0 +1,221 @@
+"""Causal attention over packed sequences: no token sees another sequence's, and none attends to padding.
+
+Registered with transformers under `NAME`; the model's forward gets `boundaries` and `max_length` (see
+`batch.PackedBatch`) and hands them down to every layer. A layer may ask for a sliding window, for scores that
+are capped (Gemma 2) and for sinks (gpt-oss). On a CUDA device in half precision it is one call of PyTorch's
+variable-length flash attention; in fp32 one call of scaled-dot-product attention for all sequences of about
+one length; on a CPU one for each sequence, where shared calls brought nothing. All are exact, without a
+mask, at a cost of Σ L² rather than (Σ L)². What none of them computes is written out, a block of queries at a
+time, so that the scores of a whole sequence are never held.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+
+NAME = "packed"
+
+_SUPPORTED = frozenset(inspect.signature(varlen_attn).parameters)
+"""What this PyTorch's variable-length attention can be asked for: it differs between versions."""
+_FLASH_HEAD = 256
+"""The largest size of a head that its kernel knows."""
+_BLOCK_SCORES = 2**26
+"""Scores that a block has at most."""
+_MAX_FILLED = 1.2
+"""Tokens of a call's rows, those that fill them up included, per token."""
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    boundaries: Tensor,
+    max_length: int,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it: [1, heads, tokens, size] in, [1, tokens, heads, size] out."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    window = sliding_window if sliding_window and sliding_window < max_length else None
+    if softcap is not None or s_aux is not None:
+        written = partial(_written_out, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+        return _one_by_one(query, key, value, boundaries, written), None
+    is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    if is_half and max(query.shape[-1], value.shape[-1]) <= _FLASH_HEAD and _knows(window):
+        return _flash(query, key, value, scale, window, boundaries, max_length), None
+    if query.is_cuda and window is None:
+        return _in_rows(query, key, value, boundaries, scale), None
+    return _one_by_one(query, key, value, boundaries, partial(_exact, scale=scale, window=window)), None
+
+
+@torch.compiler.disable
+def _in_rows(query: Tensor, key: Tensor, value: Tensor, boundaries: Tensor, scale: float) -> Tensor:
+    """Sequences of about one length as the rows of one call, filled up at their ends.
+
+    What fills a row up comes after every token of it, so none of them sees it.
+    """
+    calls, places = _rows(tuple(boundaries.tolist()), query.device)
+    parts = []
+    for shape, source, tokens in calls:
+        q, k, v = (
+            t[0].index_select(1, source).unflatten(1, shape).transpose(0, 1) for t in (query, key, value)
+        )
+        rows = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+        parts.append(rows.transpose(1, 2).flatten(0, 1).index_select(0, tokens))
+    return torch.cat(parts).index_select(0, places)[None]
+
+
+@lru_cache(maxsize=4)
+def _rows(
+    boundaries: tuple[int, ...], device: torch.device
+) -> tuple[list[tuple[tuple[int, int], Tensor, Tensor]], Tensor]:
+    """For each call its rows and their length, what fills them, which of it are tokens; then the way back.
+
+    Kept, for every layer asks for the same micro-batch in every pass.
+    """
+    lengths = torch.tensor(boundaries).diff()
+    calls: list[list[int]] = []
+    longest = tokens = 0
+    for sequence in lengths.argsort(descending=True).tolist():
+        length = int(lengths[sequence])
+        if not calls or (len(calls[-1]) + 1) * longest > _MAX_FILLED * (tokens + length):
+            calls.append([])
+            longest, tokens = length, 0
+        calls[-1].append(sequence)
+        tokens += length
+    found, order = [], []
+    for sequences in calls:
+        starts = torch.tensor([boundaries[sequence] for sequence in sequences])[:, None]
+        within = torch.arange(int(lengths[sequences[0]]))[None]
+        is_token = within < lengths[sequences][:, None]
+        source = torch.where(is_token, starts + within, starts)
+        rows, length = source.shape
+        found.append(
+            ((rows, length), source.flatten().to(device), is_token.flatten().nonzero()[:, 0].to(device))
+        )
+        order.append(source[is_token])
+    return found, torch.cat(order).argsort().to(device)
+
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of one sequence, [1, heads, tokens, size]."""
+
+
+@torch.compiler.disable  # it would be compiled anew for every number of sequences
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, boundaries: Tensor, attend: Attention) -> Tensor:
+    lengths = boundaries.diff().tolist()
+    parts = zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True)
+    return torch.cat([attend(q, k, v) for q, k, v in parts], dim=2).transpose(1, 2).contiguous()
+
+
+def _exact(query: Tensor, key: Tensor, value: Tensor, *, scale: float, window: int | None) -> Tensor:
+    length = query.shape[2]
+    if window is None or window >= length:
+        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+    outputs = []
+    for queries, keys, mask in _blocks(length, max(window, 64), window, query.device):
+        q, k, v = query[:, :, queries], key[:, :, keys], value[:, :, keys]
+        outputs.append(scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True))
+    return torch.cat(outputs, dim=2)
+
+
+def _written_out(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    copies = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
+    heads, length = query.shape[1:3]
+
+    def block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.transpose(2, 3)).float() * scale
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        scores = scores.masked_fill(~mask, float("-inf"))
+        if sinks is not None:  # a key of its own, which has no value
+            scores = torch.cat([scores, sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], dim=-1)
+        weights = scores.softmax(-1)[..., : k.shape[2]]
+        return weights.to(v.dtype) @ v
+
+    outputs = []
+    size = max(16, _BLOCK_SCORES // (heads * length))
+    for queries, keys, mask in _blocks(length, size, window, query.device):
+        parts = query[:, :, queries], key[:, :, keys], value[:, :, keys], mask
+        outputs.append(checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(outputs, dim=2)
+
+
+def _blocks(
+    length: int, size: int, window: int | None, device: torch.device
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Blocks of `size` queries, the keys that they see, and who sees which."""
+    for start in range(0, length, size):
+        stop = min(length, start + size)
+        first = 0 if window is None else max(0, start - window + 1)
+        distance = torch.arange(start, stop, device=device)[:, None] - torch.arange(
+            first, stop, device=device
+        )
+        mask = (distance >= 0) if window is None else (distance >= 0) & (distance < window)
+        yield slice(start, stop), slice(first, stop), mask
+
+
+def _knows(window: int | None) -> bool:
+    """Whether this PyTorch's kernel has windows, if one is wanted."""
+    return window is None or "window_size" in _SUPPORTED
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None,
+    boundaries: Tensor,
+    max_length: int,
+) -> Tensor:
+    left = -1 if window is None else window - 1
+    options: dict[str, Any] = (
+        {"window_size": (left, 0)} if "window_size" in _SUPPORTED else {"is_causal": True}
+    )
+    size = value.shape[-1]
+    wide = -(-max(query.shape[-1], size) // 8) * 8  # the kernel wants one size for all three
+    query, key, value = (
+        pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (query, key, value)
+    )
+    if "scale" in _SUPPORTED:
+        options["scale"] = scale
+    else:  # its own scale is 1 / √size
+        query = query * (scale * wide**0.5)
+    if "enable_gqa" in _SUPPORTED:
+        options["enable_gqa"] = True
+    else:
+        copies = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(copies, dim=1), value.repeat_interleave(copies, dim=1)
+    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    output: Any = varlen_attn(q, k, v, boundaries, boundaries, max_length, max_length, **options)
+    return output[None, ..., :size]
+
+
+def register() -> None:
+    """Make transformers know it: a model with `attn_implementation=NAME` then uses it and builds no mask."""
+    AttentionInterface.register(NAME, packed_attention)

@@ -1,0 +1,275 @@
+"""How the weights of a trainer reach the engines of a pool.
+
+    policy ─(all ranks gather, tensor by tensor)─► SnapshotStore ─► WeightServer ◄── engines fetch
+                                                        └── POST /weights ─► manager ─► engines are told
+
+The trainer waits for the manager to know a version, never for an engine to have it. The manager is told again
+from time to time, so that one that was restarted knows it, too. After a crash the store is found as it was,
+and what was published goes on being served. A number never stands for two contents.
+"""
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from rl_agent.cluster.member.heartbeat import driver_pid
+from rl_agent.cluster.shared_fs.address import LOOPBACK
+from rl_agent.errors import ConfigError, DeadlineError, RetryLater
+from rl_agent.files import remove
+from rl_agent.grpo_config import BatchSettings
+from rl_agent.pool.client import Manager
+from rl_agent.trainer.background import BackgroundThread
+from rl_agent.trainer.model.parallel import Ranks
+from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.publish.served import ServedWeights
+from rl_agent.trainer.settings import StreamSettings
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.settings import publish_settings, server_settings
+from rl_agent.weights.store.catalog import Catalog
+from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from rl_agent.weights.store.tensor_sources import TensorSource
+from rl_agent.weights.transports import open_transport
+
+_log = logging.getLogger(__name__)
+_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    weight_version: int
+    digest: str | None
+    """None: of a model's folder."""
+
+
+class WeightFeed:
+    """Publishes weights to a pool: a context manager that every rank calls alike; rank 0 does the work."""
+
+    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, batch: BatchSettings) -> None:
+        self._settings = settings
+        self._ranks = ranks
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._batch = batch
+        self._stack = ExitStack()
+        self._outlet: _Outlet | None = None
+
+    def __enter__(self) -> Self:
+        if self._ranks.rank == 0 and self._settings.manager is not None:
+            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._batch))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def publish(self, weight_version: int, policy: Policy, on_number: Callable[[int], None]) -> int:
+        """Let the pool serve these weights; returns their number, which may be a later one than asked for.
+
+        `on_number` is called once on rank 0, with that number, before anybody can see the weights.
+
+        A number never stands for two contents: after a restart, what was published before is served on if it
+        is the same, and otherwise the weights get the next number. While a trainer that was set back catches
+        up with what it has published, nothing is.
+        """
+        outlet = self._outlet
+        if not self._ranks.any_of_world(outlet is not None and outlet.newest <= weight_version):
+            if self._ranks.rank == 0:
+                on_number(weight_version)
+            return weight_version
+        source = ServedWeights(policy, self._dtype)
+        if outlet is None:
+            for _ in source.tensors():  # a collective: what this rank holds goes to rank 0
+                pass
+        else:
+            weight_version = outlet.publish(weight_version, source, on_number)
+        said = self._ranks.bytes_of_first(str(weight_version).encode())
+        return weight_version if said is None else int(said)
+
+    def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
+        """Wait until the manager knows the newest version. Raises DeadlineError."""
+        if self._outlet is not None:
+            self._outlet.announcer.wait(timeout_s, is_stopping)
+
+    def discard(self) -> None:
+        """Remove the versions from the disk; done at the end of a run."""
+        if self._outlet is not None:
+            self._outlet.discard()
+
+
+class _Outlet:
+    """Rank 0's side: the store, the server, the announcements."""
+
+    def __init__(self, settings: StreamSettings, batch: BatchSettings) -> None:
+        manager = settings.pool_manager
+        assert manager is not None
+        weights = settings.weights
+        own = weights.host or (LOOPBACK,)
+        token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
+        self._store = SnapshotStore(
+            settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
+        )
+        self._publisher = Publisher(self._store, publish_settings(weights, dtype=None))
+        self._server = open_transport(weights.transport, own[0]).server(
+            Catalog(self._store), token.encode(), server_settings(weights, own, weights.port)
+        )
+        self.announcer = Announcer(
+            manager,
+            transfer_token=token,
+            sources=self._server.sources,
+            every_s=weights.announce_every_s,
+            max_staleness=batch.max_staleness,
+            finish_within_s=batch.finish_within_s,
+        )
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._store)
+        self._stack.enter_context(self._server)
+        self._stack.enter_context(self.announcer)
+        if self._store.newest is not None:
+            self.announcer.announce(self._store.newest)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def newest(self) -> int:
+        return -1 if self._store.newest is None else self._store.newest.weight_version
+
+    def publish(self, weight_version: int, source: TensorSource, on_number: Callable[[int], None]) -> int:
+        began = time.monotonic()
+        newest = self._store.newest
+        told = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
+        number, unless = choose_number(weight_version, told, self.announcer.ask_pool())
+        snapshot = self._publisher.publish(number, source, unless=unless, on_number=on_number)
+        if snapshot is newest:
+            return snapshot.weight_version
+        if number != weight_version:
+            _log.warning("version %d was used for other weights: these are %d", weight_version, number)
+        delta = snapshot.manifest.delta
+        _log.info(
+            "version %d published in %.2f s: %.1f MB%s",
+            number,
+            time.monotonic() - began,
+            snapshot.manifest.full.size_bytes / 1e6,
+            f", {delta.blob.size_bytes / 1e6:.1f} MB as a difference" if delta else "",
+        )
+        self.announcer.announce(snapshot)
+        return number
+
+    def discard(self) -> None:
+        remove(self._store.root)
+
+
+def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> tuple[int, str | None]:
+    """The number for weights that are to be version `wanted`, and the digest with which they need none.
+
+    `newest`: what this trainer has published last; `pool`: what the pool serves, None if it does not say.
+    """
+    used = max((content.weight_version for content in (newest, pool) if content is not None), default=0)
+    if newest is None or newest.weight_version != wanted:
+        return max(wanted, used + 1), None
+    is_pool_behind = pool is None or pool.weight_version < newest.weight_version
+    return used + 1, newest.digest if is_pool_behind or pool == newest else None
+
+
+class Announcer(BackgroundThread):
+    """Tells the manager what the newest version is, in a thread: until it knows, and then now and again."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        *,
+        transfer_token: str,
+        sources: Sequence[str],
+        every_s: float,
+        max_staleness: int,
+        finish_within_s: float | None,
+    ) -> None:
+        super().__init__("announce-weights")
+        self._max_staleness = max_staleness
+        self._finishing = {} if finish_within_s is None else {"finish_within_s": finish_within_s}
+        self._manager = manager
+        self._transfer_token = transfer_token
+        self._sources = sources
+        self._every_s = every_s
+        self._wanted: dict[str, Any] | None = None
+        self._known = -1
+        self._problem = ""
+
+    def announce(self, snapshot: Snapshot) -> None:
+        with self._changed:
+            self._wanted = {
+                "weight_version": snapshot.weight_version,
+                "digest": snapshot.manifest.digest,
+                "delta_digest": snapshot.manifest.delta_digest,
+                "sources": self._sources,
+                "transfer_token": self._transfer_token,
+                "useful_from": max(0, snapshot.weight_version - self._max_staleness),
+                **self._finishing,
+            }
+            self._changed.notify_all()
+
+    def ask_pool(self) -> Content | None:
+        """What the pool serves; None if the manager does not answer."""
+        try:
+            status = self._manager.ask("/status")
+            return Content(int(status["weight_version"]), status["weights_digest"])
+        except (ConfigError, RetryLater, KeyError, ValueError):
+            return None  # the announcement will say what is wrong
+
+    def wait(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
+        """Wait until the manager knows what was announced last. Raises DeadlineError with its answer."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._wanted is not None and self._known < self._wanted["weight_version"]:
+                if is_stopping():
+                    return
+                if time.monotonic() >= deadline:
+                    version = self._wanted["weight_version"]
+                    raise DeadlineError(
+                        f"{self._manager.url}: does not know weight version {version} after {timeout_s:g} s:"
+                        f" {self._problem}"
+                    )
+                self._changed.wait(_RETRY_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wanted = self._wanted
+                is_known = wanted is None or self._known >= wanted["weight_version"]
+            if wanted is not None:
+                is_known = self._tell(wanted)
+            with self._changed:
+                if not self._is_stopping and wanted is self._wanted:
+                    self._changed.wait(self._every_s if is_known else _RETRY_S)
+                if self._is_stopping:
+                    return
+
+    def _tell(self, wanted: dict[str, Any]) -> bool:
+        problem = ""
+        try:
+            answer = self._manager.ask("/weights", wanted)
+            if not answer.get("is_accepted"):
+                problem = f"it serves other weights as version {answer.get('weight_version')}"
+        except (ConfigError, RetryLater) as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            _log.warning("the pool cannot be told of version %d: %s", wanted["weight_version"], problem)
+        with self._changed:
+            self._problem = problem
+            if not problem:
+                self._known = max(self._known, wanted["weight_version"])
+            self._changed.notify_all()
+        return not problem

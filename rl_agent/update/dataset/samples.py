@@ -1,0 +1,137 @@
+"""The samples of one update: what the shards of the last iterations hold, chosen and read as tokens.
+
+    shards of the last k iterations ─► candidates ─► draw ─► hold out ─► examples of the steps that were drawn
+
+Shards are read twice: once for what decides, once for the tokens of the chosen steps.
+"""
+
+import json
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.config import Config
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
+from rl_agent.types import EpisodeKey
+from rl_agent.update.dataset import select
+from rl_agent.update.dataset.export import Dialogue, Example, Reason, Terms, examples
+from rl_agent.weights.store.tensor_sources import local_folder
+
+_OUTCOME = TypeAdapter(select.Outcome)
+_DIALOGUE = TypeAdapter(Dialogue)
+_IMAGE_START = "vision_start_token_id"
+_MEDIA_TOKENS = (
+    "image_token_id",
+    "image_token_index",
+    "video_token_id",
+    _IMAGE_START,
+    "vision_end_token_id",
+)
+"""Keys of a vision model's config.json."""
+_log = logging.getLogger(__name__)
+
+Examples = dict[select.Candidate, Example]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What an update trains on."""
+
+    training: Examples
+    validation: Examples
+    candidates: int
+    """Steps of which they were drawn."""
+    left_out: dict[str, int]
+    """Steps that cannot be trained on as they were seen, by the reason."""
+
+    @property
+    def tasks(self) -> int:
+        return len({one.key.task_id for one in self.training})
+
+
+def collect_samples(config: Config, iteration: int, model: str) -> Samples:
+    """Choose the steps to train `model` on, and read their tokens. Raises StoreError for a damaged shard."""
+    trainer = config.llamafactory
+    shards = recent_shards(config.paths, trainer.recent_iterations)
+    candidates = select.Candidates()
+    for position, parts in enumerate(shards):
+        candidates.add(read_parts(parts, _OUTCOME), position, trainer)
+    training, validation = _choose(candidates.steps, config, iteration)
+    left_out = Counter({Reason.TOO_LONG: candidates.too_long})
+    found = _examples(shards, [*training, *validation], _terms(config, model), left_out)
+    held_out = frozenset(validation)
+    samples = Samples(
+        training={one: example for one, example in found.items() if one not in held_out},
+        validation={one: example for one, example in found.items() if one in held_out},
+        candidates=len(candidates.steps),
+        left_out={str(reason): count for reason, count in left_out.items() if count},
+    )
+    for reason, count in samples.left_out.items():
+        _log.warning("positive steps that are left out: %d %s", count, reason)
+    return samples
+
+
+def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
+    """The files of the last `count` finished training iterations, oldest iteration first.
+
+    Raises StoreError for one that is missing.
+    """
+    return [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
+
+
+def _choose(
+    candidates: Sequence[select.Candidate], config: Config, iteration: int
+) -> tuple[list[select.Candidate], list[select.Candidate]]:
+    """What is trained on, and what is held out for validation."""
+    trainer = config.llamafactory
+    drawn = select.draw(
+        candidates,
+        trainer.positive_samples_to_train,
+        trainer.recency_bias_power,
+        select.seeded(config.seed, iteration),
+        by=trainer.draw_by,
+        max_per_task=trainer.max_samples_per_task,
+    )
+    if not trainer.do_eval:
+        return drawn, []
+    return select.hold_out(drawn, trainer.val_split_ratio, seed=config.seed, by=trainer.val_split_by)
+
+
+def _examples(
+    shards: Sequence[Sequence[Part]],
+    chosen: Sequence[select.Candidate],
+    terms: Terms,
+    left_out: Counter[Reason],
+) -> Examples:
+    """Examples of the chosen steps, in the order of the files; counts those that are left out."""
+    found: Examples = {}
+    for position, parts in enumerate(shards):
+        of_step = {(one.key, one.step): one for one in chosen if one.position == position}
+        steps: dict[EpisodeKey, list[int]] = defaultdict(list)
+        for key, step in of_step:
+            steps[key].append(step)
+        for key, step, made in examples(read_parts(parts, _DIALOGUE), steps, terms) if steps else ():
+            if isinstance(made, Example):
+                found[of_step[key, step]] = made
+            else:
+                left_out[made] += 1
+    return found
+
+
+def _terms(config: Config, model: str) -> Terms:
+    folder = local_folder(model)
+    path = folder / "config.json" if folder else None
+    settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
+    return Terms(
+        chat=ChatTokenizer.load(model, config.model.chat_template_kwargs),
+        media=frozenset(settings[key] for key in _MEDIA_TOKENS if settings.get(key) is not None),
+        image_start=settings.get(_IMAGE_START),
+        mask_history=config.llamafactory.mask_history,
+        image_max_pixels=config.llamafactory.image_max_pixels,
+        images=config.paths.images,
+    )

@@ -1,0 +1,4 @@
+"""Starting LLaMA-Factory and reading what it logs.
+
+Imports `inputs`, `dataset` and `model`. Begin with `launch`.
+"""

@@ -1,0 +1,125 @@
+"""Whether what is about to be used is the model that was published: every file as it was written.
+
+A shared file system may show a link or a file late, so a node asks again until a deadline. A base model and
+a model that a user put at `model.pt` have no record of their files: there is nothing to verify.
+
+Each node reads a file once in full, then again whenever its size, time or inode is another, or the machine
+was started anew. What it has read is remembered beside the version folders, in a file for each node.
+"""
+
+import json
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rl_agent.cluster.shared_fs.processes import boot_id
+from rl_agent.engine.model import published_version
+from rl_agent.errors import ConfigError, StoreError
+from rl_agent.files import write_whole
+from rl_agent.paths import RunPaths
+from rl_agent.update.model.digest import FileDigest, first_difference
+from rl_agent.update.model.versions import RECORD, SERVED, read_record, served_folder
+from rl_agent.weights.store.tensor_sources import local_folder
+
+_POLL_S = 0.5
+
+
+def verify_served(
+    paths: RunPaths,
+    *,
+    weight_version: int | None = None,
+    timeout_s: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Return once the version that `model.pt` names is whole, and is `weight_version` if that is given.
+
+    Raises StoreError that names the link or file that still differs at the deadline.
+    """
+    started = clock()
+    while reason := difference(paths, weight_version):
+        if clock() - started >= timeout_s:
+            raise StoreError(f"{reason}; waited {timeout_s:.0f} s for the published model")
+        sleep(_POLL_S)
+
+
+def verify_model(model: str | Path) -> None:
+    """Raises StoreError that names the file, if `model` was published and is not as it was then."""
+    folder = local_folder(str(model))
+    if folder is not None and (reason := _difference_of(folder.resolve())):
+        raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
+
+
+def difference(paths: RunPaths, weight_version: int | None) -> str:
+    """What is not as it was published; empty if nothing is, or if nothing was published."""
+    found = published_version(paths)
+    if weight_version is not None and found != weight_version:
+        return f"{paths.model_link}: leads to weight version {found}, not {weight_version}"
+    folder = served_folder(paths)
+    if folder is None or folder == paths.version_dir(0):
+        return ""
+    return _difference_of(folder, must_have_record=True)
+
+
+def _difference_of(folder: Path, *, must_have_record: bool = False) -> str:
+    try:
+        record = read_record(folder)
+    except ConfigError as error:
+        return str(error)
+    if record is None:
+        return f"{folder / RECORD}: not there" if must_have_record else ""
+    wanted = {name: digest for name, digest in record.files.items() if name not in (RECORD, SERVED)}
+    seen = _Seen(folder.parent / f"verified-{_node()}.json")
+    unknown = {name: digest for name, digest in wanted.items() if not seen.holds(folder / name, digest)}
+    if not unknown:
+        return ""
+    before = {name: _stamp(folder / name) for name in unknown}
+    reason = first_difference(folder, unknown)
+    if not reason:
+        seen.add(folder, unknown, before)
+    return reason
+
+
+class _Seen:
+    """The files that this node has read and found as they were published."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._boot = boot_id()
+        self._files: dict[str, Any] = {}
+        with suppress(OSError, ValueError, AttributeError):
+            content = json.loads(path.read_bytes())
+            if content.get("boot_id") == self._boot:
+                self._files = dict(content["files"])
+
+    def holds(self, file: Path, digest: FileDigest) -> bool:
+        with suppress(OSError):
+            return self._files.get(str(file)) == {**asdict(digest), **_stamp(file)}
+        return False
+
+    def add(
+        self, folder: Path, digests: Mapping[str, FileDigest], stamps: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """Remember them as they were before they were read, unless the disk is read-only."""
+        self._files |= {str(folder / name): {**asdict(d), **stamps[name]} for name, d in digests.items()}
+        there = {name: known for name, known in self._files.items() if Path(name).exists()}
+        content = json.dumps({"boot_id": self._boot, "files": there}, indent=1)
+        with suppress(OSError):
+            write_whole(self._path, content + "\n", is_durable=False)
+
+
+def _stamp(file: Path) -> dict[str, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return {}
+    return {"size": found.st_size, "mtime_ns": found.st_mtime_ns, "inode": found.st_ino}
+
+
+def _node() -> str:
+    return re.sub(r"[^\w.-]", "_", platform.node()) or "node"

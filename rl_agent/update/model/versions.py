@@ -1,0 +1,192 @@
+"""The published models under a log path: which one is served, which came before, which are kept.
+
+    checkpoints/version-000007/            what the engine serves (hard links into the training's checkpoint)
+    checkpoints/version-000007/trainer/    the checkpoint itself: the optimizer's state, or LoRA's adapter
+    checkpoints/version-000007/published.json
+    checkpoints/version-000007/served.json      an engine was ready on it
+    model.pt -> checkpoints/version-000007
+
+A version number is used once. `published.json` names the model that was served before, so that `rollback`
+and `prune` follow what was really served, also after an earlier rollback. A `model.pt` that a user put there
+(a folder, or a link to one) is version 0: the first publish keeps it as `checkpoints/version-000000`.
+Without one the base model is version 0, and a rollback to it removes the link.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.errors import ConfigError
+from rl_agent.files import link_tree, remove, replace_link, swap, sync, sync_tree, write_whole
+from rl_agent.paths import RunPaths
+from rl_agent.update.model.digest import FileDigest
+
+RECORD = "published.json"
+SERVED = "served.json"
+TRAINER = "trainer"
+_VERSION = re.compile(r"^version-(\d{6})(\.tmp)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where a version comes from."""
+
+    weight_version: int
+    previous: str | None
+    """Name of the version folder that was served before; None for the base model."""
+    run_id: str
+    iteration: int
+    learning_rate: float
+    samples: int
+    update_steps: int
+    """Optimizer steps behind these weights, earlier iterations included where the optimizer was continued."""
+    created_at: float
+    """Seconds since the epoch."""
+    files: dict[str, FileDigest] = field(default_factory=dict)
+    """What an engine reads of this version; empty for one that was published before digests were."""
+    trainer_files: dict[str, FileDigest] = field(default_factory=dict)
+    """What LLaMA-Factory goes on from, below `trainer/`; a checkpoint of trainer=grpo has its own digests."""
+    trained_on: tuple[int, ...] = ()
+    """Training iterations that its update read; empty where that was not recorded."""
+
+
+_RECORD = TypeAdapter(Published)
+
+
+def write_record(folder: Path, record: Published) -> None:
+    write_whole(folder / RECORD, _RECORD.dump_json(record, indent=2).decode() + "\n")
+
+
+def read_record(folder: Path) -> Published | None:
+    """What is known of a version folder; None for version 0 and for folders that are none."""
+    try:
+        return _RECORD.validate_json((folder / RECORD).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValidationError as error:
+        raise ConfigError(f"{folder / RECORD}: is damaged: {error.errors()[0]['msg']}") from error
+
+
+def served_folder(paths: RunPaths) -> Path | None:
+    """The version folder that `model.pt` names; None while it names none."""
+    link = paths.model_link
+    target = link.parent / link.readlink() if link.is_symlink() else None
+    # A link to a version of another log path is the user's own model, not one that was published here.
+    is_ours = target is not None and target.parent.resolve() == paths.checkpoints.resolve()
+    return paths.checkpoints / target.name if target and is_ours and _VERSION.match(target.name) else None
+
+
+def next_version(paths: RunPaths) -> int:
+    """A number that no version had before."""
+    return 1 + max((int(match[1]) for match in _versions(paths)), default=0)
+
+
+def switch(paths: RunPaths, folder: Path) -> None:
+    """Serve `folder` from now on; a reader of `model.pt` sees the old or the new."""
+    replace_link(paths.model_link, f"{paths.checkpoints.name}/{folder.name}")
+
+
+def adopt(paths: RunPaths) -> None:
+    """Keep a model that a user put at `model.pt` as version 0. At every instant `model.pt` names it.
+
+    Raises ConfigError on a file system that cannot exchange two names.
+    """
+    link, origin = paths.model_link, paths.version_dir(0)
+    if served_folder(paths) is not None or not link.exists():
+        return
+    paths.checkpoints.mkdir(parents=True, exist_ok=True)
+    remove(origin)
+    if link.is_symlink():
+        replace_link(origin, str(link.resolve()))
+        switch(paths, origin)
+        return
+    copy = origin.with_name(origin.name + ".tmp")
+    remove(copy)
+    link_tree(link, copy)
+    sync_tree(copy)
+    copy.rename(origin)
+    sync(origin.parent)
+    temporary = link.with_name(link.name + ".tmp")
+    remove(temporary)
+    temporary.symlink_to(f"{paths.checkpoints.name}/{origin.name}")
+    try:
+        swap(temporary, link)
+    except OSError as error:
+        raise ConfigError(
+            f"{link}: is a folder, and this file system cannot replace it in one step ({error.strerror}); "
+            f"move the folder elsewhere and make {link.name} a link to it"
+        ) from error
+    sync(link.parent)
+    remove(temporary)  # the user's folder; its files live on in version 0
+
+
+def rollback(paths: RunPaths) -> Path | None:
+    """Serve the model that was served before; returns its folder, None for the base model.
+
+    Raises ConfigError if there was none, or if it is no longer kept.
+    """
+    served = served_folder(paths)
+    record = read_record(served) if served is not None else None
+    if record is None:
+        raise ConfigError(f"{paths.model_link}: nothing was published, so there is nothing to go back to")
+    if record.previous is None:
+        paths.model_link.unlink()
+        sync(paths.log_path)
+        return None
+    previous = paths.checkpoints / record.previous
+    if not previous.exists():
+        raise ConfigError(
+            f"{previous}: is no longer kept; raise trainer.keep_versions to be able to go back further"
+        )
+    switch(paths, previous)
+    return previous
+
+
+def mark_served(paths: RunPaths, now: float) -> None:
+    """Remember that an engine was ready on the served version; `now` is in seconds since the epoch."""
+    folder = served_folder(paths)
+    if folder is not None and not (folder / SERVED).exists():
+        write_whole(folder / SERVED, json.dumps({"time": now}) + "\n")
+
+
+def is_unserved(paths: RunPaths) -> bool:
+    """Whether no engine was ever ready on the published version that `model.pt` names."""
+    folder = served_folder(paths)
+    return folder is not None and read_record(folder) is not None and not (folder / SERVED).exists()
+
+
+def history(paths: RunPaths) -> Iterator[Path]:
+    """Folders that were served, newest first, as far back as they are kept."""
+    folder = served_folder(paths)
+    while folder is not None and folder.exists():
+        yield folder
+        record = read_record(folder)
+        folder = paths.checkpoints / record.previous if record and record.previous else None
+
+
+def prune(paths: RunPaths, keep: int, *, pinned: Collection[str] = ()) -> None:
+    """Delete all versions but `pinned`, the last `keep` that were served and what their adapters build on."""
+    kept = {folder.name for _, folder in zip(range(keep), history(paths), strict=False)} | set(pinned)
+    kept |= {base.name for name in kept if (base := adapter_base(paths.checkpoints / name)) is not None}
+    for match in list(_versions(paths)):
+        if match[0] not in kept:
+            remove(paths.checkpoints / match[0])
+
+
+def adapter_base(folder: Path) -> Path | None:
+    """The model that the adapter of a version builds on; None for a version without an adapter."""
+    try:
+        settings = json.loads((folder / TRAINER / "adapter_config.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Path(settings["base_model_name_or_path"])
+
+
+def _versions(paths: RunPaths) -> Iterator[re.Match[str]]:
+    folder = paths.checkpoints
+    names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+    return (match for name in names if (match := _VERSION.match(name)))

@@ -1,0 +1,135 @@
+"""What a model folder holds, read from the headers of its safetensors files; neither torch nor a copy.
+
+A safetensors file is 8 bytes of header length, a JSON header, and the tensors' bytes.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_agent.errors import PublishError
+
+INDEX = "model.safetensors.index.json"
+CHUNK_BYTES = 64 * 2**20
+
+_BYTES_OF = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
+_EXPONENT = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
+"""Bits that are all set in infinities and NaNs, and in nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where one tensor lies."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Byte in the file."""
+    end: int
+
+    @property
+    def values(self) -> int:
+        size = 1
+        for length in self.shape:
+            size *= length
+        return size
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a model folder by name.
+
+    Raises PublishError where a file is missing, cut short, or is not safetensors.
+    """
+    index = folder / INDEX
+    if index.is_file():
+        names = sorted(set(_read_json(index)["weight_map"].values()))
+    else:
+        names = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not names:
+        raise PublishError(f"{folder}: holds no safetensors file")
+    return {key: tensor for name in names for key, tensor in _read_header(folder / name).items()}
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same bytes under the same type and shape."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.file.open("rb") as first, other.file.open("rb") as second:
+        first.seek(one.start)
+        second.seek(other.start)
+        left = one.end - one.start
+        while left > 0:
+            size = min(left, CHUNK_BYTES)
+            if first.read(size) != second.read(size):
+                return False
+            left -= size
+    return True
+
+
+def _read_header(path: Path) -> dict[str, Tensor]:
+    try:
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            (header_bytes,) = struct.unpack("<Q", file.read(8))
+            if header_bytes > size_bytes:
+                raise PublishError(f"{path}: is cut short in its header")
+            header: dict[str, Any] = json.loads(file.read(header_bytes))
+    except (OSError, struct.error, ValueError) as error:
+        raise PublishError(f"{path}: is not a readable safetensors file: {error}") from error
+    header.pop("__metadata__", None)
+    first = 8 + header_bytes
+    tensors = {
+        name: Tensor(
+            path,
+            entry["dtype"],
+            tuple(entry["shape"]),
+            first + entry["data_offsets"][0],
+            first + entry["data_offsets"][1],
+        )
+        for name, entry in header.items()
+    }
+    wanted = max((tensor.end for tensor in tensors.values()), default=first)
+    if size_bytes < wanted:
+        raise PublishError(f"{path}: is cut short: {size_bytes} of {wanted} bytes")
+    return tensors
+
+
+def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
+    """Name of a tensor that holds a NaN or an infinity; None if all are finite."""
+    return next((name for name, tensor in tensors.items() if not all(_are_finite(tensor))), None)
+
+
+def _are_finite(tensor: Tensor) -> Iterator[bool]:
+    import numpy as np
+
+    exponent = _EXPONENT.get(tensor.dtype)
+    if exponent is None:  # integers have neither, 8-bit floats are not trained
+        return
+    unsigned = np.dtype(f"<u{_BYTES_OF[tensor.dtype]}")
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.start)
+        left = tensor.end - tensor.start
+        while left > 0:
+            chunk = np.frombuffer(file.read(min(left, CHUNK_BYTES)), dtype=unsigned)
+            left -= chunk.nbytes
+            yield not bool(np.any((chunk & unsigned.type(exponent)) == exponent))
+
+
+def parameters(tensors: dict[str, Tensor]) -> int:
+    """Number of values in all tensors."""
+    return sum(tensor.values for tensor in tensors.values())
+
+
+def size_bytes(tensors: dict[str, Tensor]) -> int:
+    return sum(tensor.end - tensor.start for tensor in tensors.values())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PublishError(f"{path}: cannot be read: {error}") from error

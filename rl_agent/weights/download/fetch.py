@@ -1,0 +1,311 @@
+"""Fetches one blob from several sources at once, each over several connections, piece by piece.
+
+    nobody's ─► claimed by one worker ─► read ─► digest agrees ─► written: verified, others may have it
+        ▲                                   │ differs, cut off, too slow
+        └───────────────────────────────────┘
+
+A source that fails is tried again a few times, with pauses; one that gives wrong bytes too often is asked no
+more; a piece that a slow one is at is fetched beside it (`board`). The fetch ends when all pieces are
+verified, when no source is left, at the deadline, or when it is cancelled; it always ends, whatever a
+source does, and what was verified so far stays verified.
+"""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.piece_board import Claim, PieceBoard
+from rl_agent.weights.format.checksums import digest
+from rl_agent.weights.format.manifest import Blob
+from rl_agent.weights.format.pieces import Bits, PieceSet
+from rl_agent.weights.sources.source import GRACE_S, GuardedConnection, Source, SourceFailure, stuck
+
+_log = logging.getLogger(__name__)
+_REPORTED_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    streams_per_source: int
+    pieces_at_once: int
+    """Pieces that a connection asks for at a time."""
+    piece_timeout_s: float
+    """A piece that takes longer is fetched again, from another source if there is one."""
+    retries: int
+    """Failures in a row after which no connection to a source is opened again."""
+    retry_pause_s: float
+    max_wrong_pieces: int
+    """Pieces with wrong bytes of one blob after which a source is asked no more for it."""
+    stop_poll_s: float
+    """How soon a fetch that waits notices that it is to stop."""
+
+
+@dataclass
+class SourceReport:
+    pieces: int = 0
+    size_bytes: int = 0
+    wrong_pieces: int = 0
+    is_reached: bool = False
+    is_stuck: bool = False
+    """A thread of it does not end."""
+    failures: deque[str] = field(default_factory=lambda: deque(maxlen=_REPORTED_FAILURES))
+
+
+@dataclass(frozen=True, slots=True)
+class BlobWanted:
+    weight_version: int
+    name: str
+    blob: Blob
+    write: Callable[[int, memoryview], None]
+    """Takes verified bytes and where they start; called by several threads."""
+    place: Callable[[int, int], memoryview | None]
+    """Where bytes from start to end may be received right away, before they are verified; None: nowhere."""
+    wrong_pieces: Counter[str] = field(default_factory=Counter)
+    """By source: how many had wrong bytes."""
+
+
+def fetch_blob(
+    wanted: BlobWanted,
+    pieces: PieceSet,
+    sources: Sequence[Source],
+    settings: FetchSettings,
+    deadline: Deadline,
+    stop: threading.Event,
+    reports: dict[str, SourceReport],
+) -> None:
+    """Fetch all pieces but those of `pieces`, which are there, and give each to `wanted.write` once verified.
+
+    `reports`, by source, go on with what is in them. Raises WeightsError that names each source and what it
+    did if the blob cannot be completed, and whatever `wanted.write` raises.
+    """
+    board = PieceBoard(pieces)
+    aborted = threading.Event()
+    workers = [
+        _Worker(
+            wanted,
+            board,
+            source,
+            reports.setdefault(str(source), SourceReport()),
+            settings,
+            deadline,
+            aborted,
+        )
+        for source in sources
+        for _ in range(settings.streams_per_source)
+    ]
+    try:
+        started = _start(workers)
+
+        def is_over() -> bool:
+            has_no_worker = aborted.is_set() or all(worker.has_ended for worker in started)
+            return board.is_finished or stop.is_set() or deadline.is_over or has_no_worker
+
+        while not is_over():
+            board.wait_until(is_over, settings.stop_poll_s)
+    finally:
+        aborted.set()
+        board.close()
+        _end(workers, settings.stop_poll_s)
+    crashed = next((worker.crash for worker in workers if worker.crash), None)
+    if crashed:
+        raise crashed
+    if not board.is_finished:
+        raise WeightsError(_why(wanted, pieces, reports, deadline, stop))
+
+
+def _start(workers: "Sequence[_Worker]") -> "list[_Worker]":
+    """Start the workers for which there are threads. Raises WeightsError if there is none for any."""
+    started: list[_Worker] = []
+    for worker in workers:
+        try:
+            worker.start()
+        except RuntimeError as error:  # there can be no more threads
+            if not started:
+                raise WeightsError(f"cannot fetch: {error}") from error
+            break
+        started.append(worker)
+    return started
+
+
+def _end(workers: "Sequence[_Worker]", poll_s: float) -> None:
+    """Interrupt the workers. What does not end is left behind: it has nowhere to write to any more."""
+    grace = Deadline.after(GRACE_S)
+    while any(worker.is_alive() for worker in workers) and not grace.is_over:
+        for worker in workers:  # one that was about to connect again is met by the next round
+            worker.interrupt()
+        for worker in workers:
+            if worker.is_alive():
+                worker.join(min(poll_s, GRACE_S) / len(workers))
+    for worker in workers:
+        if worker.is_alive():
+            worker.report_stuck()
+
+
+def _why(
+    wanted: BlobWanted,
+    pieces: PieceSet,
+    reports: dict[str, SourceReport],
+    deadline: Deadline,
+    stop: threading.Event,
+) -> str:
+    left = int(pieces.missing().sum())
+    what = f"version {wanted.weight_version}: {left} of {pieces.count} pieces of {wanted.name} are missing"
+    if stop.is_set():
+        return f"{what}: cancelled"
+    if deadline.is_over:
+        what += " at the deadline"
+    reasons = "; ".join(
+        f"{name}: {report.failures[-1] if report.failures else f'gave {report.pieces} pieces'}"
+        for name, report in reports.items()
+    )
+    return f"{what}: {reasons or 'there is no source'}"
+
+
+class _Worker(threading.Thread):
+    """One connection to one source, made again when it breaks."""
+
+    def __init__(
+        self,
+        wanted: BlobWanted,
+        board: PieceBoard,
+        source: Source,
+        report: SourceReport,
+        settings: FetchSettings,
+        deadline: Deadline,
+        aborted: threading.Event,
+    ) -> None:
+        super().__init__(name=f"fetch-{source}", daemon=True)
+        self.has_ended = False
+        self.crash: BaseException | None = None
+        """What no source is to blame for."""
+        self._wanted = wanted
+        self._board = board
+        self._source = source
+        self._report = report
+        self._settings = settings
+        self._deadline = deadline
+        self._aborted = aborted
+        self._failures = 0
+        self._connection: GuardedConnection | None = None
+        self._buffer: memoryview | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._is_over() and self._failures <= self._settings.retries:
+                self._visit()
+        except BaseException as error:
+            self.crash = error
+            self._aborted.set()
+        finally:
+            self.has_ended = True
+            self._board.wake()
+
+    def interrupt(self) -> None:
+        """End what the worker waits for; it then sees that all is over."""
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def report_stuck(self) -> None:
+        failure = stuck()
+        self._report.is_stuck = True
+        self._report.failures.append(str(failure))
+        _log.warning("%s: %s", self._source, failure)
+
+    def _is_over(self) -> bool:
+        is_banned = self._wanted.wrong_pieces[str(self._source)] > self._settings.max_wrong_pieces
+        return self._board.is_finished or self._aborted.is_set() or self._deadline.is_over or is_banned
+
+    def _piece_deadline(self) -> Deadline:
+        return self._deadline.sooner(self._settings.piece_timeout_s)
+
+    def _visit(self) -> None:
+        """Use one connection to its end, which is a failure of its source unless it was ended from here."""
+        claim = Claim(str(self._source), self.interrupt)
+        try:
+            self._connection = GuardedConnection(self._source)
+            self._use(self._connection, claim)
+        except SourceFailure as failure:
+            if self._aborted.is_set():
+                return
+            if claim.was_cut:
+                self._report.failures.append("a piece came sooner from another source")
+                return
+            self._failures += 1
+            self._report.failures.append(str(failure))
+            if self._failures <= self._settings.retries:
+                self._aborted.wait(self._settings.retry_pause_s * self._failures)
+
+    def _use(self, connection: GuardedConnection, claim: Claim) -> None:
+        try:
+            self._open(connection)
+            while not self._is_over():
+                wanted = self._board.open_to(claim.source)
+                if wanted.any():
+                    self._take(connection, claim, wanted)
+                else:
+                    self._board.wait_until(
+                        lambda: self._aborted.is_set() or self._board.is_finished or self._board.has_work,
+                        self._settings.stop_poll_s,
+                    )
+        finally:
+            self._board.give_back(claim)
+            connection.close()
+
+    def _open(self, connection: GuardedConnection) -> None:
+        try:
+            connection.open(self._piece_deadline())
+        except SourceFailure as failure:
+            self._report.is_reached |= not failure.is_out_of_reach
+            raise
+        self._report.is_reached = True
+
+    def _take(self, connection: GuardedConnection, claim: Claim, wanted: Bits) -> None:
+        asked, wait_s = Deadline.after(self._settings.stop_poll_s), self._settings.stop_poll_s
+        proposed = connection.recommend(
+            self._wanted.weight_version,
+            self._wanted.name,
+            wanted,
+            self._settings.pieces_at_once,
+            wait_s,
+            self._piece_deadline(),
+        )
+        if not proposed and not asked.is_over:  # it was to wait for one to come, and did not
+            self._aborted.wait(asked.remaining_s())
+        self._board.claim(claim, proposed)
+        while not self._is_over() and (index := self._board.next(claim)) is not None:
+            self._read(connection, claim, index)
+            self._failures = 0
+        self._board.give_back(claim)
+
+    def _read(self, connection: GuardedConnection, claim: Claim, index: int) -> None:
+        wanted = self._wanted
+        start, end = wanted.blob.range_of(index)
+        place = wanted.place(start, end) if connection.is_cut_at_once else None
+        is_in_place = place is not None and self._board.take_place(claim, index)
+        target = place if place is not None and is_in_place else self._own_buffer()[: end - start]
+        connection.read_piece(
+            wanted.weight_version, wanted.name, index, start, target, self._piece_deadline()
+        )
+        if digest(target) != wanted.blob.digests[index]:
+            self._report.wrong_pieces += 1
+            wanted.wrong_pieces[str(self._source)] += 1
+            raise SourceFailure(f"piece {index} does not match its digest")
+        if is_in_place:
+            self._board.done(claim, index)
+        else:
+            with self._board.writing(claim, index) as is_needed:
+                if not is_needed:
+                    return
+                wanted.write(start, target)
+                self._board.done(claim, index)
+        self._report.pieces += 1
+        self._report.size_bytes += end - start
+
+    def _own_buffer(self) -> memoryview:
+        if self._buffer is None:  # read and verified here, while the processor's cache has it
+            self._buffer = memoryview(bytearray(self._wanted.blob.longest_piece))
+        return self._buffer

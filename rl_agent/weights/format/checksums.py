@@ -1,0 +1,62 @@
+"""Computes BLAKE3 digests of the pieces of a buffer, on threads.
+
+Chosen over faster checksums because it is also safe against intent: a receiver that knows a manifest's digest
+needs to trust neither the peer nor the proxy that its bytes came through. It runs at about memory speed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from blake3 import blake3
+
+_LOOKED_AT_BYTES = 2**18
+"""A part that stays in a processor's cache from one pass to the next."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+def digest(buffer: Buffer) -> str:
+    """64 hexadecimal digits."""
+    return blake3(buffer).hexdigest()
+
+
+def piece_digests(
+    buffer: Buffer, piece_bytes: int, *, threads: int, look: Callable[[int, memoryview], None] | None = None
+) -> tuple[str, ...]:
+    """The last piece may be short. `look` is given all bytes, and where they start, part by part."""
+    view = memoryview(buffer)
+
+    def digest_at(start: int) -> str:
+        piece = view[start : start + piece_bytes]
+        if look is None:
+            return digest(piece)
+        hasher = blake3()
+        for at in range(0, len(piece), _LOOKED_AT_BYTES):
+            part = piece[at : at + _LOOKED_AT_BYTES]
+            look(start + at, part)
+            hasher.update(part)
+        return hasher.hexdigest()
+
+    with ThreadPoolExecutor(threads, "digest") as pool:
+        return tuple(pool.map(digest_at, range(0, len(view), piece_bytes)))
+
+
+def wrong_pieces(
+    buffer: Buffer,
+    piece_bytes: int,
+    digests: Sequence[str],
+    *,
+    threads: int,
+    indices: Iterable[int] | None = None,
+) -> list[int]:
+    """Indices of the pieces that differ from `digests`, among `indices` (default: all)."""
+    view = memoryview(buffer)
+
+    def is_wrong(index: int) -> bool:
+        return digest(view[index * piece_bytes : (index + 1) * piece_bytes]) != digests[index]
+
+    candidates = list(range(len(digests)) if indices is None else indices)
+    with ThreadPoolExecutor(threads, "digest") as pool:
+        return [
+            index for index, wrong in zip(candidates, pool.map(is_wrong, candidates), strict=True) if wrong
+        ]

@@ -1,0 +1,55 @@
+"""Checks by names, shapes and types of tensors that a version is of the model that an engine serves.
+
+Asked before anything is loaded: a loader that meets a strange name stops halfway, or passes over it.
+"""
+
+from collections.abc import Iterable
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.format.dtypes import kind_of
+from rl_agent.weights.format.manifest import TensorEntry, TensorSpec
+from rl_agent.weights.store.store import Snapshot
+from rl_agent.weights.store.tensor_sources import Checkpoint
+
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+"""By name: the kind of type and the shape. Floats are cast on the way, so they are one kind."""
+
+_HEAD = "lm_head.weight"
+"""May be left out, of a version or of a checkpoint, where the model ties it to the embedding."""
+_SCALES = ("_scale", "_scale_inv", ".scales", ".weight_packed", ".qweight")
+"""Ends of names that only quantized checkpoints have."""
+
+
+def shapes_of(made: Snapshot | Checkpoint) -> Shapes:
+    if isinstance(made, Snapshot):
+        return _shapes(made.manifest.tensors, made.manifest.aliases)
+    return _shapes(made.specs, made.aliases)
+
+
+def check_same_model(snapshot: Snapshot, known: Shapes) -> None:
+    """Raises WeightsError if `known`, of what the engine serves, is of another model."""
+    shapes = shapes_of(snapshot)
+    differing = {name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name)}
+    left_out = (known.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - known.keys())
+    differing -= {name for name in left_out if name.endswith(_HEAD)}
+    if any(name.endswith(_SCALES) for name in differing):
+        raise WeightsError(
+            f"{snapshot.folder}: is of a quantized model, and the engine serves one that is not"
+        )
+    if differing:
+        first = min(differing)
+        raise WeightsError(f"{snapshot.folder}: is of another model: {_difference(first, shapes, known)}")
+
+
+def _difference(name: str, shapes: Shapes, known: Shapes) -> str:
+    if name not in shapes or name not in known:
+        return f"{name} is {'new' if name in shapes else 'missing'}"
+    (kind, shape), (known_kind, known_shape) = shapes[name], known[name]
+    if shape != known_shape:
+        return f"{name} has the shape {shape}, the engine's {known_shape}"
+    return f"{name} is of type {kind}, the engine's {known_kind}"
+
+
+def _shapes(tensors: Iterable[TensorEntry | TensorSpec], aliases: dict[str, str]) -> Shapes:
+    shapes = {tensor.name: (kind_of(tensor.dtype), tuple(tensor.shape)) for tensor in tensors}
+    return shapes | {alias: shapes[name] for alias, name in aliases.items()}

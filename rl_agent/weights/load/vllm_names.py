@@ -1,0 +1,11 @@
+"""Names under which vLLM's command line and `/collective_rpc` know the code in `vllm_worker`."""
+
+WORKER_EXTENSION = "rl_agent.weights.load.vllm_worker.WeightsWorker"
+"""Value of vLLM's `--worker-extension-cls`; the routes that call it need VLLM_SERVER_DEV_MODE=1 as well."""
+
+LOAD = "rl_agent_load_weights"
+READ_HELD = "rl_agent_held"
+READ_FINGERPRINT = "rl_agent_fingerprint"
+
+AS_STARTED = -2
+"""Held by a worker that has loaded nothing since it was started."""

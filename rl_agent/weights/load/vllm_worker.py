@@ -1,0 +1,137 @@
+"""Runs inside vLLM's workers: loads a version that is on this host into the model that is served.
+
+vLLM mixes the class into its worker (`--worker-extension-cls
+rl_agent.weights.load.vllm_worker.WeightsWorker`) and calls its methods by name through `/collective_rpc`. It
+opens files and no connection. Every worker reads the whole version from the same memory, and the model's own
+loader takes the worker's share of each tensor, so any tensor parallelism works; beyond the version itself,
+memory is needed for one layer.
+
+Of vLLM it uses `Worker.reload_weights(weights_iterator=…)` alone, which 0.25 to 0.32 have.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.load.fingerprint import fingerprint, served
+from rl_agent.weights.load.repacking import repacking
+from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
+from rl_agent.weights.load.uploading import upload
+from rl_agent.weights.load.vllm_names import AS_STARTED
+from rl_agent.weights.store.store import FULL, Snapshot, open_snapshot
+from rl_agent.weights.store.tensor_sources import Checkpoint, tensor_at
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
+_MOST_THREADS = 4
+
+
+class WeightsWorker:
+    """Adds to vLLM's worker. Names start alike so that none meets one of vLLM's."""
+
+    device: "torch.device"
+    reload_weights: Any
+    model_runner: Any
+    model_config: Any
+    parallel_config: Any
+    _rl_agent_shapes: Shapes | None = None
+    _rl_agent_held: int | None = AS_STARTED
+
+    def rl_agent_load_weights(
+        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        """Serve a version from the next step on, or say why not as `error`. The engine must be paused.
+
+        It does not raise: vLLM passes on the first worker's exception and leaves the answers of the others in
+        their queues, where the next call would take them for its own. With data-parallel ranks it does: of
+        those an exception of any is seen, and the answers of the first alone.
+        """
+        try:
+            return self._rl_agent_load(root, weight_version, digest, stamp)
+        except Exception as error:  # the model's own loader may raise anything
+            if self.parallel_config.data_parallel_size > 1:
+                raise
+            _log.exception("weight version %d cannot be loaded", weight_version)
+            return {"error": f"{type(error).__name__}: {error}", "held": self._rl_agent_held}
+
+    def _rl_agent_load(
+        self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None
+    ) -> dict[str, Any]:
+        """Raises WeightsError, and leaves the model as it is, if the version there is not the announced one,
+        not one of this model, or was written to since it was verified. An error from the loader itself leaves
+        the model torn, and so does a version that was written to while it was loaded.
+        """
+        began = time.monotonic()
+        snapshot = open_snapshot(Path(root), weight_version)
+        if snapshot.manifest.digest != digest:
+            raise WeightsError(f"{snapshot.folder}: is not the announced version")
+        self._rl_agent_check(snapshot)
+        verified = snapshot.stamp() if stamp is None else (stamp[0], stamp[1], stamp[2])
+        snapshot.check_unchanged(verified)
+        self._rl_agent_held = None
+        with repacking(self.model_runner.get_model(), self.device):
+            self.reload_weights(weights_iterator=_tensors(snapshot, self.device))
+        snapshot.check_unchanged(verified)
+        self._rl_agent_held = weight_version
+        self._rl_agent_shapes = shapes_of(snapshot)
+        return {
+            "weight_version": weight_version,
+            "digest": digest,
+            "load_s": time.monotonic() - began,
+            "fingerprint": self.rl_agent_fingerprint(),
+        }
+
+    def rl_agent_held(self) -> dict[str, Any]:
+        """The version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
+        return {"weight_version": self._rl_agent_held}
+
+    def _rl_agent_check(self, snapshot: Snapshot) -> None:
+        """Compare with what was loaded before. Raises WeightsError."""
+        quantization = self.model_config.quantization
+        if quantization is not None:  # vLLM 0.28 loads int8 on a CPU without an error and answers nonsense
+            raise WeightsError(
+                f"the engine serves quantized weights ({quantization}), which vLLM may load wrongly while it"
+                " runs; let it serve the model without quantization"
+            )
+        known = self._rl_agent_shapes or _shapes_of_folder(Path(self.model_config.model))
+        if known is not None:
+            check_same_model(snapshot, known)
+
+    def rl_agent_fingerprint(self) -> str:
+        """Of what this worker serves: equal on engines alike that serve the same."""
+        return fingerprint(served(self.model_runner.get_model()))
+
+
+def _shapes_of_folder(folder: Path) -> Shapes | None:
+    """What the model that vLLM was started on is made of; None where that cannot be seen."""
+    try:
+        return shapes_of(Checkpoint.of(folder))
+    except WeightsError:
+        return None
+
+
+def _tensors(snapshot: Snapshot, device: "torch.device") -> "Iterator[tuple[str, torch.Tensor]]":
+    """Every name of the version with its tensor; tied tensors come under each of their names, once in memory.
+
+    A model that ties them takes what it needs: loaders skip an output layer that is the embedding.
+    """
+    view = snapshot.map(FULL)
+    manifest = snapshot.manifest
+    names: dict[str, list[str]] = {}
+    for alias, name in manifest.aliases.items():
+        names.setdefault(name, []).append(alias)
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    tensors = (
+        upload(view, manifest.tensors, device, threads=threads)
+        if device.type == "cuda"
+        else ((entry.name, tensor_at(view, entry)) for entry in manifest.tensors)
+    )
+    for name, tensor in tensors:
+        for each in (name, *names.get(name, ())):
+            yield each, tensor

@@ -1,0 +1,77 @@
+"""Writes a source's tensors to their places in a version's file; those of a GPU via pinned memory."""
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.format.dtypes import dtype_name, kind_of, torch_dtype
+from rl_agent.weights.format.manifest import Layout, TensorEntry
+from rl_agent.weights.format.pinned import Bytes, PinnedRing, parts
+from rl_agent.weights.store.mapped_file import DraftFile
+from rl_agent.weights.store.tensor_sources import TensorSource, tensor_bytes, tensor_in
+
+if TYPE_CHECKING:
+    import torch
+
+
+def fill(file: DraftFile, layout: Layout, source: TensorSource, *, threads: int) -> "torch.device | None":
+    """Write every tensor to its place, and zeros between them: the file may have held another version.
+
+    Returns the GPU that they were on, None if they were on none. Raises WeightsError if the source gives
+    other tensors than it said, or there is no room.
+    """
+    starts = [entry.start for entry in layout.tensors[1:]] + [layout.size_bytes]
+    for entry, start in zip(layout.tensors, starts, strict=True):
+        file.write(entry.end, bytes(start - entry.end))
+    places = {entry.name: entry for entry in layout.tensors}
+    waiting = set(places)
+    ring: PinnedRing | None = None
+    with ExitStack() as stack:
+        for name, tensor in source.tensors():
+            if name not in waiting or tuple(tensor.shape) != places[name].shape:
+                raise WeightsError(f"{name}: came twice, or in another shape than it was said to have")
+            if kind_of(dtype_name(tensor)) != kind_of(places[name].dtype):
+                raise WeightsError(f"{name}: came as {tensor.dtype}, and was said to be {places[name].dtype}")
+            waiting.remove(name)
+            if tensor.device.type != "cuda":
+                _write(file, places[name], tensor)
+                continue
+            ring = ring or stack.enter_context(PinnedRing(tensor.device, threads=threads))
+            write_by(ring, file, places[name], tensor)
+    if waiting:
+        raise WeightsError(f"{min(waiting)}: did not come")
+    return None if ring is None else ring.device
+
+
+def write_by(ring: PinnedRing, file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:
+    """The tensor may change in a later operation of its device's current stream.
+
+    Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
+    """
+    import torch
+
+    content = tensor.to(torch_dtype(entry.dtype)).contiguous().reshape(-1).view(torch.uint8)
+    for start, end in parts(entry.start, entry.end):
+        buffer = ring.take()
+        part = content[start - entry.start : end - entry.start]
+        buffer[: end - start].copy_(part, non_blocking=True)
+        ring.hand_over(buffer, partial(_write_part, file, start, end))
+
+
+def _write(file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:
+    place = file.place(entry.start, entry.end)
+    if place is None:
+        file.write(entry.start, tensor_bytes(tensor, entry.dtype))
+    else:
+        tensor_in(place, entry).copy_(tensor)
+
+
+def _write_part(file: DraftFile, start: int, end: int, memory: Bytes) -> None:
+    place = file.place(start, end)
+    if place is None:
+        file.write(start, memory[: end - start].data)
+    else:
+        np.copyto(np.frombuffer(place, np.uint8), memory[: end - start])

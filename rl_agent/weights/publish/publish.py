@@ -1,0 +1,198 @@
+"""Publishes a version from a source of tensors: lays out, writes, encodes, computes digests."""
+
+import logging
+import mmap
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rl_agent.errors import WeightsError
+from rl_agent.files import remove
+from rl_agent.weights.format.checksums import piece_digests
+from rl_agent.weights.format.delta import encode_delta, encode_delta_on_device
+from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.format.dtypes import kind_of
+from rl_agent.weights.format.finite import FiniteCheck
+from rl_agent.weights.format.manifest import (
+    MAX_PIECES,
+    Blob,
+    Delta,
+    Layout,
+    content_digest,
+    lay_out,
+    make_manifest,
+)
+from rl_agent.weights.publish.filling import fill
+from rl_agent.weights.store.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
+from rl_agent.weights.store.tensor_sources import TensorSource, served_as
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
+_MOST_PIECES = MAX_PIECES // 2
+_LEAST_PIECE_BYTES = 2**20
+_PIECES = 64
+"""A blob has at least as many, if they are not too small then."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSettings:
+    piece_bytes: int
+    """At most; a small blob has smaller ones."""
+    threads: int
+    serving_dtype: str | None
+    """Floats are cast to it on the way, e.g. BF16; None sends them as they are."""
+    delta: DeltaSettings
+    check_finite: bool = True
+    """NaN and infinity are refused."""
+
+
+class Publisher:
+    """Publishes versions into a store, each also as a difference from the one before while that pays."""
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        settings: PublishSettings,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._switch = DeltaSwitch()
+
+    def publish(
+        self,
+        weight_version: int,
+        source: TensorSource,
+        *,
+        unless: str | None = None,
+        on_number: Callable[[int], None] | None = None,
+    ) -> Snapshot:
+        """Make `source` version `weight_version`. Nobody sees it before it is whole.
+
+        If its digest is `unless`, that of the newest version, that one is returned and none is made.
+        `on_number` is called once, with the number that these weights have, before anybody can see them.
+        Raises WeightsError if the source gives other tensors than it said, or of another type than the newest
+        version's, if a value is not finite, or the version is not the newest.
+        """
+        layout = lay_out(served_as(spec, self._settings.serving_dtype) for spec in source.specs)
+        self._check_types(layout)
+        draft = self._store.draft(weight_version)
+        try:
+            return self._publish(weight_version, source, layout, draft, unless, on_number)
+        except BaseException:
+            with suppress(OSError):
+                remove(draft.folder)
+            raise
+
+    def _publish(
+        self,
+        weight_version: int,
+        source: TensorSource,
+        layout: Layout,
+        draft: Draft,
+        unless: str | None,
+        on_number: Callable[[int], None] | None,
+    ) -> Snapshot:
+        file = draft.create(FULL, layout.size_bytes)
+        began = self._clock()
+        device = fill(file, layout, source, threads=self._settings.threads)
+        filled = self._clock()
+        view = file.view()
+        full = self._blob(view, FiniteCheck(layout.tensors) if self._settings.check_finite else None)
+        digested = self._clock()
+        newest = self._store.newest
+        same = newest if newest and unless == content_digest(layout.tensors, source.aliases, full) else None
+        if on_number is not None:
+            on_number(same.weight_version if same else weight_version)
+        if same is not None:
+            remove(draft.folder)
+            return same
+        delta = self._delta(draft, view, layout, device)
+        _log.info(
+            "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
+            weight_version,
+            filled - began,
+            digested - filled,
+            self._clock() - digested,
+        )
+        return self._store.publish(draft, make_manifest(weight_version, layout, source.aliases, full, delta))
+
+    def _check_types(self, layout: Layout) -> None:
+        """A version is of the model of the one before. Raises WeightsError."""
+        newest = self._store.newest
+        before = {} if newest is None else {tensor.name: tensor.dtype for tensor in newest.manifest.tensors}
+        for tensor in layout.tensors:
+            known = before.get(tensor.name, tensor.dtype)
+            if kind_of(tensor.dtype) != kind_of(known):
+                raise WeightsError(f"{tensor.name}: is of type {tensor.dtype}, in the version before {known}")
+
+    def _delta(
+        self, draft: Draft, view: memoryview, layout: Layout, device: "torch.device | None"
+    ) -> Delta | None:
+        base = self._store.newest
+        settings = self._settings.delta
+        if base is None or base.manifest.tensors != layout.tensors or not self._switch.is_on(settings):
+            self._switch = self._switch.after(settings, None)
+            return None
+        began = self._clock()
+        encoded = self._encode(base.view(FULL), view, layout, device)
+        took_s = self._clock() - began
+        size_bytes = layout.size_bytes if encoded is None else len(encoded)
+        # Decoding is never slower than encoding; what it takes at a receiver is not known here.
+        cost = DeltaCost(layout.size_bytes, size_bytes, encode_s=took_s, decode_s=took_s)
+        self._switch = self._switch.after(settings, cost)
+        if encoded is None:
+            return None
+        draft.create(DELTA, len(encoded)).write(0, encoded)
+        return Delta(
+            base_version=base.weight_version,
+            base_digest=base.manifest.digest,
+            base_delta=base.manifest.delta_digest,
+            blob=self._blob(memoryview(encoded)),
+        )
+
+    def _encode(
+        self, base: memoryview, new: memoryview, layout: Layout, device: "torch.device | None"
+    ) -> bytes | None:
+        how = {
+            "block_bytes": self._settings.delta.block_bytes,
+            "threads": self._settings.threads,
+            "limit_bytes": layout.size_bytes,
+        }
+        if device is not None:
+            import torch
+
+            try:
+                return encode_delta_on_device(base, new, layout.tensors, device=device, **how)
+            except torch.OutOfMemoryError:
+                _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
+        return encode_delta(base, new, layout.tensors, **how)
+
+    def _blob(self, view: memoryview, check: FiniteCheck | None = None) -> Blob:
+        piece_bytes = choose_piece_bytes(len(view), self._settings.piece_bytes)
+        return Blob(
+            size_bytes=len(view),
+            piece_bytes=piece_bytes,
+            digests=piece_digests(
+                view,
+                piece_bytes,
+                threads=self._settings.threads,
+                look=None if check is None else check.look,
+            ),
+        )
+
+
+def choose_piece_bytes(size_bytes: int, most_bytes: int) -> int:
+    """Large pieces take fewer questions; of many pieces each of several receivers has some to give.
+
+    More than `most_bytes` where the digests of full blob and delta would fill the manifest, which has to name
+    every tensor, too: a mixture of experts has tens of thousands.
+    """
+    usual = min(most_bytes, max(_LEAST_PIECE_BYTES, size_bytes // _PIECES // mmap.PAGESIZE * mmap.PAGESIZE))
+    return max(usual, -(-size_bytes // _MOST_PIECES // mmap.PAGESIZE) * mmap.PAGESIZE)

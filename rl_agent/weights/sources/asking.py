@@ -1,0 +1,117 @@
+"""Asks several sources the same question, in their order, until one answers.
+
+    one is asked ─► answers: that is it
+                ├─► fails: the next is asked
+                └─► was reached, and takes its time: the next is asked beside it
+
+Each is asked in a thread of its own, which is left behind if nothing ends it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.sources.source import (
+    GRACE_S,
+    GuardedConnection,
+    Source,
+    SourceFailure,
+    failures_of,
+    stuck,
+)
+
+T = TypeVar("T")
+Question = Callable[[GuardedConnection, Deadline], T]
+PATIENCE_S = 2.0
+"""A source that was reached has so long before another is asked beside it."""
+
+
+@dataclass(slots=True)
+class _Asked(Generic[T]):
+    source: Source
+    connection: GuardedConnection
+    deadline: Deadline
+    answer: Future[T] = field(default_factory=Future)
+    reached_at: float | None = None
+
+    @property
+    def takes_its_time(self) -> bool:
+        return self.reached_at is not None and time.monotonic() > self.reached_at + PATIENCE_S
+
+    def run(self, question: Question[T]) -> None:
+        try:
+            with failures_of():
+                try:
+                    self.connection.open(self.deadline)
+                    self.reached_at = time.monotonic()
+                    found = question(self.connection, self.deadline)
+                finally:
+                    self.connection.close()
+        except BaseException as error:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(found)
+
+
+def first_answer(
+    sources: Sequence[Source],
+    question: Question[T],
+    deadline: Deadline,
+    stop: threading.Event,
+    on_failure: Callable[[Source, SourceFailure], None],
+    *,
+    within_s: float,
+    poll_s: float,
+) -> T | None:
+    """Return the first answer; None if no source gives one in time. `within_s`: the time of each source."""
+    left, asked = deque(sources), list[_Asked[T]]()
+    while True:
+        for one in [one for one in asked if one.answer.done()]:
+            asked.remove(one)
+            try:
+                answer = one.answer.result()
+            except SourceFailure as failure:
+                on_failure(one.source, failure)
+            else:
+                _end(asked)
+                return answer
+        is_over = stop.is_set() or deadline.is_over
+        overdue = asked if is_over else [one for one in asked if one.deadline.is_over]
+        for one in _end(overdue, GRACE_S):
+            asked.remove(one)
+            on_failure(one.source, stuck())
+        if overdue:
+            continue
+        if is_over or not (left or asked):
+            return None
+        if left and all(one.takes_its_time for one in asked):
+            source = left.popleft()
+            try:
+                asked.append(_ask(source, question, deadline.sooner(within_s)))
+            except SourceFailure as failure:
+                on_failure(source, failure)
+        elif asked:
+            wait([one.answer for one in asked], poll_s, FIRST_COMPLETED)
+
+
+def _ask(source: Source, question: Question[T], deadline: Deadline) -> _Asked[T]:
+    with failures_of():  # there may be no further threads
+        asked = _Asked[T](source, GuardedConnection(source), deadline)
+        threading.Thread(target=asked.run, args=(question,), name=f"ask-{source}", daemon=True).start()
+        return asked
+
+
+def _end(asked: Sequence[_Asked[T]], grace_s: float = 0.0) -> list[_Asked[T]]:
+    """Which of them have not ended within the grace, though they were interrupted."""
+    grace = Deadline.after(grace_s)
+    while True:
+        for one in asked:
+            one.connection.interrupt()
+        others = wait([one.answer for one in asked], min(grace_s, 0.05)).not_done
+        if not others or grace.is_over:
+            return [one for one in asked if one.answer in others]

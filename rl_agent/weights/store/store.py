@@ -1,0 +1,330 @@
+"""Stores weight versions in a folder, on disk or in /dev/shm: written once, whole, never changed.
+
+    version-000007/manifest.json   full.bin   delta.bin (only if it is a delta too)
+    draft-000008-…/                being written or fetched; renamed when it is complete and verified
+    preallocated.bin               memory for the next version, of one that was collected or new
+
+One process writes to a folder at a time (it holds a lock on `owner.lock`); any number read. Old versions are
+collected when nobody in the writing process holds them; a reader elsewhere that has a file open keeps its
+bytes, as files do. A draft survives its writer: what it holds counts only as far as it matches the digests.
+
+Every version here can be made or fetched again. So one whose files are gone, or differ, is dropped with a
+warning, and what lies in the place of another file is removed: damage costs one try, not all that follow.
+"""
+
+import logging
+import mmap
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rl_agent.errors import WeightsError
+from rl_agent.files import remove, sync
+from rl_agent.weights.format.manifest import Manifest, dump_manifest, parse_manifest
+from rl_agent.weights.store import owner_lock
+from rl_agent.weights.store.mapped_file import DraftFile, map_file, needing
+from rl_agent.weights.store.preallocated import PreallocatedFile
+
+MANIFEST = "manifest.json"
+PREALLOCATED = "preallocated.bin"
+FULL = "full"
+DELTA = "delta"
+
+_log = logging.getLogger(__name__)
+_VERSION = re.compile(r"^version-(\d{6,})$")
+
+
+Stamp = tuple[int, int, int]
+
+
+class DamagedVersion(WeightsError):
+    """A version's bytes on this host are not those of its manifest."""
+
+
+def version_name(weight_version: int) -> str:
+    return f"version-{weight_version:06d}"
+
+
+class Snapshot:
+    """A published version in its folder."""
+
+    def __init__(self, folder: Path, manifest: Manifest, full: DraftFile | None = None) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.full = full
+        """Of a version that this process has written."""
+        self._views: dict[str, memoryview] = {}
+
+    @property
+    def weight_version(self) -> int:
+        return self.manifest.weight_version
+
+    def path(self, blob: str) -> Path:
+        return self.folder / f"{blob}.bin"
+
+    def map(self, blob: str) -> memoryview:
+        return map_file(self.path(blob))
+
+    def stamp(self) -> Stamp:
+        """Return what changes once the full blob is written to. Raises OSError if it is gone."""
+        status = self.path(FULL).stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def check_unchanged(self, stamp: Stamp) -> None:
+        """Raises DamagedVersion if the full blob was written to since it had this stamp."""
+        try:
+            is_same = self.stamp() == stamp
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise DamagedVersion(f"{self.folder}: was written to after it was verified")
+
+    def view(self, blob: str) -> memoryview:
+        """Its bytes to read only, in a mapping that all who ask share; it goes with the version.
+
+        Who reads after that has to have the file open, too.
+        """
+        if blob == FULL and self.full is not None:
+            return self.full.view()
+        if blob not in self._views:
+            with self.path(blob).open("rb") as file:
+                self._views[blob] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return self._views[blob]
+
+
+class Draft:
+    """A version that is being written."""
+
+    def __init__(
+        self, folder: Path, *, is_resumed: bool, take_preallocated: Callable[[], DraftFile | None]
+    ) -> None:
+        self.folder = folder
+        self.full: DraftFile | None = None
+        self.is_resumed = is_resumed
+        """Whether an earlier writer may have left something in it."""
+        self._take_preallocated = take_preallocated
+
+    def path(self, blob: str) -> Path:
+        return self.folder / f"{blob}.bin"
+
+    def create(self, blob: str, size_bytes: int) -> DraftFile:
+        """A blob to be written; what an earlier, interrupted writer left there is kept.
+
+        Raises WeightsError if there is no room.
+        """
+        path = self.path(blob)
+        _clear(path)
+        file = self._take_preallocated() if blob == FULL and not path.exists() else None
+        if file is None:
+            file = DraftFile(path)
+        else:
+            file.rename(path)
+            os.utime(path)  # for who still reads it as what it was
+        file.resize(size_bytes)
+        if blob == FULL:
+            self.full = file
+        return file
+
+
+class SnapshotStore:
+    """The versions under one folder. Thread-safe."""
+
+    def __init__(self, root: Path, *, keep_versions: int, owner_pid: int | None = None) -> None:
+        """Raises WeightsError if another process writes to `root`, or there is no room.
+
+        The folder may be removed once the process `owner_pid` is dead, or where none is named this one.
+        """
+        self.root = root
+        self._keep = keep_versions
+        self._lock = threading.RLock()
+        self._holders: Counter[int] = Counter()
+        self._snapshots: dict[int, Snapshot] = {}
+        self._preallocated = PreallocatedFile(root / PREALLOCATED)
+        try:
+            with needing(root, 0):
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
+                self._owner = owner_lock.take(root, os.getpid() if owner_pid is None else owner_pid)
+        except BlockingIOError as error:
+            raise WeightsError(
+                f"{root}: another process writes weights there; give each its own folder"
+            ) from error
+        try:
+            for weight_version in list(versions_in(root)):
+                self._open(weight_version)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the folder free for another writer; the versions stay."""
+        with self._lock:
+            self._preallocated.stop_preparing()
+        os.close(self._owner)
+
+    def __enter__(self) -> "SnapshotStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def versions(self) -> list[int]:
+        """Published versions, oldest first."""
+        with self._lock:
+            self._drop_damaged()
+            return sorted(self._snapshots)
+
+    @property
+    def newest(self) -> Snapshot | None:
+        with self._lock:
+            self._drop_damaged()
+            return self._snapshots[max(self._snapshots)] if self._snapshots else None
+
+    def draft(self, weight_version: int, *, content: str | None = None) -> Draft:
+        """Start a version; with the digest of its content, go on with an interrupted draft of the same.
+
+        All other drafts are dropped: nobody will finish them.
+        """
+        folder = self.root / f"draft-{weight_version:06d}-{content[:16] if content else 'own'}"
+        with self._lock:  # else it could be a version that is just being collected
+            for other in self.root.glob("draft-*"):
+                is_in_place = other == folder and other.is_dir() and not other.is_symlink()
+                if not is_in_place or content is None:
+                    remove(other)
+        is_resumed = folder.exists()
+        with needing(self.root, 0):
+            folder.mkdir(exist_ok=True)
+        return Draft(folder, is_resumed=is_resumed, take_preallocated=self._take_preallocated)
+
+    def publish(self, draft: Draft, manifest: Manifest) -> Snapshot:
+        """Make a draft, whose bytes the caller has verified, a version that all can see.
+
+        Raises WeightsError if it is not newer than every version here; the draft is then left alone.
+        """
+        newest = self.newest
+        if newest is not None and manifest.weight_version <= newest.weight_version:
+            raise WeightsError(
+                f"{self.root}: version {manifest.weight_version} is not newer than {newest.weight_version}"
+            )
+        for path in draft.folder.iterdir():
+            if path.stem not in _blobs(manifest):
+                remove(path)
+        text = dump_manifest(manifest)
+        with needing(self.root, manifest.full.size_bytes + len(text)):
+            (draft.folder / MANIFEST).write_bytes(text)
+            for path in (*draft.folder.iterdir(), draft.folder):
+                sync(path)
+        folder = self.root / version_name(manifest.weight_version)
+        remove(folder)  # it is none of the versions here
+        draft.folder.rename(folder)
+        sync(self.root)
+        if draft.full is not None:
+            draft.full.path = folder / draft.full.path.name
+        snapshot = Snapshot(folder, manifest, draft.full)
+        with self._lock:
+            self._snapshots[manifest.weight_version] = snapshot
+            self._collect()
+            if draft.full is not None:
+                self._preallocated.prepare(manifest.full.size_bytes)
+        return snapshot
+
+    @contextmanager
+    def hold(self, weight_version: int) -> Iterator[Snapshot]:
+        """Keep a version from being collected meanwhile. Raises WeightsError if it is not here (any more)."""
+        with self._lock:
+            self._drop_damaged()
+            snapshot = self._snapshots.get(weight_version)
+            if snapshot is None:
+                raise WeightsError(f"{self.root}: has no version {weight_version}")
+            self._holders[weight_version] += 1
+        try:
+            yield snapshot
+        finally:
+            with self._lock:
+                self._holders[weight_version] -= 1
+                self._collect()
+
+    def discard(self, weight_version: int) -> None:
+        """Drop a version whose bytes are not those of its manifest."""
+        with self._lock:
+            snapshot = self._snapshots.pop(weight_version, None)
+            if snapshot is not None:
+                _log.warning("%s: is damaged and dropped; it can be had again in full", snapshot.folder)
+                remove(snapshot.folder)
+
+    def drop_drafts(self) -> None:
+        """Remove all drafts, so that the next try begins anew."""
+        with self._lock:
+            for folder in self.root.glob("draft-*"):
+                remove(folder)
+
+    def _open(self, weight_version: int) -> None:
+        try:
+            self._snapshots[weight_version] = open_snapshot(self.root, weight_version)
+        except WeightsError as error:
+            _log.warning("%s; it is removed", error)
+            remove(self.root / version_name(weight_version))
+
+    def _drop_damaged(self) -> None:
+        damaged = [number for number, snapshot in self._snapshots.items() if not _is_there(snapshot)]
+        for weight_version in damaged:
+            self.discard(weight_version)
+
+    def _collect(self) -> None:
+        for weight_version in sorted(self._snapshots)[: -self._keep]:
+            if self._holders[weight_version] == 0:
+                snapshot = self._snapshots.pop(weight_version)
+                # Out of sight in one step, so that no reader sees a version that is half there.
+                doomed = self.root / f"draft-{weight_version:06d}-collected"
+                snapshot.folder.rename(doomed)
+                self._preallocated.put(doomed / f"{FULL}.bin", snapshot.full)
+                shutil.rmtree(doomed, ignore_errors=True)
+
+    def _take_preallocated(self) -> DraftFile | None:
+        with self._lock:
+            return self._preallocated.take()
+
+
+def open_snapshot(root: Path, weight_version: int) -> Snapshot:
+    """Read a version of a folder that another process may be writing to.
+
+    Raises WeightsError if it is not there or damaged.
+    """
+    folder = root / version_name(weight_version)
+    try:
+        manifest = parse_manifest((folder / MANIFEST).read_bytes())
+        sizes = {blob: (folder / f"{blob}.bin").stat().st_size for blob in _blobs(manifest)}
+    except OSError as error:
+        raise WeightsError(f"{folder}: is not a weight version: {error.strerror}") from error
+    if manifest.weight_version != weight_version or sizes != _blobs(manifest):
+        raise WeightsError(f"{folder}: its files do not fit its manifest")
+    return Snapshot(folder, manifest)
+
+
+def _is_there(snapshot: Snapshot) -> bool:
+    """Whether it has all its files, of the right sizes."""
+    try:
+        sizes = {blob: snapshot.path(blob).stat().st_size for blob in _blobs(snapshot.manifest)}
+        return sizes == _blobs(snapshot.manifest) and (snapshot.folder / MANIFEST).is_file()
+    except OSError:
+        return False
+
+
+def _clear(path: Path) -> None:
+    """Remove what is no file of this folder's own, such as a folder or a link."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        remove(path)
+
+
+def _blobs(manifest: Manifest) -> dict[str, int]:
+    sizes = {FULL: manifest.full.size_bytes}
+    return sizes | ({DELTA: manifest.delta.blob.size_bytes} if manifest.delta else {})
+
+
+def versions_in(root: Path) -> Iterator[int]:
+    return (int(match[1]) for entry in root.iterdir() if (match := _VERSION.match(entry.name)))

@@ -1,0 +1,204 @@
+"""Members on a real folder, with their threads: meeting, deciding, sharing chunks."""
+
+import asyncio
+import threading
+
+import pytest
+
+from rl_agent.cluster.member.member import Member
+from rl_agent.errors import DeadlineError, RetryLater, StoreError
+from rl_agent.testing.members import (
+    TIMEOUT_S,
+    Background,
+    cluster_threads,
+    follow,
+    master,
+    plan,
+    read_master,
+    until,
+    wait_to_die,
+)
+
+
+# --- one node ---
+def test_alone_a_phase_is_ordered_finished_and_decided_without_threads(tmp_path):
+    with Member.alone(plan(tmp_path, 3, 4)) as member:
+        assert (member.rank, member.is_master, member.is_alone) == (0, True, True)
+        order = member.give_order(1, "rollout")
+        member.finish(1, "rollout", "skipped", ("why",))
+        decision = member.wait_decision(1, "rollout", timeout_s=1)
+        assert (order.seq, decision.outcome, decision.words) == (1, "skipped", ("why",))
+        assert cluster_threads() == []
+    left = [str(path.relative_to(tmp_path / "log")) for path in (tmp_path / "log").rglob("*.json")]
+    assert sorted(left) == [
+        "flags/run/1/1/rollout/decision.json",
+        "flags/run/1/1/rollout/rank-0.json",
+    ]
+
+
+def test_a_run_of_one_node_ends_its_threads_and_says_how_it_ended(tmp_path):
+    with master(tmp_path, 1) as member:
+        assert cluster_threads() == ["heartbeat", "cluster"]
+        member.give_order(1, "update")
+        member.finish(1, "update", "done")
+        assert member.wait_decision(1, "update", timeout_s=1).outcome == "done"
+    assert cluster_threads() == []
+    assert read_master(tmp_path)["ended"] == {"status": 0, "reason": "done"}
+
+
+# --- meeting ---
+def test_a_worker_that_comes_first_waits_and_then_both_go_through_every_phase(tmp_path):
+    worker = Background(plan(tmp_path, 1, 2), follow)
+    until(lambda: list((tmp_path / "log" / "cluster").rglob("*.json")), "the worker shows no life")
+    with master(tmp_path, 2) as member:
+        for iteration in (1, 2):
+            member.give_order(iteration, "rollout")
+            member.finish(iteration, "rollout", "done", (f"model {iteration}",))
+            assert member.wait_decision(iteration, "rollout", timeout_s=TIMEOUT_S).outcome == "done"
+    assert worker.result() == [("rollout", "done", ("model 1",)), ("rollout", "done", ("model 2",))]
+
+
+def test_a_deadline_names_who_has_not_finished_and_what_they_are_at(tmp_path):
+    released = threading.Event()
+
+    def be_busy(member):
+        member.next_order()
+        member.set_doing("digging")
+        released.wait(TIMEOUT_S)
+
+    Background(plan(tmp_path, 1, 2), be_busy)
+    with master(tmp_path, 2) as member:
+        member.give_order(1, "rollout")
+        member.finish(1, "rollout", "done")
+        record = member.members[1].incarnation
+        until(lambda: member.record_of(record).doing == "digging", "the worker does not dig")
+        with pytest.raises(
+            DeadlineError, match=r"iteration 1, rollout: waited 0 s for rank 1 \(.*at: digging"
+        ):
+            member.wait_decision(1, "rollout", timeout_s=0.05)
+        released.set()
+
+
+def test_what_the_master_decides_reaches_the_workers_with_its_words(tmp_path):
+    def wait(member):
+        return member.wait_decision(1, "prepared-1", timeout_s=TIMEOUT_S).words
+
+    worker = Background(plan(tmp_path, 1, 2), wait)
+    with master(tmp_path, 2) as member:
+        member.decide(1, "prepared-1", "done", ("0,1", "10.0.0.1:29500"))
+        assert worker.result() == ("0,1", "10.0.0.1:29500")
+
+
+def test_a_run_that_breaks_off_ends_the_waits_of_the_workers_and_tells_why(tmp_path):
+    worker = Background(plan(tmp_path, 1, 2), wait_to_die)
+    with pytest.raises(StoreError), master(tmp_path, 2):
+        raise StoreError("the disk is full")
+    failure = worker.result()
+    assert isinstance(failure, RetryLater) and "broke the run off: the disk is full" in str(failure)
+
+
+def test_a_silent_master_is_named_within_the_lease(tmp_path):
+    worker = Background(plan(tmp_path, 1, 2), wait_to_die)
+    member = Member.enter(plan(tmp_path, 0, 2), {})
+    for turns in member._turns:
+        turns.stop()
+    failure = worker.result()
+    assert (
+        isinstance(failure, RetryLater)
+        and "the master, rank 0 (" in str(failure)
+        and "silent" in str(failure)
+    )
+    member.__exit__(None, None, None)
+
+
+# --- chunks ---
+def collect(member, iteration=1):
+    """Claims and reports until the phase is closed; the chunks of this node."""
+
+    async def run():
+        work, mine = member.work(iteration, "rollout"), []
+        if member.is_master:
+            work.on_lost = lambda shard: (0, set())
+            await work.publish([[n] for n in range(60)], digest="d", weight_version=3)
+            await work.publish([[n] for n in range(60, 100)], digest="d", weight_version=3)
+        async with asyncio.TaskGroup() as jobs:
+            close = jobs.create_task(close_when_complete(work)) if member.is_master else None
+            while True:
+                chunk = await work.next_chunk()
+                if chunk is None:
+                    if not await work.more_or_closed():
+                        break
+                    continue
+                work.set_shard(f"shard-{member.rank}")
+                mine.append(chunk)
+                work.report(chunk.id)
+        assert (work.sample_digest, work.weight_version) == ("d", 3)
+        return mine, close.result() if close else None
+
+    async def close_when_complete(work):
+        parts = await work.all_complete()
+        work.close()
+        return parts
+
+    return asyncio.run(run())
+
+
+def test_every_chunk_is_run_by_one_node_and_the_parts_name_the_files(tmp_path):
+    def work(member):
+        order = member.next_order()
+        mine, _ = collect(member)
+        member.finish(order.iteration, order.phase, "done")
+        return mine
+
+    workers = [Background(plan(tmp_path, rank, 3), work) for rank in (1, 2)]
+    with master(tmp_path, 3) as member:
+        member.give_order(1, "rollout")
+        mine, parts = collect(member)
+        member.finish(1, "rollout", "done")
+        member.wait_decision(1, "rollout", timeout_s=TIMEOUT_S)
+        theirs = [worker.result() for worker in workers]
+    chunks = [*mine, *theirs[0], *theirs[1]]
+    assert sorted(index for chunk in chunks for index in chunk.indices) == list(range(100))
+    with_work = [rank for rank, done in enumerate([mine, *theirs]) if done]
+    assert [(part.name, part.rank, part.cut_bytes) for part in parts] == [
+        (f"shard-{rank}", rank, None) for rank in with_work
+    ]
+
+
+def test_a_phase_that_was_broken_off_on_a_node_goes_on_with_what_it_had_claimed(tmp_path):
+    async def run(member):
+        work = member.work(1, "rollout")
+        await work.publish([[n] for n in range(24)], digest="d", weight_version=1)
+        first, second = await work.next_chunk(), await work.next_chunk()
+        work.report(first.id)
+        again = member.work(1, "rollout")
+        assert again.is_published and await again.next_chunk() == second
+        assert (await again.next_chunk()).id not in (first.id, second.id)
+
+    with master(tmp_path, 1) as member:
+        member.give_order(1, "rollout")
+        asyncio.run(run(member))
+
+
+def test_a_joiner_gets_a_rank_of_its_own_and_its_chunks_come_back_when_it_leaves(tmp_path):
+    def claim_and_leave(member):
+        order = member.next_order()
+        chunk = asyncio.run(member.work(order.iteration, order.phase).next_chunk())
+        while chunk is None:
+            chunk = asyncio.run(member.work(order.iteration, order.phase).next_chunk())
+        return member.rank, chunk
+
+    with master(tmp_path, 1) as member:
+        member.give_order(1, "rollout")
+        work = member.work(1, "rollout")
+        asyncio.run(work.publish([[n] for n in range(16)], digest="d", weight_version=1))
+        rank, chunk = Background(plan(tmp_path, 0, 1), claim_and_leave, is_joiner=True).result()
+        assert rank == 1
+        mine = []
+        while len(mine) < 2:
+            asyncio.run(work.more_or_closed())
+            if found := asyncio.run(work.next_chunk()):
+                work.report(found.id)
+                mine.append(found)
+        assert chunk.indices in [found.indices for found in mine]
+        asyncio.run(work.all_complete())

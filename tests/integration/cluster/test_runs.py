@@ -1,0 +1,255 @@
+"""Many nodes: real `run.sh` ranks over one log path, with simulated engines and trainings."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rl_agent.testing.ports import quiet_port
+from rl_agent.testing.simulated_cluster import SimulatedCluster, read_episodes
+
+BOTH = ("--rl-phase", "both", "--eval-interval", "1")
+SIZES = ("env_config.train_tasks_rollout_size=-1", "env_config.test_tasks_rollout_size=-1")
+QUICK = (*SIZES, "cluster.heartbeat_s=0.5", "cluster.lease_s=6", "cluster.chunk_tasks=2")
+SLOW_ENGINE = {"SIMULATED_ENGINE": "--latency constant:1 --max-num-seqs 2"}
+"""So that something happens in mid-phase; then the test says `hurry`."""
+TASKS = 48
+LIMIT_S = 120
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def make_cluster(tmp_path):
+    made: list[SimulatedCluster] = []
+
+    def make(num_nodes: int, *overrides: str, home: Path = tmp_path, **fields) -> SimulatedCluster:
+        cluster = SimulatedCluster(
+            home, num_nodes, tasks=TASKS, overrides=(*QUICK, *overrides), **fields
+        )  # fmt: skip
+        made.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.end()
+
+
+def wait_until(cluster: SimulatedCluster, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, outputs(cluster)
+        time.sleep(0.05)
+
+
+def outputs(cluster: SimulatedCluster) -> str:
+    return "\n".join(f"== {name}\n{cluster.output(name)[-3000:]}" for name in cluster.processes)
+
+
+def recorded(cluster: SimulatedCluster, split: str = "train") -> int:
+    """Lines in the files of the first iteration, headers aside."""
+    files = (cluster.log / f"{split}_trajectories").glob("*.iteration1*")
+    return sum(max(0, path.read_bytes().count(b"\n") - 1) for path in files if path.suffix != ".json")
+
+
+def recorded_by(cluster: SimulatedCluster, rank: int) -> int:
+    files = (cluster.log / "train_trajectories").glob(f"*.iteration1_rank_{rank}*")
+    return sum(max(0, path.read_bytes().count(b"\n") - 1) for path in files)
+
+
+def assert_whole(cluster: SimulatedCluster, iteration: int, split: str = "train") -> None:
+    keys = Counter(read_episodes(cluster, split, iteration))
+    assert keys == Counter({f"{split}-{number}:0:0": 1 for number in range(TASKS)})
+
+
+def kill(cluster: SimulatedCluster, name: str) -> None:
+    """The whole node at once, guard included, as when the machine is taken away."""
+    pids = cluster.pids_of(name)
+    for sign in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            try:
+                os.kill(pid, sign)
+            except ProcessLookupError:
+                continue
+    cluster.processes.pop(name).wait(10)
+
+
+def test_three_nodes_collect_each_episode_once_train_together_and_end_well(make_cluster):
+    cluster = make_cluster(3)
+    cluster.start_all(*BOTH, "--max-iterations", "2")
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0, "rank-2": 0}, outputs(cluster)
+
+    for iteration in (1, 2):
+        assert_whole(cluster, iteration)
+        assert_whole(cluster, iteration, "test")
+    assert (cluster.log / "model.pt").resolve().name == "version-000002"
+    assert cluster.living() == []
+
+
+def test_a_worker_may_start_before_its_master_and_nodes_as_fast_as_their_weights_take_their_shares(
+    make_cluster,
+):
+    cluster = make_cluster(2, weights=(1, 3))
+
+    def start(rank: int, places: int) -> None:
+        words = ("--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1")
+        engine = f"--latency constant:0.8 --max-num-seqs {places}"
+        cluster.start(rank, *words, f"env_config.server_size={places}", SIMULATED_ENGINE=engine)
+
+    start(1, places=6)
+    wait_until(cluster, lambda: "waiting for the master (rank 0)" in cluster.output("rank-1"))
+    start(0, places=2)
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_whole(cluster, 1)
+    assert abs(recorded_by(cluster, 1) - TASKS * 3 / 4) <= 6
+
+
+def test_what_a_killed_worker_had_not_recorded_is_run_by_the_others_and_it_is_named(make_cluster):
+    cluster = make_cluster(3)
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 2) >= 2)
+    kill(cluster, "rank-2")
+    cluster.hurry()
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert "rank 2" in cluster.output("rank-0") and "dead" in cluster.output("rank-0")
+    assert_whole(cluster, 1)
+    assert_whole(cluster, 1, "test")
+    assert (cluster.log / "model.pt").resolve().name == "version-000001"
+    assert cluster.living() == []
+
+
+def test_a_frozen_worker_is_given_up_and_stops_by_itself_when_it_wakes(make_cluster):
+    cluster = make_cluster(2)
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    frozen = cluster.pids_of("rank-1")
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    cluster.hurry()
+    assert cluster.processes["rank-0"].wait(LIMIT_S) == 0, outputs(cluster)
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+
+    assert cluster.processes["rank-1"].wait(60) == 75, outputs(cluster)
+    assert_whole(cluster, 1)
+    assert cluster.living() == []
+
+
+def test_workers_of_a_killed_master_stop_and_the_same_commands_resume(make_cluster):
+    cluster = make_cluster(2)
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded(cluster) >= 6)
+    kill(cluster, "rank-0")
+    assert cluster.processes.pop("rank-1").wait(60) == 75, cluster.output("rank-1")
+    assert "rank 0" in cluster.output("rank-1")
+    before = recorded(cluster)
+    assert cluster.living() == []
+
+    cluster.start_all(*BOTH, "--max-iterations", "1", "--resume")
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_whole(cluster, 1)
+    assert recorded(cluster) >= before
+
+
+def test_a_run_resumes_with_another_number_of_nodes(make_cluster, tmp_path):
+    cluster = make_cluster(2)
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    cluster.processes["rank-0"].terminate()
+    assert set(cluster.wait(60).values()) <= {143, 75}, outputs(cluster)
+    cluster.processes.clear()
+
+    alone = make_cluster(1, home=tmp_path)
+    alone.start(0, *BOTH, "--max-iterations", "1", "--resume")
+    assert alone.wait(LIMIT_S) == {"rank-0": 0}, outputs(alone)
+    assert_whole(alone, 1)
+
+
+def test_a_node_that_joins_helps_and_hands_its_work_back_when_it_is_asked_to_leave(make_cluster):
+    cluster = make_cluster(1, "env_config.server_size=4")
+    slower = "--latency constant:3 --max-num-seqs 2"  # there is work left when the joiner has started
+    cluster.start(0, *BOTH, "--max-iterations", "1", SIMULATED_ENGINE=slower)
+    wait_until(cluster, lambda: recorded(cluster) >= 1)
+    joiner = cluster.join("joiner", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    joiner.terminate()
+
+    assert joiner.wait(30) == 143, outputs(cluster)
+    cluster.hurry()
+    assert cluster.wait(LIMIT_S)["rank-0"] == 0, outputs(cluster)
+    assert_whole(cluster, 1)
+    assert cluster.living() == []
+
+
+def test_a_node_lost_in_training_is_named_and_the_others_train_without_it(make_cluster):
+    cluster = make_cluster(3)
+    cluster.start_all(*BOTH, "--max-iterations", "1", SIMULATED_TRAINING_HANGS_WITH="3")
+    wait_until(cluster, lambda: len(list(cluster.log.glob("llamafactory_data/*/meeting-3/*"))) == 3)
+    kill(cluster, "rank-2")
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert "rank 2" in cluster.output("rank-1")
+    assert len(list(cluster.log.glob("llamafactory_data/*/meeting-2/*"))) == 2
+    assert (cluster.log / "model.pt").resolve().name == "version-000001"
+    assert cluster.living() == []
+
+
+def test_with_on_node_loss_stop_the_run_ends_behind_the_phase_and_names_the_node(make_cluster):
+    cluster = make_cluster(2, "cluster.on_node_loss=stop")
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    kill(cluster, "rank-1")
+    cluster.hurry()
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 75}, outputs(cluster)
+    said = cluster.output("rank-0")
+    assert "rank 1 (" in said and "with cluster.on_node_loss=stop the run ends here" in said
+    assert_whole(cluster, 1)
+    assert not (cluster.log / "model.pt").exists()
+    assert cluster.living() == []
+
+
+def test_with_on_node_loss_wait_the_next_phase_begins_when_the_node_is_replaced(make_cluster):
+    cluster = make_cluster(2, "cluster.on_node_loss=wait", "cluster.replacement_timeout_s=90")
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
+    kill(cluster, "rank-1")
+    cluster.hurry()
+    wait_until(cluster, lambda: "somebody else has to take its place" in cluster.output("rank-0"))
+    cluster.start(1, *BOTH, "--max-iterations", "1")
+
+    assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)
+    assert_whole(cluster, 1)
+    assert len(list(cluster.log.glob("llamafactory_data/*/meeting-2/*"))) == 2
+    assert cluster.living() == []
+
+
+def test_a_second_node_with_a_rank_that_lives_is_refused_by_name(make_cluster):
+    cluster = make_cluster(2)
+    cluster.start_all(*BOTH, "--max-iterations", "1", **SLOW_ENGINE)
+    wait_until(cluster, lambda: recorded(cluster) >= 1)
+    cluster.ports[1] = quiet_port()
+    first = cluster.processes.pop("rank-1")
+    second = cluster.start(1, *BOTH, "--max-iterations", "1")
+
+    assert second.wait(60) == 78, cluster.output("rank-1")
+    assert "rank 1 is taken by process" in cluster.output("rank-1")
+    cluster.hurry()
+    assert first.wait(LIMIT_S) == 0
+    assert cluster.processes["rank-0"].wait(LIMIT_S) == 0
+
+
+def test_a_worker_with_other_settings_is_refused_and_the_key_is_named(make_cluster):
+    cluster = make_cluster(2)
+    cluster.start(0, *BOTH, "--max-iterations", "1")
+    worker = cluster.start(1, *BOTH, "--max-iterations", "1", "seed=7")
+
+    assert worker.wait(60) == 78, cluster.output("rank-1")
+    assert "rank 1 differs from the master: seed is 7 here" in cluster.output("rank-1")

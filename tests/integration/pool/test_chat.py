@@ -1,0 +1,124 @@
+"""Chats in pieces through a manager, to OpenAI's own client, from simulated engines that die meanwhile."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+
+from rl_agent.testing.pool_setup import Client, expected, manager
+from rl_agent.testing.pool_world import EOS
+from rl_agent.testing.simulated_engine import Behaviour
+from rl_agent.testing.streaming_engine import StreamingEngine, serving
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+SPOKEN = 20
+"""Tokens before a tool call."""
+
+
+class ChattingEngine(StreamingEngine):
+    """A message says how long the response to it is; with tools, it ends in a call."""
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/v1/chat/completions/render":
+            asked = json.loads(await request.read())
+            return web.json_response({"token_ids": [int(asked["messages"][-1]["content"]), 0, 5, 6]})
+        if request.path == "/v1/chat/completions/derender":
+            asked = json.loads(await request.read())
+            tokens = asked["generate_response"]["choices"][0]["token_ids"]
+            is_over = asked["generate_response"]["choices"][0]["finish_reason"] is not None
+            message = said(tokens, has_tools="tools" in asked["chat_request"], is_over=is_over)
+            return web.json_response({"choices": [{"message": message}]})
+        return await super().handle(request)
+
+
+def said(tokens: list[int], *, has_tools: bool, is_over: bool) -> dict:
+    """As an engine with a parser of tool calls: a half call is text."""
+    words = [f"t{token}" for token in tokens]
+    if not has_tools or len(words) <= SPOKEN:
+        return {"role": "assistant", "content": " ".join(words)}
+    spoken = " ".join(words[:SPOKEN])
+    if is_over:
+        return {"role": "assistant", "content": spoken, "tool_calls": [CALL]}
+    return {"role": "assistant", "content": f"{spoken}<tool_call>{' '.join(words[SPOKEN:])}"}
+
+
+def engine(interval_s: float = 0.0) -> ChattingEngine:
+    return ChattingEngine(Behaviour(), interval_s=interval_s, does_as_asked=True)
+
+
+async def chat(pool: Client, length: int, extra: dict | None = None, **more) -> AsyncIterator[Any]:
+    """The events as OpenAI's own client reads them."""
+    messages = [{"role": "user", "content": str(length)}]
+    extra = {"stop_token_ids": [EOS], "return_token_ids": True} | (extra or {})
+    async with openai.AsyncOpenAI(
+        base_url=pool.url + "/v1",
+        api_key="none",
+        max_retries=0,
+        timeout=60,
+        default_headers={"X-Session-Id": "agent"},
+    ) as client:
+        asked = {"model": "simulated", "messages": messages, "stream": True, "extra_body": extra}
+        async with await client.chat.completions.create(**asked, **more) as stream:
+            async for part in stream:
+                yield part
+
+
+async def test_a_chat_arrives_in_pieces_also_when_its_engine_dies_meanwhile():
+    async with manager("stall_timeout_s=10") as pool, serving(engine(0.01)) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.ready(1)
+        parts = []
+        async for part in chat(pool, 4000, stream_options={"include_usage": True}):
+            parts.append(part)
+            if len(parts) == 3:  # the role and two pieces, of a response that takes 40 s there
+                await pool.join(b.url)
+                await a.kill()
+        _, session = await pool.call("GET", "/sessions/agent")
+    *parts, usage = parts
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert [part.choices[0].finish_reason for part in parts] == [None] * (len(parts) - 1) + ["stop"]
+    tokens = expected(4000, 0)
+    content = "".join(part.choices[0].delta.content or "" for part in parts)
+    assert content == " ".join(f"t{token}" for token in tokens[:-1])
+    assert [t for part in parts for t in getattr(part.choices[0], "token_ids", None) or []] == tokens
+    assert usage.choices == [] and usage.usage.completion_tokens == 4000
+    [exchange] = session["exchanges"]
+    assert exchange["token_ids"] == tokens and exchange["response"]["content"] == content
+    assert len(exchange["logprobs"]) == 4000 and len(exchange["weight_versions"]) == 2
+
+
+async def test_tool_calls_come_whole_at_the_end_and_no_part_of_them_before():
+    async with manager() as pool, serving(engine(0.001)) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        deltas = [part.choices[0].delta async for part in chat(pool, 300, tools=[TOOL])]
+        _, session = await pool.call("GET", "/sessions/agent")
+    assert "".join(delta.content or "" for delta in deltas) == session["exchanges"][0]["response"]["content"]
+    [calls] = [delta.tool_calls for delta in deltas if delta.tool_calls]
+    assert calls[0].function.name == "add"
+
+
+async def test_a_chat_that_fails_says_why():
+    async with manager() as pool, serving(engine(0.01)) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        with pytest.raises(openai.APIError, match="its deadline passed"):
+            [part async for part in chat(pool, 4000, {"timeout_s": 1.0})]
+        with pytest.raises(openai.BadRequestError, match="stream holds one response"):
+            [part async for part in chat(pool, 10, n=2)]
+
+
+async def test_a_chat_whose_reader_goes_away_is_cancelled():
+    async with manager() as pool, serving(engine(0.01)) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        async with aclosing(chat(pool, 4000)) as parts:
+            async for part in parts:
+                assert part.choices[0].delta.role == "assistant"
+                break
+        await pool.until(lambda: not pool.batches.pool.open_requests())

@@ -1,0 +1,41 @@
+"""The demonstrations that the documentation names show what they say, and end well only if they did."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from rl_agent.paths import PROJECT_ROOT
+
+EXAMPLES = PROJECT_ROOT / "scripts" / "examples"
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1500)]
+
+
+def shown(name: str, *words: str) -> str:
+    done = subprocess.run(
+        ["bash", str(EXAMPLES / name), *words],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=1400,
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def test_a_step_streams_while_an_engine_joins(tmp_path):
+    printed = shown("demo_step.sh", "--tasks", "64", "--out", str(tmp_path))
+    assert "engine b joins in the middle of iteration" in printed
+    assert "version-000004 is published" in printed
+
+
+@pytest.mark.parametrize("how", [(), ("--notice",)], ids=["killed", "told to leave"])
+def test_a_preempted_engine_leaves_its_tokens_to_the_others(tmp_path, how):
+    printed = shown("demo_preemption.sh", "--requests", "64", "--out", str(tmp_path), *how)
+    assert "64 of 64, 0 lost, 0 twice" in printed
+    if how:  # what it could end in time did not have to move
+        assert re.search(r"; 0 of \d+ tokens were sampled again", printed)
+    else:
+        assert " 0 moved with their tokens" not in printed

@@ -1,0 +1,231 @@
+"""The pool's `/v1` beside a real vLLM's: the same requests, and every field of what comes back compared."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rl_agent.pool.api.openai_fields import CHAT, COMPLETION
+from rl_agent.testing.pool_setup import Client, manager
+from tests.integration.pool.test_vllm import SLOW
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
+
+COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
+PROMPT = {"prompt": "What is 2 + 2?", "temperature": 0, "max_tokens": 6}
+IDS = PROMPT | {"prompt": [20, 30, 40]}
+MESSAGES = [{"role": "user", "content": "What is 1 + 1?"}]
+CHAT_PROMPT = {"messages": MESSAGES, "temperature": 0, "max_tokens": 6}
+BEGUN = [*MESSAGES, {"role": "assistant", "content": "It is"}]
+USAGE = {"stream_options": {"include_usage": True}}
+CONTINUOUS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+WHOLE = {
+    "text": (COMPLETIONS, PROMPT),
+    "ids": (COMPLETIONS, IDS | {"return_token_ids": True}),
+    "logprobs": (COMPLETIONS, IDS | {"logprobs": 0}),
+    "logprobs and ids": (COMPLETIONS, IDS | {"logprobs": 0, "return_token_ids": True, "max_tokens": 20}),
+    "named by id": (COMPLETIONS, IDS | {"logprobs": 0, "return_tokens_as_token_ids": True}),
+    "two": (COMPLETIONS, IDS | {"n": 2, "temperature": 1.0, "seed": 3, "logprobs": 0}),
+    "stop": (COMPLETIONS, IDS | {"stop": ["T"], "max_tokens": 30, "return_token_ids": True}),
+    "stop kept": (COMPLETIONS, IDS | {"stop": ["T"], "max_tokens": 30, "include_stop_str_in_output": True}),
+    "stop token": (COMPLETIONS, IDS | {"stop_token_ids": [54], "max_tokens": 30, "return_token_ids": True}),
+    "stop token kept": (
+        COMPLETIONS,
+        IDS | {"stop_token_ids": [54], "max_tokens": 30, "include_stop_str_in_output": True},
+    ),
+    "special tokens": (COMPLETIONS, IDS | {"skip_special_tokens": False, "logit_bias": {"0": 100}}),
+    "no special tokens": (COMPLETIONS, IDS | {"logit_bias": {"0": 100}}),
+    "no begin": (COMPLETIONS, PROMPT | {"add_special_tokens": False, "return_token_ids": True}),
+    "named": (COMPLETIONS, PROMPT | {"request_id": "mine"}),
+    "no length": (COMPLETIONS, {"prompt": [20, 30, 40], "temperature": 0, "return_token_ids": True}),
+    "defaults": (
+        COMPLETIONS,
+        PROMPT | {"stream": None, "stop": None, "user": "me", "top_p": None},
+    ),
+    "chat": (CHATS, CHAT_PROMPT),
+    "chat ids": (CHATS, CHAT_PROMPT | {"return_token_ids": True}),
+    "chat logprobs": (CHATS, CHAT_PROMPT | {"logprobs": True, "return_token_ids": True}),
+    "chat named by id": (CHATS, CHAT_PROMPT | {"logprobs": True, "return_tokens_as_token_ids": True}),
+    "chat no logprobs": (CHATS, CHAT_PROMPT | {"logprobs": True, "top_logprobs": None}),
+    "chat stop": (CHATS, CHAT_PROMPT | {"stop": ["e"], "max_tokens": 30}),
+    "chat two": (CHATS, CHAT_PROMPT | {"n": 2, "temperature": 1.0, "seed": 3, "logprobs": True}),
+    "chat goes on": (
+        CHATS,
+        CHAT_PROMPT | {"messages": BEGUN, "add_generation_prompt": False, "continue_final_message": True},
+    ),
+    "chat of the user": (CHATS, CHAT_PROMPT | {"add_generation_prompt": False}),
+    "chat to its end": (CHATS, {"messages": MESSAGES, "temperature": 0}),
+    "chat truncated": (CHATS, CHAT_PROMPT | {"truncate_prompt_tokens": 10, "return_token_ids": True}),
+}
+STREAMED = {
+    "text": (COMPLETIONS, IDS),
+    "usage": (COMPLETIONS, IDS | USAGE),
+    "continuous": (COMPLETIONS, IDS | CONTINUOUS | {"logprobs": 0, "return_token_ids": True}),
+    "only continuous": (COMPLETIONS, IDS | {"stream_options": {"continuous_usage_stats": True}}),
+    "interval": (COMPLETIONS, IDS | {"stream_interval": 4, "max_tokens": 20, "return_token_ids": True}),
+    "stop": (COMPLETIONS, IDS | {"stop": ["T"], "max_tokens": 30, "return_token_ids": True}),
+    "stop kept": (
+        COMPLETIONS,
+        IDS | {"stop": ["no such words"], "include_stop_str_in_output": True, "logprobs": 0},
+    ),
+    "chat": (CHATS, CHAT_PROMPT),
+    "chat usage": (CHATS, CHAT_PROMPT | USAGE),
+    "chat continuous": (CHATS, CHAT_PROMPT | CONTINUOUS | {"logprobs": True, "return_token_ids": True}),
+    "chat stop": (CHATS, CHAT_PROMPT | {"stop": ["e"], "max_tokens": 30, "return_token_ids": True}),
+}
+WRONG = {
+    "model": (COMPLETIONS, PROMPT | {"model": "nothing"}),
+    "chat model": (CHATS, CHAT_PROMPT | {"model": "nothing"}),
+    "options without a stream": (COMPLETIONS, PROMPT | USAGE),
+    "no prompt": (COMPLETIONS, {"max_tokens": 3}),
+    "empty prompt": (COMPLETIONS, {"prompt": ""}),
+    "no tokens": (COMPLETIONS, PROMPT | {"max_tokens": 0}),
+    "no response": (COMPLETIONS, PROMPT | {"n": 0}),
+    "two greedy": (COMPLETIONS, PROMPT | {"n": 2}),
+    "temperature": (COMPLETIONS, PROMPT | {"temperature": -1}),
+    "word for a number": (COMPLETIONS, PROMPT | {"temperature": "hot"}),
+    "negative logprobs": (COMPLETIONS, PROMPT | {"logprobs": -1}),
+    "suffix": (COMPLETIONS, PROMPT | {"suffix": "b"}),
+    "long prompt": (COMPLETIONS, PROMPT | {"prompt": [20] * 300}),
+    "long response": (COMPLETIONS, PROMPT | {"prompt": [20] * 250, "max_tokens": 20}),
+    "no messages": (CHATS, {"max_tokens": 3}),
+    "empty messages": (CHATS, {"messages": [], "max_tokens": 3}),
+    "empty tools": (CHATS, CHAT_PROMPT | {"tools": []}),
+    "choice without tools": (CHATS, CHAT_PROMPT | {"tool_choice": "auto"}),
+    "alternatives without logprobs": (CHATS, CHAT_PROMPT | {"top_logprobs": 2}),
+}
+
+
+STOPPED = {"stop_reason": "T"}
+
+
+@pytest.fixture
+async def both(vllm_server):
+    async with manager(*SLOW) as pool:
+        await pool.join(vllm_server.url)
+        await pool.ready(1)
+        yield pool, vllm_server.url
+
+
+async def asked(pool: Client, url: str, path: str, body: dict[str, Any]) -> tuple[int, str, str]:
+    async with pool.session.post(url + path, json=body) as answer:
+        return answer.status, answer.content_type, await answer.text()
+
+
+def comparable(found: Any) -> Any:
+    """Without what is another's of necessity: names, times, the version of one engine, the pool's own."""
+    if isinstance(found, list):
+        return [comparable(one) for one in found]
+    if isinstance(found, float):
+        return pytest.approx(found, abs=1e-3)
+    if not isinstance(found, dict):
+        return found
+    others = ("weight_versions", "created", "system_fingerprint")
+    kept = {name: comparable(value) for name, value in found.items() if name not in others}
+    if isinstance(name := kept.get("id"), str) and not name.endswith("-mine"):
+        kept["id"] = name.partition("-")[0]
+    return kept
+
+
+@pytest.mark.parametrize(("path", "body"), WHOLE.values(), ids=WHOLE)
+async def test_a_whole_answer_is_vllms(both, path, body):
+    pool, url = both
+    (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+    assert (status, kind) == theirs[:2], text
+    ours, expected = json.loads(text), json.loads(theirs[2])
+    assert ours.keys() == expected.keys()
+    assert comparable(ours) == comparable(expected)
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    *events, done = [line[6:] for line in text.split("\n\n") if line]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
+def shape(found: Any) -> Any:
+    """Names of fields and kinds of values; how many tokens an event brings says nothing."""
+    if isinstance(found, list):
+        return [shape(one) for one in found[:1]]
+    if not isinstance(found, dict):
+        return type(found).__name__
+    left_out, of_tokens = ("system_fingerprint", "weight_versions"), ("top_logprobs", "bytes")
+    shapes = {name: shape(value) for name, value in found.items() if name not in left_out}
+    return shapes | {name: type(found[name]).__name__ for name in of_tokens if name in found}
+
+
+def ended(event: dict[str, Any]) -> bool:
+    return bool(event["choices"] and event["choices"][0]["finish_reason"])
+
+
+def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all events together say."""
+    choices = [choice for event in events for choice in event["choices"]]
+    texts = [one["text"] if "text" in one else one["delta"].get("content", "") for one in choices]
+    logprobs = [one["logprobs"] for one in choices if one["logprobs"]]
+    return {
+        "text": "".join(texts),
+        "tokens": [token for one in choices for token in one.get("token_ids") or []],
+        "names": [name for one in logprobs for name in one.get("tokens") or one.get("content")],
+        "offsets": [offset for one in logprobs for offset in one.get("text_offset", [])],
+        "finish": [(one["finish_reason"], one.get("stop_reason")) for one in choices][-1],
+        "usage": events[-1].get("usage"),
+        "prompts": next(event.get("prompt_token_ids") for event in events),
+    }
+
+
+@pytest.mark.parametrize(("path", "body"), STREAMED.values(), ids=STREAMED)
+async def test_every_event_of_a_stream_has_the_fields_of_vllms(both, path, body):
+    pool, url = both
+    body = body | {"stream": True}
+    (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+    assert (status, kind) == theirs[:2], text
+    ours, expected = events_of(text), events_of(theirs[2])
+    assert shape(ours[-1]) == shape(expected[-1])
+    shapes = [shape(event) for event in expected]
+    for event in ours:
+        if ended(event) and event is ours[0]:  # all that there was came at once
+            event = event | {"choices": [event["choices"][0] | {"finish_reason": None}]}
+            assert shape(event) == shape(expected[0] | {"choices": [expected[0]["choices"][0] | STOPPED]})
+        else:
+            assert shape(event) in shapes, event
+    for name, value in comparable(joined(expected)).items():
+        if name == "text" and path == CHATS:  # half characters are another's where they come in pieces
+            continue
+        assert comparable(joined(ours))[name] == value, name
+    if "stream_interval" in body:
+        sizes = [len(event["choices"][0]["token_ids"]) for event in ours]
+        assert sizes[0] == 1 and min(sizes[1:-1]) >= body["stream_interval"]
+
+
+@pytest.mark.parametrize(("path", "body"), WRONG.values(), ids=WRONG)
+async def test_what_vllm_refuses_the_pool_refuses_with_the_same_body_of_an_error(both, path, body):
+    pool, url = both
+    (status, kind, text), theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+    assert (status, kind) == theirs[:2], text
+    ours, expected = json.loads(text), json.loads(theirs[2])
+    assert shape(ours["error"]).keys() == shape(expected["error"]).keys()
+    assert ours["error"]["code"] == expected["error"]["code"] == status
+
+
+async def test_the_model_list_has_the_fields_of_vllms(both):
+    pool, url = both
+    cards = []
+    for at in (pool.url, url):
+        async with pool.session.get(at + "/v1/models") as answer:
+            cards.append((await answer.json())["data"][0])
+    ours, theirs = cards
+    assert ours.keys() - {"weight_version"} == theirs.keys()
+    assert (ours["id"], ours["max_model_len"]) == (theirs["id"], theirs["max_model_len"])
+
+
+def test_every_field_that_vllm_knows_is_in_the_tables_with_its_default():
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    for model, table in ((CompletionRequest, COMPLETION), (ChatCompletionRequest, CHAT)):
+        assert set(model.model_fields) == set(table)
+        for name, field in model.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            if table[name].how in ("engine", "refused") and default not in (None, [], ""):
+                assert table[name].default == default, name

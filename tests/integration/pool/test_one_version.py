@@ -1,0 +1,100 @@
+"""Workers whose engines finish what they began before they take the next weights, against a real manager."""
+
+import asyncio
+import re
+
+import pytest
+
+from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.testing.pool_setup import expected, item, manager
+from rl_agent.testing.weight_transfers import TOKEN, host
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.store.tensor_sources import StateDict
+from tests.integration.pool.test_worker import worker
+from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step
+
+EXTRA = ("--interval", "0.01", "--as-asked", "--takes-weights")
+
+
+class Trainer:
+    def __init__(self, pool, sender, finish_within_s):
+        self.pool, self.sender = pool, sender
+        self.publisher, self.state = Publisher(sender.store, settings()), random_state()
+        self.more = {} if finish_within_s is None else {"finish_within_s": finish_within_s}
+
+    async def publish(self, version):
+        self.state = small_step(self.state, version)
+        snapshot = self.publisher.publish(version, StateDict.of(self.state))
+        body = {
+            "weight_version": version,
+            "digest": snapshot.manifest.digest,
+            "delta_digest": snapshot.manifest.delta_digest,
+            "sources": ["tcp://{}:{}".format(*self.sender.server.address)],
+            "transfer_token": TOKEN.decode(),
+            "useful_from": 0,
+        }
+        status, answer = await self.pool.call("POST", "/weights", body | self.more)
+        assert (status, answer["is_accepted"]) == (200, True)
+
+    async def is_served(self, version):
+        def check():
+            ready = list(self.pool.state.living(EngineState.READY))
+            return len(ready) == 2 and all(engine.weight_version == version for engine in ready)
+
+        await self.pool.until(check, 60)
+
+
+async def keep_busy(pool, lengths):
+    """Always a dozen requests, until cancelled."""
+    number = 0
+    while True:
+        await pool.until(lambda: pool.batches.pool.open_requests() < 12)
+        items = [item(number + more, lengths[(number + more) % len(lengths)]) for more in range(4)]
+        number += 4
+        await pool.call("POST", "/runs/run/requests", {"requests": items})
+
+
+@pytest.mark.parametrize("finish_within_s", [60.0, None], ids=["finished first", "at once"])
+async def test_with_the_demand_every_response_is_of_one_version_and_without_it_some_are_not(
+    tmp_path, finish_within_s
+):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
+        async with (
+            manager("lease_s=5", "stall_timeout_s=20") as pool,
+            worker(pool.url, tmp_path / "a", name="a", loads_weights=True, extra=EXTRA, capacity=4),
+            worker(pool.url, tmp_path / "b", name="b", loads_weights=True, extra=EXTRA, capacity=4),
+        ):
+            trainer = Trainer(pool, sender, finish_within_s)
+            await pool.ready(2)
+            async with asyncio.TaskGroup() as jobs:
+                busy = jobs.create_task(keep_busy(pool, (30, 250, 100)))
+                for version in (1, 2):
+                    before = pool.state.account.tokens
+                    await pool.until(lambda before=before: pool.state.account.tokens > before + 300)
+                    await trainer.publish(version)
+                    await trainer.is_served(version)
+                busy.cancel()
+            samples = await pool.samples("run", at_least=10_000)
+            account = pool.state.account
+            _, status = await pool.call("GET", "/status")
+            _, metrics = await pool.call("GET", "/metrics")
+    spans = [{span["weight_version"] for span in sample["spans"]} for sample in samples]
+    assert len(samples) == account.submitted == account.completed
+    assert all(s["token_ids"] == expected(len(s["token_ids"]), int(s["id"][1:])) for s in samples)
+    assert set().union(*spans) == {0, 1, 2}
+    at_loads = [
+        int(count)
+        for name in "ab"
+        for count in re.findall(r"loaded version \d with (\d+)", (tmp_path / name / "engine.log").read_text())
+    ]
+    assert len(at_loads) == 4
+    if finish_within_s is not None:
+        assert all(len(found) == 1 for found in spans) and at_loads == [0] * 4
+        assert status["totals"]["recomputed_tokens"] == 0
+        assert status["totals"]["finishing_s"] > 0.0
+        assert "rl_pool_finishing_seconds_total" in metrics
+    else:
+        assert any(len(found) > 1 for found in spans)
+        assert status["totals"]["finishing_s"] == 0.0

@@ -1,0 +1,410 @@
+"""The manager over its real HTTP, with simulated engines that stream."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.wire import Sampling
+from rl_agent.testing.pool_setup import expected, item, manager
+from rl_agent.testing.simulated_engine import Behaviour
+from rl_agent.testing.streaming_engine import StreamingEngine, serving
+
+
+def engine(**more):
+    return StreamingEngine(Behaviour(), **{"interval_s": 0.002, **more})
+
+
+async def test_a_batch_over_two_engines_ends_whole_and_in_order_of_completion():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.join(b.url)
+        await pool.ready(2)
+        lengths = [30 - number for number in range(20)]
+        await pool.submit("run", lengths)
+        samples = await pool.samples("run", at_least=20)
+        assert [sample["cursor"] for sample in samples] == list(range(1, 21))
+        for sample in samples:
+            number = int(sample["id"][1:])
+            assert sample["token_ids"] == expected(lengths[number], number)
+            assert sample["finish_reason"] == "stop" and len(sample["text"]) == lengths[number]
+        assert a.engine.sampled and b.engine.sampled
+
+
+async def test_a_killed_engine_loses_nothing_and_no_token_is_sampled_twice():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.join(b.url)
+        await pool.ready(2)
+        await pool.submit("run", [200] * 40)
+        await pool.until(lambda: a.engine.sampled > 500)
+        await a.kill()
+        samples = await pool.samples("run", at_least=40)
+        assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)
+        assert not b.engine.is_continuing_wrongly
+        # Sampled again is only what had left the dead engine and not arrived.
+        assert pool.state.account.tokens == 40 * 200
+        assert {len(sample["spans"]) for sample in samples} == {1, 2}
+
+
+async def test_a_stopped_engine_is_noticed_within_its_lease():
+    async with manager("lease_s=0.5", "heartbeat_s=0.1") as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        await pool.submit("run", [5000])
+        await pool.until(lambda: a.engine.sampled > 5)
+        a.engine.stop()
+        await pool.until(lambda: not pool.state.engines)
+        assert pool.state.departed[-1].reason.startswith("its lease of 0.5 s is over")
+        assert pool.batches.pool.open_requests() == 1
+
+
+async def test_an_engine_whose_answer_takes_longer_to_arrive_than_its_lease_is_not_given_up():
+    """No token is there before the last byte, and meanwhile it does not say that it is well."""
+    slow = engine(interval_s=0.0, piece_bytes=50, piece_s=0.2, is_deaf_at_work=True)
+    async with manager("lease_s=0.5", "heartbeat_s=0.1", "stall_timeout_s=60") as pool, serving(slow) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        short = item(0, 20) | {"max_tokens": 20}  # so it is asked for whole
+        await pool.call("POST", "/runs/run/requests", {"requests": [short]})
+        [sample] = await pool.samples("run")
+        assert (sample["token_ids"], sample["moves"]) == (expected(20, 0), 0)
+        assert sample["duration_s"] > 3 * 0.5
+        assert slow.wholes == 1 and not pool.state.account.engine_deaths
+
+
+async def test_an_engine_that_was_only_silent_comes_back_by_itself():
+    async with manager("lease_s=0.5", "heartbeat_s=0.1") as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        [first] = pool.state.engines
+        a.engine.stop()
+        await pool.until(lambda: not pool.state.engines)
+        a.engine.resume()
+        await pool.ready(1)
+        assert list(pool.state.engines) != [first]
+        await pool.submit("run", [10])
+        assert len(await pool.samples("run")) == 1
+
+
+async def test_engines_that_go_silent_together_all_come_back():
+    async with (
+        manager("lease_s=0.5", "heartbeat_s=0.1") as pool,
+        serving(engine()) as a,
+        serving(engine()) as b,
+        serving(engine()) as c,
+    ):
+        urls = {served.url for served in (a, b, c)}
+        for url in urls:
+            await pool.join(url)
+        await pool.ready(3)
+        time.sleep(1.0)  # noqa: ASYNC251 - as after SIGSTOP: all leases of this manager are over at once
+        await pool.until(lambda: pool.state.account.engine_deaths == 3)
+        await pool.ready(3)
+        assert {one.offer.name for one in pool.state.engines.values()} == urls
+
+
+async def test_a_consumer_that_reconnects_sees_each_sample_exactly_once():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.submit("run", [20] * 12)
+        seen, cursor = [], 0
+        while len(seen) < 12:
+            async with asyncio.timeout(20):
+                found = await pool.samples("run", cursor, at_least=5)
+            again = await pool.samples("run", cursor, at_least=1)  # the first answer got lost on the way
+            assert again[: len(found)] == found
+            assert len(found) >= 5 or len(seen) + len(found) == 12
+            seen += [sample["id"] for sample in again]
+            cursor = again[-1]["cursor"]
+        assert sorted(seen) == sorted(f"r{number}" for number in range(12))
+        assert await pool.samples("run", cursor, wait_s=0) == []
+        assert (await pool.call("GET", "/runs/run/samples?after=3"))[0] == 409
+
+
+async def test_submitting_again_is_idempotent_also_after_the_end():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        body = {"requests": [item(0, 10), item(1, 10)]}
+        assert (await pool.call("POST", "/runs/run/requests", body))[1] == {"accepted": 2, "known": 0}
+        await pool.samples("run", at_least=2)
+        body["requests"].append(item(2, 10))
+        assert (await pool.call("POST", "/runs/run/requests", body))[1] == {"accepted": 1, "known": 2}
+        assert len(await pool.samples("run", at_least=3)) == 3
+
+
+async def test_groups_are_given_out_whole_where_that_is_asked_for():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        lengths = [10, 300, 20, 20]
+        items = [item(n, length, group=f"g{n // 2}") for n, length in enumerate(lengths)]
+        await pool.call("POST", "/runs/run/requests", {"requests": items, "holds_groups": True})
+        first = await pool.samples("run", at_least=1)
+        assert {sample["id"] for sample in first} == {"r2", "r3"}
+        rest = await pool.samples("run", first[-1]["cursor"], at_least=2)
+        assert {sample["id"] for sample in rest} == {"r0", "r1"}
+
+
+async def test_a_restarted_manager_goes_on_with_what_was_submitted(tmp_path):
+    journal = f"journal={tmp_path / 'pool.jsonl'}"
+    async with serving(engine()) as a:
+        async with manager(journal) as pool:
+            await pool.join(a.url)
+            await pool.submit("run", [20] * 5 + [3000] * 5)
+            first = await pool.samples("run", at_least=5)
+            assert len(first) == 5
+        async with manager(journal) as pool:
+            assert pool.batches.pool.open_requests() == 5
+            await pool.samples("run", 2, at_least=1)
+            a.engine.interval_s = 0.0
+            await pool.join(a.url)
+            rest = await pool.samples("run", 2, at_least=8)
+        async with manager(journal) as pool:
+            assert [s["id"] for s in await pool.samples("run", 2)] == [s["id"] for s in rest]
+        ids = [sample["id"] for sample in first[:2] + rest]
+        assert sorted(ids) == sorted(f"r{number}" for number in range(10))
+
+
+async def test_where_lengths_are_told_the_longest_begins_first():
+    async with manager() as pool, serving(engine()) as a:
+        items = [item(n, 20, expected_tokens=told) for n, told in enumerate((5, 50, 20))]
+        await pool.call("POST", "/runs/run/requests", {"requests": items})
+        await pool.join(a.url, capacity=1)
+        found = await pool.samples("run", at_least=3)
+        assert [sample["id"] for sample in found] == ["r1", "r2", "r0"]
+
+
+async def test_dropping_a_run_frees_its_name_and_cancels_what_is_open():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.submit("run", [5000] * 3)
+        await pool.until(lambda: a.engine.running == 3)
+        await pool.call("DELETE", "/runs/run")
+        await pool.until(lambda: a.engine.running == 0)
+        await pool.submit("run", [10] * 3)
+        assert len(await pool.samples("run", at_least=3)) == 3
+
+
+async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.join(b.url)
+        await pool.ready(2)
+        settings = ClientSettings(request_timeout_s=20, retries=0)
+        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
+            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
+
+            async def one(number):
+                return await client.generate([40, number, 5, 6], sampling, request_id="q")
+
+            async with asyncio.TaskGroup() as jobs:
+                calls = [jobs.create_task(one(number)) for number in range(10)]
+            pressure = await client.pressure()
+        assert [list(call.result().token_ids) for call in calls] == [expected(40, n) for n in range(10)]
+        assert (pressure.running, pressure.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("words", [(), ("stream_interval=1",)])
+async def test_a_collector_that_reads_tokens_itself_spares_the_engines_their_text(words):
+    async with manager(*words) as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.ready(1)
+        settings = ClientSettings(request_timeout_s=20, retries=0)
+        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
+            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
+
+            async def one(number):
+                decode = lambda prompt, response: f"{prompt[1]} then {len(response)}"  # noqa: E731
+                return await client.generate([100, number, 5, 6], sampling, request_id="q", decode=decode)
+
+            async with asyncio.TaskGroup() as jobs:
+                calls = [jobs.create_task(one(number)) for number in range(10)]
+                await pool.until(lambda: a.engine.running == 10)
+                await pool.join(b.url)
+                await a.kill()
+        assert [list(call.result().token_ids) for call in calls] == [expected(100, n) for n in range(10)]
+        assert [call.result().text for call in calls] == [f"{n} then 99" for n in range(10)]
+        assert pool.state.account.moves == 10
+        assert a.engine.by_tokens + b.engine.by_tokens == 20
+
+
+async def test_collectors_of_two_runs_take_turns_and_siblings_of_a_task_are_known_as_such():
+    async with manager("stall_timeout_s=20") as pool, serving(engine()) as a, asyncio.TaskGroup() as jobs:
+        await pool.join(a.url, capacity=2)
+        await pool.ready(1)
+        a.engine.interval_s = 0.01
+
+        async def collect(run: str) -> None:
+            settings = ClientSettings(request_timeout_s=60, retries=0, run=run)
+            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0, group="task-7")
+            async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
+                calls = [client.generate([100, n, 5, 6], sampling, request_id="q") for n in range(4)]
+                await asyncio.gather(*calls)
+
+        jobs.create_task(collect("first"))
+        await pool.until(lambda: len(pool.state.requests) == 4)
+        jobs.create_task(collect("second"))
+        await pool.until(lambda: len(pool.state.requests) == 8 or not pool.batches.pool.open_requests())
+        orders = [request.order for request in pool.state.requests.values()]
+        assert {(order.run, order.group) for order in orders} == {("first", "task-7"), ("second", "task-7")}
+
+
+async def test_a_pool_knows_its_model_also_while_no_engine_is_there():
+    async with manager() as pool, serving(StreamingEngine(Behaviour())) as engine:
+        status, _ = await pool.call("GET", "/v1/models")
+        assert status == 503
+        engine_id = await pool.join(engine.url)
+        await pool.ready(1)
+        known = await pool.call("GET", "/v1/models")
+        await pool.call("POST", f"/engines/{engine_id}/leave", {"reason": "it is the trainer's turn"})
+        await pool.until(lambda: not pool.state.engines)
+        assert await pool.call("GET", "/v1/models") == known and known[0] == 200
+
+
+async def test_a_client_that_hangs_up_frees_the_engine():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        body = {"prompt": [5000, 0, 5, 6], "max_tokens": 4096}
+        call = asyncio.ensure_future(pool.call("POST", "/v1/completions", body))
+        await pool.until(lambda: a.engine.running == 1)
+        call.cancel()
+        await pool.until(lambda: a.engine.running == 0)
+        await pool.until(lambda: not pool.state.requests)
+
+
+async def test_a_completion_that_fits_into_one_chunk_is_asked_for_whole_and_says_its_expected_length():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "expected_tokens": 20, "return_token_ids": True}
+        call = asyncio.ensure_future(pool.call("POST", "/v1/completions", body))
+        await pool.until(lambda: pool.state.requests)
+        [request] = pool.state.requests.values()
+        assert request.order.expected_tokens == 20
+        status, answer = await call
+        assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
+        assert a.engine.wholes == 1
+        await pool.call("POST", "/v1/completions", body | {"stop": "never"})
+        assert a.engine.wholes == 1  # a stop string is looked for in every token
+
+
+async def test_who_asks_for_no_text_gets_none_whichever_way_the_engine_was_asked():
+    async with manager() as pool, serving(engine()) as a:
+        await pool.join(a.url)
+        await pool.ready(1)
+        body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "return_token_ids": True, "detokenize": False}
+        stated = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        for more, by_tokens in (({}, 0), (stated, 1)):
+            status, answer = await pool.call("POST", "/v1/completions", body | more)
+            assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
+            assert answer["choices"][0]["text"] == ""
+            assert a.engine.by_tokens == by_tokens
+        _, answer = await pool.call("POST", "/v1/completions", body | stated | {"detokenize": True})
+        assert answer["choices"][0]["text"] == "x" * 20
+        assert a.engine.by_tokens == 1
+
+
+async def test_a_streamed_completion_goes_on_across_a_kill():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url)
+        await pool.ready(1)
+        body = {"prompt": [150, 0, 5, 6], "max_tokens": 4096, "stream": True, "return_token_ids": True}
+        body["stream_interval"] = 8  # of the events; the engine has another, so a response can go on
+        tokens, reasons, sizes = [], [], []
+        async with pool.session.post(pool.url + "/v1/completions", json=body) as answer:
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    choice = json.loads(line[6:])["choices"][0]
+                    tokens += choice["token_ids"]
+                    reasons.append(choice["finish_reason"])
+                    sizes.append(len(choice["token_ids"]))
+                    if a.is_alive and len(tokens) >= 30:
+                        await pool.join(b.url)
+                        await a.kill()
+        assert tokens == expected(150, 0)
+        assert min(sizes[1:-1]) >= 8
+        assert reasons[-1] == "stop" and set(reasons[:-1]) == {None}
+
+
+async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        await pool.join(a.url, name="spot", has_worker=True)
+        await pool.ready(1)
+        await pool.submit("run", [300])
+        await pool.until(lambda: a.engine.sampled > 20)
+        await pool.join(b.url)
+        status, _ = await pool.call("POST", "/engines/spot/drain?deadline_s=0.3", {})
+        assert status == 200
+        [sample] = await pool.samples("run", at_least=1)
+        assert sample["token_ids"] == expected(300, 0) and sample["moves"] == 1
+        await pool.until(lambda: len(pool.state.engines) == 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/engines", {"name": "x", "url": "http://169.254.169.254:80"}, 403),
+        ("/engines", {"name": "x", "url": "http://10.1.2.3:80"}, 403),
+        ("/engines", {"name": "x", "url": "http://example.org:80"}, 422),
+        ("/engines", {"name": "x", "url": "ftp://127.0.0.1:80"}, 422),
+        ("/engines", {"name": "x", "url": "http://user:secret@127.0.0.1:80"}, 422),
+        ("/engines", {"name": "x", "url": "http://127.0.0.1:80", "nmae": 1}, 422),
+        ("/engines/none/beat", {}, 404),
+        ("/runs/r/requests", {"requests": []}, 422),
+        ("/runs/r/requests", {"requests": [{"id": "a\nb", "prompt_token_ids": [1], "max_tokens": 1}]}, 422),
+        ("/runs/r/requests", {"requests": [{"id": "a", "prompt_token_ids": [-1], "max_tokens": 1}]}, 422),
+        ("/v1/completions", {"prompt": [1, "x"]}, 400),
+        ("/v1/completions", {"prompt": [1], "n": 0}, 400),
+        ("/v1/completions", {"prompt": [1], "echo": True}, 400),
+        ("/v1/completions", ["prompt"], 400),
+        ("/model", {"model": "m", "weight_version": -1}, 422),
+    ],
+)
+async def test_bad_input_is_refused_in_words(path, body, status):
+    async with manager() as pool:
+        found, answer = await pool.call("POST", path, body)
+        assert found == status and answer["error"]["message"], answer
+
+
+async def test_without_the_token_only_health_answers(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("old\nnew\n")
+    file.chmod(0o600)
+    async with manager(f"token_file={file}") as pool:
+        assert (await pool.call("GET", "/health"))[0] == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic old"}):
+            for path in ("/status", "/metrics", "/v1/models"):
+                assert (await pool.call("GET", path, headers=headers))[0] == 401
+        for token in ("old", "new"):
+            found = await pool.call("GET", "/status", headers={"Authorization": f"Bearer {token}"})
+            assert found[0] == 200
+
+
+async def test_networks_and_rates_are_limited():
+    async with manager("allowed_sender_ips=[10.0.0.0/8]") as pool:
+        assert (await pool.call("GET", "/status"))[0] == 403
+    async with manager("max_calls_per_s=5") as pool:
+        found = [(await pool.call("GET", "/status"))[0] for _ in range(10)]
+        assert found.count(429) >= 4 and found[0] == 200
+
+
+async def test_a_pool_that_is_full_says_so():
+    async with manager("max_open_requests=3") as pool:
+        await pool.submit("run", [10] * 3)
+        status, _ = await pool.call("POST", "/runs/run/requests", {"requests": [item(9, 10)]})
+        assert status == 429
+
+
+async def test_status_and_metrics_tell_the_same_numbers():
+    async with manager("on_demand_price_per_hour=10") as pool, serving(engine()) as a:
+        await pool.join(a.url, price_per_hour=2.5)
+        await pool.submit("run", [10] * 4)
+        await pool.samples("run", at_least=4)
+        status = (await pool.call("GET", "/status"))[1]
+        text = (await pool.call("GET", "/metrics"))[1]
+        assert status["requests"]["completed"] == 4 and status["tokens"] == 40
+        assert 'rl_pool_requests_total{state="completed"} 4.0' in text
+        assert "rl_pool_tokens_total 40.0" in text
+        assert status["cost"]["on_demand"] == pytest.approx(4 * status["cost"]["spent"], rel=0.05)

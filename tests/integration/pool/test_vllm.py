@@ -1,0 +1,380 @@
+"""The pool over real vLLM servers on the CPU: cut, killed and stopped, and the same tokens all the same."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.server import server_argv, server_environment
+from rl_agent.engine.wire import Sampling
+from rl_agent.rollout.run import run_rollout
+from rl_agent.rollout.sample import Assignment
+from rl_agent.testing.pool_setup import Client, manager
+from rl_agent.types import Generation
+from tests.integration.conftest import stop_group, wait_until_ready
+from tests.integration.runs.test_collector import with_tasks
+from tests.integration.tiny_model import make_plan
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(300)]
+
+TOKENS = 160
+PROMPTS = [[20 + number, 30, 40 + number % 7, 50] for number in range(24)]
+CUTS = 60
+
+
+GENERATION = ("/v1/completions", "/inference/v1/generate")
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+
+@pytest.fixture(scope="module")
+def second(vllm_server, tmp_path_factory):
+    """Another server with the same model, which tests may kill."""
+    folder = tmp_path_factory.mktemp("second")
+    words = [f"engine.port={free_port()}", *vllm_server.plan.command.overrides[1:]]
+    plan = make_plan(folder / "run", vllm_server.model, *words)
+    log = folder / "vllm.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            server_argv(plan),
+            env=server_environment(plan.config, os.environ),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until_ready(process, plan.config.engine.base_url, log)
+        yield Second(plan.config.engine.base_url, process)
+    finally:
+        stop_group(process)
+
+
+class CuttingProxy:
+    """Passes on to one engine; cuts the connection after a random number of events, `cuts` times in all."""
+
+    def __init__(self, target: str, seed: int, cuts: list[int]) -> None:
+        self.target = target
+        self.asked: Counter[str] = Counter()
+        self.random = random.Random(seed)
+        self.cuts = cuts
+        self.passed_tokens = 0
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        self.asked[request.path] += 1
+        headers = {"Content-Type": "application/json"}
+        async with self.session.request(
+            request.method, self.target + request.path, data=body or None, headers=headers
+        ) as answer:
+            if request.path not in GENERATION:
+                return web.Response(status=answer.status, body=await answer.read())
+            response = web.StreamResponse(status=answer.status)
+            await response.prepare(request)
+            left = self.random.randrange(1, 40) if self.cuts else -1
+            async for line in answer.content:
+                if left == 0 and self.cuts:
+                    self.cuts.pop()
+                    request.transport.abort()
+                    return response
+                await response.write(line)
+                left -= line.startswith(b"data: {")
+            return response
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as self.session:
+            server = web.Server(self.handle, handler_cancellation=True, access_log=None)
+            runner = web.ServerRunner(server, shutdown_timeout=0.1)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            try:
+                yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+            finally:
+                await runner.cleanup()
+
+
+def batch(count: int = len(PROMPTS), **sampling) -> dict:
+    params = {"temperature": 0.0, "ignore_eos": True, **sampling}
+    items = [
+        {
+            "id": f"r{n}",
+            "prompt_token_ids": PROMPTS[n % len(PROMPTS)],
+            "max_tokens": TOKENS,
+            "sampling": params,
+        }
+        for n in range(count)
+    ]
+    return {"requests": items}
+
+
+async def collect(pool: Client, run: str, count: int = len(PROMPTS), **sampling) -> dict[str, dict]:
+    status, answer = await pool.call("POST", f"/runs/{run}/requests", batch(count, **sampling))
+    assert status == 202, answer
+    return await collected(pool, run, count)
+
+
+async def collected(pool: Client, run: str, count: int = len(PROMPTS)) -> dict[str, dict]:
+    samples = await pool.samples(run, at_least=count, wait_s=100)
+    assert [sample["failure"] for sample in samples] == [""] * count
+    return {sample["id"]: sample for sample in samples}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(vllm_server):
+    """Each prompt's greedy response with its logprobs, from one engine and without a pool."""
+
+    async def ask() -> list[tuple[list[int], list[float]]]:
+        async with aiohttp.ClientSession() as session:
+
+            async def one(prompt: list[int]) -> tuple[list[int], list[float]]:
+                body = {"model": str(vllm_server.model), "prompt": prompt, "max_tokens": TOKENS}
+                body |= {"temperature": 0.0, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
+                async with session.post(vllm_server.url + "/v1/completions", json=body) as answer:
+                    choice = (await answer.json())["choices"][0]
+                    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+            return await asyncio.gather(*map(one, PROMPTS))
+
+    return asyncio.run(ask())
+
+
+SLOW = ("lease_s=5", "heartbeat_s=1", "stall_timeout_s=20", "rebalance_gain_s=0")
+
+
+async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_server, second, uninterrupted):
+    cuts = [0] * CUTS
+    first_proxy = CuttingProxy(vllm_server.url, 1, cuts)
+    second_proxy = CuttingProxy(second.url, 2, cuts)
+    async with (
+        manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool,
+        first_proxy.running() as first_url,
+        second_proxy.running() as second_url,
+    ):
+        await pool.join(first_url)
+        await pool.join(second_url)
+        await pool.ready(2)
+        found = await collect(pool, "run")
+        assert not cuts, f"{len(cuts)} cuts were left"
+        moves = sum(sample["moves"] for sample in found.values())
+        assert moves >= CUTS
+        assert pool.state.account.tokens == TOKENS * len(PROMPTS), "a token was sampled twice"
+        assert len(pool.state.engines) == 2, "a cut connection is no reason to give an engine up"
+    for number, (tokens, logprobs) in enumerate(uninterrupted):
+        assert found[f"r{number}"]["token_ids"] == tokens
+        assert found[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
+
+
+async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
+    proxy = CuttingProxy(second.url, 3, [0] * 20)
+    async with manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        found = await collect(pool, "run", temperature=1.0, seed=7)
+    assert not proxy.cuts
+    for sample in found.values():
+        assert len(sample["token_ids"]) == len(sample["logprobs"]) == TOKENS
+        assert sample["finish_reason"] == "length"
+
+
+async def test_responses_asked_for_whole_are_those_of_a_stream(vllm_server, uninterrupted):
+    words = ("stream_interval=256", "stream_interval_s=1000", "rebalance_interval_s=0.05")
+    async with manager(*SLOW, *words) as pool:
+        await pool.join(vllm_server.url)
+        await pool.ready(1)
+        streamed = await collect(pool, "streamed")
+        [engine] = pool.state.engines.values()
+        assert engine.request_tokens_per_s > 0, "its speed is known: what fits into a chunk comes whole"
+        whole = await collect(pool, "whole")
+    for number, (tokens, logprobs) in enumerate(uninterrupted):
+        for found in (streamed, whole):
+            assert found[f"r{number}"]["token_ids"] == tokens
+            assert found[f"r{number}"]["logprobs"] == pytest.approx(logprobs, abs=1e-3)
+        assert whole[f"r{number}"]["text"] == streamed[f"r{number}"]["text"]
+
+
+CHUNK = 32
+
+
+async def test_an_engine_that_is_told_to_leave_gives_nothing_back_to_be_sampled_again(
+    vllm_server, second, uninterrupted
+):
+    """With time left its responses end where they are; such as would take too long leave at a chunk's end."""
+    urls = (vllm_server.url, second.url)
+    words = (f"stream_interval={CHUNK}", "stream_interval_s=1000", "rebalance_interval_s=0.05")
+    async with manager(*SLOW, *words) as pool:
+        for url in urls:
+            await pool.join(url)
+        await pool.ready(2)
+        await collect(pool, "warm", 3 * len(PROMPTS))
+        before = [await sampled(pool, url) for url in urls]
+        ended = await drained(pool, second.url, "ended", expected_tokens=TOKENS)
+        after = [await sampled(pool, url) for url in urls]
+        moves = sum(sample["moves"] for sample in ended.values())
+        assert moves <= 2, "a speed that is measured low for a moment may send one away, no more"
+        twice = sum(after) - sum(before) - TOKENS * len(PROMPTS)
+        assert 0 <= twice <= 4 * moves, "a token was sampled twice"
+        await pool.join(second.url)
+        await pool.ready(2)
+        moved = await drained(pool, second.url, "moved", max_tokens=10**6, expected_tokens=10**6)
+        again = sum([await sampled(pool, url) for url in urls]) - sum(after)
+        again -= sum(len(sample["token_ids"]) for sample in moved.values())
+        print(f"sampled between the end of a chunk and the end of its request: {again} tokens")
+    seams = [span["start"] for sample in moved.values() for span in sample["spans"][1:]]
+    assert seams and {seam % CHUNK for seam in seams} <= {0, 1}, "it left in the middle of a chunk"
+    for number, (tokens, _) in enumerate(uninterrupted):
+        assert ended[f"r{number}"]["token_ids"] == tokens == moved[f"r{number}"]["token_ids"][:TOKENS]
+
+
+async def drained(pool: Client, url: str, run: str, **more) -> dict[str, dict]:
+    """Told to leave, with time, as soon as requests are there that have tokens."""
+    body = batch()
+    body["requests"] = [item | more for item in body["requests"]]
+    status, answer = await pool.call("POST", f"/runs/{run}/requests", body)
+    assert status == 202, answer
+    engine = next(engine for engine in pool.state.engines.values() if engine.offer.name == url)
+    has = [pool.state.requests[request_id] for request_id in engine.running]
+    await pool.until(lambda: any(len(request.token_ids) > 1 for request in has))
+    status, _ = await pool.call("POST", f"/engines/{engine.engine_id}/drain?deadline_s=600", {})
+    assert status == 200
+    found = await collected(pool, run)
+    await pool.call("POST", f"/engines/{engine.engine_id}/leave", {"reason": "drained"})
+    return found
+
+
+async def sampled(pool: Client, url: str) -> int:
+    """Tokens that the engine says it has made."""
+    async with pool.session.get(url + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(
+        int(float(line.rpartition(" ")[2]))
+        for line in lines
+        if line.startswith("vllm:generation_tokens_total")
+    )
+
+
+async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, uninterrupted):
+    async with manager(*SLOW) as pool:
+        await pool.join(vllm_server.url)
+        await pool.join(second.url)
+        await pool.ready(2)
+        count = 3 * len(PROMPTS)
+        await pool.call("POST", "/runs/stopped/requests", batch(count))
+        await pool.until(lambda: pool.state.account.tokens > 1000, limit_s=60)
+        os.killpg(second.process.pid, signal.SIGSTOP)
+        try:
+            stopped = await collected(pool, "stopped", count)
+        finally:
+            os.killpg(second.process.pid, signal.SIGCONT)
+        assert len(pool.state.engines) == 1, "a silent engine is gone with its lease"
+        before = pool.state.account.tokens
+        await pool.join(second.url)
+        await pool.ready(2)
+        await pool.call("POST", "/runs/killed/requests", batch(count))
+        await pool.until(lambda: pool.state.account.tokens > before + 1000, limit_s=60)
+        os.killpg(second.process.pid, signal.SIGKILL)
+        killed = await collected(pool, "killed", count)
+        await pool.until(lambda: len(pool.state.engines) == 1)
+        account = pool.state.account
+        assert account.submitted == account.completed == 2 * count
+        assert account.tokens == 2 * count * TOKENS
+    for found in (stopped, killed):
+        assert sum(sample["moves"] for sample in found.values()) > 0
+        for number in range(count):
+            assert found[f"r{number}"]["token_ids"] == uninterrupted[number % len(PROMPTS)][0]
+
+
+async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
+    proxy = CuttingProxy(vllm_server.url, 4, [0] * 10)
+    async with manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        plan = with_tasks(vllm_server.plan, count=8)
+        engine = plan.config.engine.model_copy(update={"url": pool.url})
+        # A pool is not asked for weights that one engine took in place.
+        weights = plan.config.weights.model_copy(update={"update": "restart"})
+        config = plan.config.model_copy(update={"engine": engine, "weights": weights})
+        plan = plan.model_copy(update={"config": config})
+        account = await run_rollout(Assignment(plan, "train", 7, resume=False), Member.alone(plan))
+        assert pool.state.account.failed == 0
+    assert account == "submitted=8 completed=8 failed=0 timed_out=0 abandoned=0"
+    assert len(proxy.cuts) < 10, "nothing was cut"
+    assert proxy.asked["/inference/v1/generate"] >= 8 and not proxy.asked["/v1/completions"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cuts(vllm_server, temperature):
+    """Of a random model: bytes that are no characters, characters of several tokens, ends of turn."""
+    chat = ChatTokenizer.load(str(vllm_server.model), {})
+    sampling = Sampling(temperature, 1.0, -1, 0.0, TOKENS, 7)
+    settings = ClientSettings(request_timeout_s=200, retries=0)
+
+    async def ask(url: str) -> list[Generation]:
+        async with EngineClient(url, settings, identify=lambda served: 0) as client:
+            calls = [
+                client.generate(prompt, sampling, request_id=f"r{number}", decode=chat.decode_after)
+                for number, prompt in enumerate(PROMPTS)
+            ]
+            return await asyncio.gather(*calls)
+
+    wanted = await ask(vllm_server.url)
+    # A seed is another one after a move, so that only greedy responses are the same over cuts.
+    proxy = CuttingProxy(vllm_server.url, 5, [0] * (10 if temperature == 0 else 0))
+    words = ("max_fruitless=1000", "stream_interval=1")
+    async with manager(*SLOW, *words) as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        found = await ask(pool.url)
+        assert pool.state.account.moves >= (10 if temperature == 0 else 0)
+    assert not proxy.cuts and not proxy.asked["/v1/completions"]
+    for one, other in zip(wanted, found, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-3)
+        assert other.text == one.text
+    assert any(not one.text.isascii() for one in wanted)
+    assert temperature == 0 or {one.finish_reason for one in wanted} == {"stop", "length"}
+
+
+async def test_chat_and_text_come_back_as_the_engine_says_them(vllm_server):
+    messages = [{"role": "user", "content": "What is 1 + 1?"}]
+    of_both = {"model": str(vllm_server.model), "max_tokens": 12, "temperature": 0}
+    body = of_both | {"messages": messages, "return_token_ids": True}
+    async with manager(*SLOW) as pool:
+        await pool.join(vllm_server.url)
+        await pool.ready(1)
+        async with pool.session.post(vllm_server.url + "/v1/chat/completions", json=body) as answer:
+            direct = await answer.json()
+        status, through = await pool.call(
+            "POST", "/v1/chat/completions", body, headers={"X-Session-Id": "agent-1"}
+        )
+        assert status == 200, through
+        assert through["choices"][0]["message"] == direct["choices"][0]["message"]
+        assert through["usage"]["total_tokens"] == direct["usage"]["total_tokens"]
+        _, session = await pool.call("GET", "/sessions/agent-1")
+        [exchange] = session["exchanges"]
+        assert exchange["token_ids"] == through["choices"][0]["token_ids"]
+        assert len(exchange["logprobs"]) == len(exchange["token_ids"])
+        assert len(exchange["prompt_token_ids"]) == direct["usage"]["prompt_tokens"]
+        text = of_both | {"prompt": "What is 2 + 2?"}
+        async with pool.session.post(vllm_server.url + "/v1/completions", json=text) as answer:
+            wanted = (await answer.json())["choices"][0]["text"]
+        _, completed = await pool.call("POST", "/v1/completions", text)
+        assert completed["choices"][0]["text"] == wanted

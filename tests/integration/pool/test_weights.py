@@ -1,0 +1,415 @@
+"""A worker's side of weights over real transfers, with the routes of an engine simulated."""
+
+import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rl_agent.pool.schemas import TRANSFER_TOKEN, WeightsOffer, WeightsState
+from rl_agent.pool.settings import load_weights
+from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
+from rl_agent.pool.worker.weight_follower import EngineWeights
+from rl_agent.testing.pool_setup import manager
+from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, host
+from rl_agent.weights.load.vllm_load import VllmServer
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.store.store import FULL
+from rl_agent.weights.store.tensor_sources import StateDict
+from tests.integration.pool.test_worker import engine_pids, worker
+from tests.unit.weights.load.test_vllm_load import FakeServer
+from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step
+
+QUICK = ("piece_timeout_s=5", "retries=1", "retry_pause_s=0.01", "transfer_timeout_s=20", "load_timeout_s=10")
+
+
+class Engine(FakeServer):
+    """Notes which versions it was resumed with."""
+
+    def __init__(self, failing=()):
+        super().__init__(failing)
+        self.served = []
+
+    async def answer(self, request):
+        answer = await super().answer(request)
+        if request.path == "/resume":
+            self.served.append(self.weight_version)
+        return answer
+
+
+class Trainer:
+    """Publishes versions, each a small step from the one before."""
+
+    def __init__(self, sender, state):
+        self.sender, self.state = sender, state
+        self.publisher = Publisher(sender.store, settings())
+
+    def publish(self, version, seed=0):
+        if version > 1:
+            self.state = small_step(self.state, version + seed)
+        self.publisher.publish(version, StateDict.of(self.state))
+
+    def offer(self, version, *sources):
+        with self.sender.store.hold(version) as snapshot:
+            manifest = snapshot.manifest
+        own = "tcp://{}:{}".format(*self.sender.server.address)
+        return WeightsOffer(
+            weight_version=version,
+            digest=manifest.digest,
+            delta_digest=manifest.delta_digest,
+            transfer_token=TOKEN.decode(),
+            sources=sources or (own,),
+        )
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
+        yield Trainer(sender, random_state())
+
+
+@asynccontextmanager
+async def following(folder, engine):
+    """An engine and what brings weights into it; `said` are the reports in the order they were sent."""
+    app = web.Application()
+    app.router.add_post("/{route}", engine.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    said = []
+    folder.mkdir(exist_ok=True)
+    transfer = load_weights([*QUICK, f"store={folder}"])
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
+            server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
+
+            async def say():
+                WeightsState.model_validate(weights.report())
+                said.append((weights.report(), engine.is_paused))
+
+            weights = EngineWeights(here, server, say)
+            job = jobs.create_task(weights.run())
+            try:
+                yield weights, said, job
+            finally:
+                job.cancel()
+                await asyncio.wait([job])
+    await runner.cleanup()
+
+
+async def until(condition, limit_s=60.0):
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for is not an event
+            await asyncio.sleep(0.01)
+
+
+def serves(weights, version):
+    return lambda: weights.report()["weight_version"] == version
+
+
+async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tmp_path, trainer):
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        for version in (1, 2, 3):
+            trainer.publish(version)
+            offer = trainer.offer(version)
+            weights.offer(offer)
+            await until(lambda version=version: engine.served[-1:] == [version])
+            report, was_paused = said[-1]
+            assert (report["weight_version"], report["digest"]) == (version, offer.digest)
+            assert was_paused, "the manager was told after tokens of the new version could come"
+    assert engine.served == [1, 2, 3]
+    assert not list((tmp_path / "worker").glob(PREFIX + "*"))
+
+
+async def test_a_version_is_fetched_at_the_first_heartbeat_that_names_it(tmp_path, trainer):
+    """Also by two hosts that hear of it at once: each has the other's address before there is a version."""
+    trainer.publish(1)
+    engines = [Engine(), Engine()]
+    async with (
+        following(tmp_path / "first", engines[0]) as (first, first_said, _),
+        following(tmp_path / "second", engines[1]) as (second, second_said, _),
+    ):
+        addresses = [weights.report()["source"] for weights in (first, second)]
+        assert None not in addresses
+        answered = trainer.offer(1)
+        first.offer(answered.model_copy(update={"sources": (*answered.sources, addresses[1])}))
+        await until(lambda: engines[0].served == [1])
+        second.offer(trainer.offer(1, addresses[0]).model_copy(update={"publisher_addresses": 0}))
+        await until(lambda: engines[1].served == [1])
+    heartbeats = [[report["weight_version"] for report, _ in said] for said in (first_said, second_said)]
+    assert heartbeats == [[1], [1]], "the manager heard of nothing else in between, and was not asked again"
+
+
+async def test_a_version_that_is_damaged_on_its_host_is_fetched_again_and_served(tmp_path, trainer):
+    engine = Engine()
+    trainer.publish(1)
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        fetch, fetches = HostWeights.fetch, []
+
+        async def damaging(here, offer):
+            version = await fetch(here, offer)
+            fetches.append(version)
+            if len(fetches) == 1:
+                with here.hold(version) as snapshot, snapshot.path(FULL).open("r+b") as file:
+                    file.write(b"\xff\xff")
+            return version
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HostWeights, "fetch", damaging)
+            weights.offer(trainer.offer(1))
+            await until(lambda: engine.served == [1])
+    assert fetches == [1, 1]
+    assert any("differ from their digests" in report["problem"] for report, _ in said)
+
+
+async def test_a_stale_version_is_left_for_a_newer_one_in_the_middle_of_its_fetch(tmp_path, trainer):
+    trainer.state = random_state(rows=200_000)
+    for version in (1, 2):
+        trainer.publish(version)
+    engine = Engine()
+    slow = replace(SERVER, bytes_per_s=1e5)  # two minutes: longer than anything here is waited for
+    with host(open_store(tmp_path / "slow"), server=slow) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=200_000)))
+        async with following(tmp_path / "worker", engine) as (weights, said, _):
+            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+            await until(lambda: weights.report()["is_fetching"])
+            weights.offer(trainer.offer(2))
+            await until(lambda: engine.served)
+    assert engine.served == [2]
+    assert not any(report["problem"] for report, _ in said)
+
+
+@pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 3]), (2, [3]), (None, [3])])
+async def test_a_slow_fetch_goes_on_while_the_trainer_still_takes_its_version(
+    tmp_path, trainer, useful_from, served
+):
+    """And what was published meanwhile is skipped, but for the newest."""
+    trainer.state = random_state(rows=20_000)
+    for version in (1, 2, 3):
+        trainer.publish(version)
+    engine = Engine()
+    slow = replace(SERVER, bytes_per_s=1e6)  # more than a second
+    with host(open_store(tmp_path / "slow"), server=slow) as sender:
+        Publisher(sender.store, settings()).publish(1, StateDict.of(random_state(rows=20_000)))
+        async with following(tmp_path / "worker", engine) as (weights, said, _):
+            weights.offer(trainer.offer(1, "tcp://{}:{}".format(*sender.server.address)))
+            await until(lambda: weights.report()["is_fetching"])
+            for version in (2, 3):
+                offer = trainer.offer(version).model_copy(update={"useful_from": useful_from})
+                weights.offer(offer.model_copy(update={"sources": ()}))  # as while it is fetching
+            while engine.served != served:
+                is_fetching = weights.report()["is_fetching"]
+                weights.offer(offer.model_copy(update={"sources": () if is_fetching else offer.sources}))
+                assert len(engine.served) <= len(served)
+                await asyncio.sleep(0.01)
+    assert not any(report["problem"] for report, _ in said)
+
+
+async def test_what_is_fetched_is_said_and_waits_until_the_engine_may_load_it(tmp_path, trainer):
+    trainer.publish(1)
+    waiting = trainer.offer(1).model_copy(update={"may_load": False})
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        weights.offer(waiting)
+        await until(lambda: weights.is_waiting)
+        assert weights.report()["fetched_version"] == said[-1][0]["fetched_version"] == 1
+        for _ in range(3):
+            weights.offer(waiting)
+            await asyncio.sleep(0.05)
+        assert engine.calls == []
+        weights.offer(trainer.offer(1))
+        async with weights.kept():  # what was said before it slept does not hold when it is awake
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)
+        assert engine.calls == []
+        weights.offer(trainer.offer(1))
+        await until(lambda: engine.served == [1])
+        await until(lambda: not weights.is_waiting)
+    assert all("fetched_version" not in report for report, _ in said if report["weight_version"] == 1)
+
+
+@pytest.mark.parametrize(("useful_from", "served"), [(1, [1, 2]), (2, [2])])
+async def test_what_waits_is_served_before_a_newer_version_only_while_the_trainer_takes_it(
+    tmp_path, trainer, useful_from, served
+):
+    for version in (1, 2):
+        trainer.publish(version)
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, _, _):
+        weights.offer(trainer.offer(1).model_copy(update={"may_load": False}))
+        await until(lambda: weights.is_waiting)
+        newer = trainer.offer(2).model_copy(update={"useful_from": useful_from, "may_load": False})
+        weights.offer(newer)
+        await until(lambda: weights.report().get("fetched_version") == served[0])
+        while engine.served != served:
+            weights.offer(newer.model_copy(update={"may_load": weights.is_waiting}))
+            await asyncio.sleep(0.05)
+
+
+async def test_what_fails_is_said_with_its_reason_and_tried_again(tmp_path, trainer):
+    trainer.publish(1)
+    engine = Engine()
+    async with following(tmp_path / "worker", engine) as (weights, said, _):
+        weights.offer(trainer.offer(1, "tcp://127.0.0.1:9"))
+        await until(lambda: weights.problem)
+        assert "127.0.0.1:9" in weights.problem and weights.report()["weight_version"] is None
+        assert said[0][0]["source"], "others cannot be sent here from the start"
+        weights.offer(trainer.offer(1))
+        await until(lambda: engine.served == [1])
+        assert serves(weights, 1)() and weights.report()["problem"] == ""
+
+
+async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_path, trainer):
+    engine = Engine({("/collective_rpc", 2)})
+    async with following(tmp_path / "worker", engine) as (weights, _, job):
+        for version in (1, 2):
+            trainer.publish(version)
+            weights.offer(trainer.offer(version))
+            await until(serves(weights, 1))
+        await until(lambda: weights.problem)
+        assert weights.report()["weight_version"] == 1 and not engine.is_paused and not job.done()
+        engine.failing.clear()
+        await until(serves(weights, 2))
+
+
+async def test_an_engine_that_is_busy_loading_is_said_to_live(tmp_path, trainer, monkeypatch):
+    monkeypatch.setattr("rl_agent.pool.worker.weight_follower.SAY_S", 0.05)
+
+    class Slow(Engine):
+        async def answer(self, request):
+            if request.path == "/collective_rpc":
+                await asyncio.sleep(0.5)
+            return await super().answer(request)
+
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Slow()) as (weights, said, _):
+        weights.offer(trainer.offer(1))
+        await until(serves(weights, 1))
+        during = [was_paused for report, was_paused in said if report["weight_version"] is None]
+        assert sum(during) >= 3
+        ended = len(said)
+        await asyncio.sleep(0.3)
+        assert len(said) <= ended + 1
+
+
+async def test_an_engine_without_a_whole_version_is_given_up(tmp_path, trainer):
+    trainer.publish(1)
+    async with following(tmp_path / "worker", Engine({("/collective_rpc", 1)})) as (weights, _, job):
+        weights.offer(trainer.offer(1))
+        await until(job.done)
+        assert "no earlier version to go back to" in job.result()
+
+
+async def test_a_pool_with_another_history_is_followed(tmp_path, trainer):
+    with host(open_store(tmp_path / "other")) as sender:
+        other = Trainer(sender, random_state(seed=5))
+        other.publish(1)
+        engine = Engine()
+        async with following(tmp_path / "worker", engine) as (weights, _, _):
+            for version in (1, 2):
+                trainer.publish(version)
+                weights.offer(trainer.offer(version))
+                await until(serves(weights, version))
+            weights.offer(other.offer(1))
+            await until(lambda: weights.report()["digest"] == other.offer(1).digest)
+
+
+async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, trainer):
+    trainer.publish(1)
+    async with (
+        following(tmp_path / "first", Engine()) as (first, _, _),
+        following(tmp_path / "second", Engine()) as (second, _, _),
+    ):
+        first.offer(trainer.offer(1))
+        await until(serves(first, 1))
+        second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
+        await until(serves(second, 1))
+
+
+async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_its_addresses(
+    tmp_path, trainer
+):
+    trainer.publish(1)
+    own = trainer.offer(1).sources
+    offer = trainer.offer(1, "tcp://127.0.0.1:9", *own).model_copy(update={"publisher_addresses": 2})
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}"])
+    with socket.create_server(("127.0.0.1", 0)) as manager:
+        url = f"http://127.0.0.1:{manager.getsockname()[1]}"
+        with HostWeights(transfer, "127.0.0.1", url) as here:
+            assert await here.fetch(offer) == 1
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.accept()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
+    tmp_path, trainer, transport
+):
+    (tmp_path / "worker").mkdir()
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
+    async with manager(versions=tmp_path) as pool:
+        with HostWeights(transfer, "127.0.0.1", pool.url) as here:
+            for version in (1, 2):
+                trainer.publish(version)
+                offer = trainer.offer(version, "tcp://127.0.0.1:9")
+                assert (await pool.call("POST", "/weights", offer.model_dump(exclude_unset=True)))[0] == 200
+                assert await here.fetch(offer) == version
+                with here.hold(version) as found, trainer.sender.store.hold(version) as made:
+                    assert found.map(FULL) == made.map(FULL)
+            assert found.manifest.delta is not None
+
+
+async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
+    for version in (1, 2):
+        trainer.publish(version)
+    async with manager(versions=tmp_path) as pool:
+        path, token = "/weights/version-{}/manifest.json", {TRANSFER_TOKEN: TOKEN.decode()}
+        assert (await pool.call("GET", path.format("000002"), headers=token))[0] == 404
+        await pool.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
+        for number, headers, status in (("000002", token, 200), ("000001", token, 404), ("000002", {}, 403)):
+            assert (await pool.call("GET", path.format(number), headers=headers))[0] == status
+        for name in ("owner.lock", "full", "full.bin.bin", "..%2Ffull.bin"):
+            assert (await pool.call("GET", f"/weights/version-000002/{name}", headers=token))[0] == 404
+    async with manager() as elsewhere:
+        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
+        assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404
+
+
+@pytest.mark.parametrize("sources", [(), ("tcp://127.0.0.1:9",)], ids=["publisher", "manager"])
+async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reason_and_started_again(
+    tmp_path, trainer, sources
+):
+    trainer.publish(1)
+    async with (
+        manager("weights_timeout_s=6", versions=tmp_path) as pool,
+        worker(pool.url, tmp_path, loads_weights=True),
+    ):
+        await pool.ready(1)  # a simulated engine: it has no routes for weights
+        await pool.call("POST", "/weights", trainer.offer(1, *sources).model_dump(exclude_unset=True))
+        await pool.until(lambda: len(engine_pids(tmp_path)) == 2)
+        await pool.ready(1)
+    reasons = [engine.reason for engine in pool.state.departed]
+    assert reasons[0].startswith("stays at weight version 0 for 6 s: http://127.0.0.1:")
+    assert pool.state.account.engine_deaths == 0
+
+
+def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
+    transfer = load_weights([f"store={tmp_path}"])
+    with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
+        left = tmp_path / f"{PREFIX}left"
+        left.mkdir()
+        (left / "owner.lock").touch()
+        fresh = tmp_path / f"{PREFIX}fresh"
+        fresh.mkdir()
+        old = tmp_path / f"{PREFIX}old"
+        old.mkdir()
+        os.utime(old, (0, 0))
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
+            assert not left.exists() and not old.exists() and fresh.exists()
+            assert len(list(tmp_path.glob(PREFIX + "*"))) == 3

@@ -1,0 +1,311 @@
+"""The worker with a simulated engine in a process of its own, against a manager over real HTTP."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rl_agent.cli.pool import read_token
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.errors import ConfigError, StoreError, deliberate
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.pool.engines import tunnel_frames
+from rl_agent.pool.settings import load_weights
+from rl_agent.pool.worker.engine_process import EngineCommand
+from rl_agent.pool.worker.main import Worker
+from rl_agent.pool.worker.preemption import SOURCES
+from rl_agent.pool.worker.settings import WorkerSettings
+from rl_agent.testing.pool_setup import expected, manager
+
+ENGINE = PROJECT_ROOT / "rl_agent" / "testing" / "streaming_engine.py"
+
+
+class SimulatedCommand(EngineCommand):
+    def words(self, model: str, port: int) -> list[str]:
+        return [sys.executable, str(ENGINE), "--port", str(port), "--root", model, *self.extra]
+
+
+def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
+    loads = more.pop("loads_weights", False)
+    command = SimulatedCommand("vllm", "127.0.0.1", None, more.pop("extra", ()), os.environ, loads)
+    values = {
+        "manager": pool_url,
+        "read_token": lambda: None,
+        "name": "spot-1",
+        "command": command,
+        "model": "model-a",
+        "is_direct": True,
+        "capacity": None,
+        "price_per_hour": 0.0,
+        "manager_timeout_s": 20.0,
+        "start_timeout_s": 20.0,
+        "drain_s": 5.0,
+        "notice": None,
+        "log": folder / "engine.log",
+        "weights": load_weights([f"store={folder}"]),
+        "address": "127.0.0.1",
+    }
+    return WorkerSettings(**(values | more))
+
+
+@asynccontextmanager
+async def worker(pool_url: str, folder: Path, **more):
+    leaving = asyncio.Event()
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
+        one = Worker(settings(pool_url, folder, **more), session)
+        job = jobs.create_task(one.run(leaving))
+        try:
+            yield leaving, job
+        finally:
+            leaving.set()
+
+
+def engine_pids(folder: Path) -> list[int]:
+    return [
+        int(line.split()[1]) for line in (folder / "engine.log").read_text().splitlines() if "pid" in line
+    ]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_a_worker_starts_its_engine_serves_and_ends_it(tmp_path, is_direct):
+    async with manager() as pool:
+        async with worker(pool.url, tmp_path, is_direct=is_direct):
+            await pool.ready(1)
+            await pool.submit("run", [30] * 20)
+            samples = await pool.samples("run", at_least=20)
+            assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert not pool.state.engines
+        assert pool.state.departed[-1].reason == "left in order"
+    assert not any(is_running(pid) for pid in engine_pids(tmp_path))
+
+
+async def test_an_engine_is_not_started_on_a_model_that_is_not_as_it_was_published(tmp_path):
+    refused: list[str] = []
+
+    def refuse(model: str) -> None:
+        refused.append(model)
+        raise StoreError(f"{model}/model.safetensors: differs from what was written")
+
+    async with manager() as pool, worker(pool.url, tmp_path, check_model=refuse):
+        await pool.until(lambda: len(refused) == 2)  # it tries again: the file may be put back
+    assert refused[0] == "model-a"
+    assert not (tmp_path / "engine.log").exists()
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_a_killed_engine_is_reported_at_once_and_started_again(tmp_path, is_direct):
+    async with manager("lease_s=30") as pool:
+        async with worker(pool.url, tmp_path, is_direct=is_direct, extra=("--interval", "0.005")):
+            await pool.ready(1)
+            await pool.submit("run", [300] * 4)
+            await pool.until(lambda: pool.state.account.tokens > 100)
+            os.killpg(engine_pids(tmp_path)[0], signal.SIGKILL)
+            await pool.until(lambda: not pool.state.engines, limit_s=25)
+            samples = await pool.samples("run", at_least=4)
+        assert pool.state.account.engine_deaths == 1
+        assert pool.state.departed[0].reason == "its process ended with signal SIGKILL"
+        assert all(s["token_ids"] == expected(300, int(s["id"][1:])) and s["moves"] == 1 for s in samples)
+        # Nothing was sampled twice: what the first engine made is where the second went on.
+        assert pool.state.account.tokens == 4 * 300
+
+
+async def test_told_to_leave_a_worker_ends_its_engine_once_its_requests_have_left(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    more = {"extra": ("--interval", "0.01", "--as-asked"), "drain_s": 15.0}
+    async with manager("rebalance_gain_s=0", "stall_timeout_s=10") as pool:
+        async with (
+            worker(pool.url, tmp_path / "a", name="a", **more) as (leaving, job),
+            worker(pool.url, tmp_path / "b", name="b", **more),
+        ):
+            await pool.ready(2)
+            [first] = [engine for engine in pool.state.engines.values() if engine.offer.name == "a"]
+            await pool.submit("run", [600] * 4)
+            await pool.until(lambda: pool.state.account.tokens > 100)
+            requests = [pool.state.requests[request_id] for request_id in first.running]
+            had = {one.order.prompt_token_ids[1]: len(one.token_ids) for one in requests}
+            leaving.set()
+            await job
+            samples = await pool.samples("run", at_least=4)
+        assert pool.state.account.engine_deaths == 0
+    assert len(had) == 2
+    for sample in samples:
+        number = int(sample["id"][1:])
+        assert sample["token_ids"] == expected(600, number)
+        left_at = sample["spans"][1]["start"] if sample["moves"] else 600
+        assert left_at > had.get(number, 0), "it left without what its engine was sampling"
+
+
+async def test_a_hung_engine_is_given_up_though_its_worker_lives(tmp_path):
+    async with manager("lease_s=1.0", "heartbeat_s=0.2") as pool, worker(pool.url, tmp_path):
+        await pool.ready(1)
+        pid = engine_pids(tmp_path)[0]
+        os.kill(pid, signal.SIGSTOP)
+        await pool.until(lambda: not pool.state.engines)
+        os.kill(pid, signal.SIGCONT)
+        await pool.ready(1)
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_an_engine_too_busy_to_say_that_it_is_well_keeps_what_it_streams_and_gets_nothing_new(
+    tmp_path, is_direct
+):
+    more = {"is_direct": is_direct, "extra": ("--interval", "0.01", "--deaf-at-work")}
+    words = ("lease_s=0.5", "heartbeat_s=0.1", "probe_interval_s=0.1")
+    async with manager(*words) as pool, worker(pool.url, tmp_path, **more):
+        await pool.ready(1)
+        await pool.submit("first", [250] * 4)
+        [busy] = pool.state.engines.values()
+        await pool.until(lambda: busy.is_doubted)
+        assert busy.reason == "no answer to /health within 0.5 s"
+        await pool.submit("second", [10])
+        await pool.until(lambda: pool.state.account.tokens > 800)
+        [waiting] = [one for one in pool.state.requests.values() if one.order.run == "second"]
+        assert waiting.state == "queued"
+        firsts = await pool.samples("first", at_least=4)
+        [second] = await pool.samples("second")
+    assert all(s["token_ids"] == expected(250, int(s["id"][1:])) and not s["moves"] for s in firsts)
+    assert min(one["duration_s"] for one in firsts) > 4 * 0.5, "it was silent for several leases"
+    assert {span["engine_id"] for span in second["spans"]} == {busy.engine_id}
+    assert pool.state.account.engine_deaths == 0
+
+
+async def test_a_manager_that_forgot_the_engine_gets_it_back(tmp_path):
+    async with manager() as pool, worker(pool.url, tmp_path, is_direct=False):
+        await pool.ready(1)
+        first = next(iter(pool.state.engines))
+        await pool.call("POST", f"/engines/{first}/leave", {"reason": "a mistake"})
+        await pool.ready(1)
+        await pool.submit("run", [10])
+        assert len(await pool.samples("run")) == 1
+
+
+async def test_a_worker_starts_its_engine_on_the_model_the_pool_wants(tmp_path):
+    async with manager("model=model-a") as pool, worker(pool.url, tmp_path, model=None):
+        await pool.ready(1)
+        await pool.call("POST", "/model", {"model": "model-b", "weight_version": 1})
+        await pool.until(lambda: not list(pool.state.living("ready")))
+        await pool.ready(1)
+        await pool.submit("run", [10])
+        [sample] = await pool.samples("run")
+        assert sample["spans"][0]["weight_version"] == 1
+        assert len(engine_pids(tmp_path)) == 2
+
+
+async def test_an_engine_that_does_not_start_is_said_with_the_end_of_its_log(tmp_path):
+    async with manager() as pool, aiohttp.ClientSession() as session:
+        one = Worker(settings(pool.url, tmp_path, extra=("--no-such-flag",)), session)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await one.run(asyncio.Event())
+        error = deliberate(caught.value)
+        assert isinstance(error, ConfigError) and "--no-such-flag" in str(error)
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "held connection"])
+async def test_a_worker_takes_up_a_token_that_was_rotated_and_comes_back(tmp_path, is_direct):
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    token.chmod(0o600)
+    theirs = tmp_path / "theirs"
+    theirs.write_text("old\n")
+    theirs.chmod(0o600)
+    reading = partial(read_token, theirs)
+    async with manager(f"token_file={token}") as pool:
+        async with worker(pool.url, tmp_path, is_direct=is_direct, read_token=reading):
+            await pool.ready(1)
+            token.write_text("new\n")
+            token.chmod(0o600)
+            # Refused for longer than its lease: it is gone, but neither its engine nor it has ended.
+            await pool.until(lambda: not pool.state.engines)
+            theirs.write_text("new\n")
+            await pool.ready(1)
+            assert len(engine_pids(tmp_path)) == 1
+            pool.session.headers["Authorization"] = "Bearer new"
+            await pool.submit("run", [30] * 4)
+            samples = await pool.samples("run", at_least=4)
+        assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert pool.state.departed[-1].reason == "left in order"
+
+
+@pytest.mark.parametrize("model", [None, "model-a"])
+async def test_a_worker_that_is_started_first_waits_for_its_manager(tmp_path, caplog, model):
+    caplog.set_level("INFO")
+    port = free_port()
+    async with worker(f"http://127.0.0.1:{port}", tmp_path, model=model):
+        async with asyncio.timeout(20):
+            while "waiting for the manager, which does not answer" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        async with manager(f"port={port}", "model=model-a") as pool:
+            await pool.ready(1)
+
+
+@pytest.mark.parametrize("model", [None, "model-a"])
+async def test_a_worker_to_which_no_manager_comes_says_so(tmp_path, model):
+    async with aiohttp.ClientSession() as session:
+        values = settings("http://127.0.0.1:9", tmp_path, model=model, manager_timeout_s=1.0)
+        one = Worker(values, session)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await one.run(asyncio.Event())
+        assert re.search("127.0.0.1:9 has not answered for 1 s", str(deliberate(caught.value)))
+
+
+@pytest.mark.parametrize(
+    ("cloud_name", "before", "after"),
+    [("aws", (404, ""), (200, '{"action": "terminate"}')), ("gce", (200, "FALSE"), (200, "TRUE"))],
+)
+async def test_a_notice_of_the_cloud_drains(tmp_path, cloud_name, before, after):
+    answers, real = [before], SOURCES[cloud_name]
+    seen = asyncio.Event()
+
+    async def metadata(request: web.Request) -> web.Response:
+        assert dict(real.headers).items() <= request.headers.items()
+        status, text = answers[-1]
+        seen.set()
+        return web.Response(status=status, text=text)
+
+    app = web.Application()
+    app.router.add_get("/notice", metadata)
+    async with TestServer(app) as cloud, manager() as pool:
+        source = replace(real, url=str(cloud.make_url("/notice")))
+        async with worker(pool.url, tmp_path, notice=source) as (_, job):
+            await pool.ready(1)
+            await seen.wait()
+            assert not job.done()
+            answers.append(after)
+            await asyncio.wait_for(job, 20)
+        assert pool.state.departed[-1].reason == "left in order"
+
+
+def test_a_worker_passes_on_no_control_route():
+    assert not {"/pause", "/collective_rpc", "/update_weights", "/sleep"} & tunnel_frames.ENGINE_PATHS
+
+
+def test_frames_survive_the_way():
+    message = tunnel_frames.pack(
+        tunnel_frames.Open(id=3, method="POST", path="/v1/completions"), b'{"a"\n:1}'
+    )
+    assert tunnel_frames.read_for_worker(message) == (
+        tunnel_frames.Open(id=3, method="POST", path="/v1/completions"),
+        b'{"a"\n:1}',
+    )
+    for garbage in (b"", b"x", b'{"kind": "open"}\n', b'{"kind": "eval", "id": 1}\n'):
+        with pytest.raises(ValueError):
+            tunnel_frames.read_for_worker(garbage)

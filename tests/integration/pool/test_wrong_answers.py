@@ -1,0 +1,132 @@
+"""Engines that lie over the manager's real HTTP: the run ends whole, and it is told who lied."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from rl_agent.testing.pool_setup import expected, item, manager
+from rl_agent.testing.simulated_engine import Behaviour
+from rl_agent.testing.streaming_engine import StreamingEngine, serving
+
+VOCABULARY = 1100
+"""Above all tokens of the simulated engines."""
+
+
+class Liar(StreamingEngine):
+    """Answers right up to the tenth token, then what `lie` makes of it; on other routes its `pages`."""
+
+    def __init__(self, lie=None, pages=None, **more):
+        super().__init__(Behaviour(**more), interval_s=0.001)
+        self.lie = lie
+        self.pages = pages or {}
+
+    async def handle(self, request):
+        page = self.pages.get(request.path)
+        return await super().handle(request) if page is None else web.Response(body=page)
+
+    async def _stream(self, request, rest, whole, size, make):
+        return await super()._stream(request, rest, whole, size, self._lying(make))
+
+    async def _whole(self, request, rest, whole, fault, make):
+        return await super()._whole(request, rest, whole, fault, self._lying(make))
+
+    def _lying(self, make):
+        def lie(tokens, reason, total):
+            event = make(tokens, reason, total)
+            if self.lie is not None and (total > 9 or reason):
+                self.lie(event["choices"][0])
+            return event
+
+        return lie
+
+
+def token(value):
+    return lambda choice: choice["token_ids"].__setitem__(-1, value)
+
+
+def logprob(value):
+    def lie(choice):
+        if "content" in choice["logprobs"]:
+            choice["logprobs"]["content"][-1]["logprob"] = value
+        else:
+            choice["logprobs"]["token_logprobs"][-1] = value
+
+    return lie
+
+
+LIES = {
+    "negative": token(-7),
+    "huge": token(2**40),
+    "outside": token(VOCABULARY),
+    "certain": logprob(50.0),
+    "impossible": logprob(-9999.0),
+    "nan": logprob(float("nan")),
+    "end": lambda choice: choice.update(finish_reason="banana"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_a_batch_ends_whole_beside_an_engine_that_lies(lie):
+    async with manager("lease_s=30") as pool, serving(Liar(lie)) as bad, serving(Liar()) as good:
+        await pool.join(bad.url)
+        await pool.join(good.url)
+        await pool.ready(2)
+        items = [item(number, 30, vocab_size=VOCABULARY) for number in range(40)]
+        assert (await pool.call("POST", "/runs/run/requests", {"requests": items}))[0] == 202
+        samples = await pool.samples("run", at_least=40)
+        assert {sample["failure"] for sample in samples} == {""}
+        assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert all(-2 < value <= 0 for sample in samples for value in sample["logprobs"])
+        _, status = await pool.call("GET", "/status")
+        by_url = {found["name"]: found for found in status["engines"]}
+        assert by_url[bad.url]["is_quarantined"] and not by_url[good.url]["is_quarantined"]
+        assert by_url[bad.url]["wrong_answers"] == status["wrong_answers"] >= 3
+        assert "it answers wrongly" in by_url[bad.url]["reason"]
+        assert f"rl_pool_wrong_answers_total {status['wrong_answers']}" in (
+            await pool.call("GET", "/metrics")
+        )[1].replace(".0", "")
+
+
+async def test_the_manager_knows_the_vocabulary_of_a_model_whose_folder_it_can_read(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": VOCABULARY}}))
+    root = str(tmp_path)
+    async with (
+        manager() as pool,
+        serving(Liar(LIES["outside"], root=root)) as bad,
+        serving(Liar(root=root)) as good,
+    ):
+        await pool.join(bad.url)
+        await pool.join(good.url)
+        await pool.ready(2)
+        await pool.submit("run", [30] * 20)
+        samples = await pool.samples("run", at_least=20)
+        assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert pool.state.account.wrong_answers
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        {"/metrics": b"vllm:num_requests_running inf\nvllm:num_requests_waiting x\n"},
+        {"/metrics": b"vllm:num_requests_running{\n" * 200_000},
+        {"/openapi.json": b"[" * 100_000},
+        {"/openapi.json": b'{"paths": ' * 100_000},
+        {"/openapi.json": b'{"paths": 3}'},
+        {"/v1/models": b'{"data": [{"id": "m", "root": "m", "max_model_len": -5}]}'},
+        {"/v1/models": b'{"data": [{"id": "m", "root": "m", "max_model_len": 1e300}]}'},
+        {"/v1/models": b'{"data": [{"id": "m", "root": ["m"], "max_model_len": 5}]}'},
+        {"/v1/models": b"[" * 100_000},
+        {"/health": b"\xff" * 100_000},
+    ],
+    ids=lambda pages: str(pages)[:50],
+)
+async def test_whatever_an_engine_says_of_itself_the_manager_and_the_other_engine_go_on(pages):
+    async with manager() as pool, serving(Liar(pages=pages)) as bad, serving(Liar()) as good:
+        await pool.join(good.url)
+        await pool.ready(1)
+        await pool.join(bad.url)
+        await pool.submit("run", [30] * 20)
+        samples = await pool.samples("run", at_least=20)
+        assert all(s["token_ids"] == expected(30, int(s["id"][1:])) for s in samples)
+        assert (await pool.call("GET", "/health"))[0] == 200

@@ -1,0 +1,227 @@
+"""The verb `rollout` as bash runs it, against a simulated engine in its own process."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rl_agent.cli.driver import rollout
+from rl_agent.errors import EXIT_CONFIG, EXIT_MACHINE, EXIT_RETRY_LATER
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.testing.rollout_setup import engine_process, make_plan, simulated_engine, write_tasks
+
+KIND = "+env_config.kinds.instant=benchmarks.rollout.environments:InstantEnvironment"
+ALL = "env_config.train_tasks_rollout_size=-1"
+DEADLINE_S = 30
+
+
+def command(plan, *flags):
+    path = plan.paths.log_path / "plan.json"
+    plan.write(path)
+    verb = [sys.executable, "-m", "rl_agent.cli", "rollout", "--plan", str(path)]
+    return [*verb, "--iteration", "1", "--split", "train", *flags]
+
+
+def run(plan, *flags):
+    return subprocess.run(command(plan, *flags), capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def keys_on_disk(path):
+    return Counter(trajectory.key for trajectory in read_shard(path)[1])
+
+
+def wait_for_lines(path, count):
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_bytes().count(b"\n") > count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} did not reach {count} lines")
+
+
+def test_a_rollout_ends_with_a_whole_shard_its_numbers_and_its_account(tmp_path):
+    with simulated_engine(tmp_path) as url:
+        plan = make_plan(tmp_path, KIND, ALL, engine_url=url)
+        write_tasks(plan, 40, env="instant", difficulty="hard")
+        ended = run(plan)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "submitted=40 completed=40 failed=0 timed_out=0 abandoned=0\n"
+    header, trajectories = read_shard(plan.paths.shard("train", 1))
+    assert header.weight_version == 0
+    assert {len(t.steps[0].generation.token_ids) for t in trajectories} == {8}
+    (record,) = [json.loads(line) for line in plan.paths.metrics.read_text().splitlines()]
+    assert record["train/success_rate"] == record["train/hard/success_rate"] == 1.0
+    assert 0.0 <= record["train/engine_idle_share"] <= 1.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_rollout_keeps_what_ended_and_a_resume_runs_the_rest_once(tmp_path, number):
+    with simulated_engine(tmp_path, latency="constant:0.05") as url:
+        plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
+        write_tasks(plan, 60, env="instant")
+        growing = plan.paths.checkpoint_shard("train", 1)
+        process = subprocess.Popen(
+            command(plan), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        wait_for_lines(growing, 10)
+        process.send_signal(number)
+        process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 128 + number
+        kept = keys_on_disk(growing)
+        assert 10 <= len(kept) < 60
+
+        resumed = run(plan, "--resume")
+
+    assert resumed.returncode == 0, resumed.stderr
+    assert "submitted=60 completed=60" in resumed.stdout
+    found = keys_on_disk(plan.paths.shard("train", 1))
+    assert len(found) == 60
+    assert set(found.values()) == {1}
+
+
+def test_a_dead_engine_ends_the_rollout_to_be_resumed_and_fails_no_episode(tmp_path):
+    with engine_process(tmp_path, latency="constant:0.02") as (url, engine):
+        plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
+        write_tasks(plan, 500, env="instant")
+        process = subprocess.Popen(
+            command(plan), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        wait_for_lines(plan.paths.checkpoint_shard("train", 1), 10)
+        os.killpg(engine.pid, signal.SIGKILL)
+        _, stderr = process.communicate(timeout=DEADLINE_S)
+
+    assert process.returncode == EXIT_RETRY_LATER
+    assert stderr.splitlines()[-1].startswith("rollout: the engine at http://127.0.0.1:")
+    trajectories = read_shard(plan.paths.checkpoint_shard("train", 1))[1]
+    assert {trajectory.status for trajectory in trajectories} == {"completed"}
+
+
+def test_a_flaky_engine_costs_no_episode(tmp_path):
+    with simulated_engine(tmp_path, failure_share=0.2, cut_share=0.1) as url:
+        plan = make_plan(tmp_path, KIND, ALL, "rollout.request_retries=8", engine_url=url)
+        write_tasks(plan, 100, env="instant")
+        ended = run(plan)
+
+    assert ended.stdout == "submitted=100 completed=100 failed=0 timed_out=0 abandoned=0\n"
+
+
+def test_requests_that_hang_time_out_and_are_recorded(tmp_path):
+    with simulated_engine(tmp_path, hang_share=0.2) as url:
+        plan = make_plan(
+            tmp_path,
+            KIND,
+            ALL,
+            "rollout.request_timeout_s=0.5",
+            "rollout.completion_threshold=1",
+            engine_url=url,
+        )
+        write_tasks(plan, 100, env="instant")
+        ended = run(plan)
+
+    counts = dict(part.split("=") for part in ended.stdout.split())
+    assert int(counts["completed"]) + int(counts["timed_out"]) == 100
+    assert int(counts["timed_out"]) > 0
+
+
+def test_threads_that_hang_in_environments_hold_up_neither_episodes_nor_the_exit(tmp_path):
+    with simulated_engine(tmp_path) as url:
+        kind = "+env_config.kinds.hanging=tests.unit.rollout.hanging:HangingEnvironment"
+        limits = ("rollout.step_timeout_s=0.2", "env_config.server_size=4", "rollout.completion_threshold=1")
+        plan = make_plan(tmp_path, kind, ALL, *limits, engine_url=url)
+        write_tasks(plan, 20, env="hanging")
+        ended = run(plan)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "submitted=20 completed=10 failed=0 timed_out=10 abandoned=0\n"
+    assert "left behind" in ended.stderr
+
+
+def test_an_engine_with_another_model_is_reported_and_left_alone(tmp_path):
+    with simulated_engine(tmp_path / "other") as url:
+        plan = make_plan(tmp_path, KIND, ALL, engine_url=url)
+        write_tasks(plan, 2, env="instant")
+        ended = run(plan)
+
+    assert ended.returncode == EXIT_MACHINE
+    assert f"serves {tmp_path / 'other' / 'model'}, this run wants {tmp_path / 'model'}" in ended.stderr
+
+
+def test_a_resume_with_another_sample_is_refused(tmp_path):
+    with simulated_engine(tmp_path, latency="constant:0.05") as url:
+        plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
+        write_tasks(plan, 60, env="instant")
+        process = subprocess.Popen(command(plan), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_for_lines(plan.paths.checkpoint_shard("train", 1), 3)
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+        write_tasks(plan, 59, env="instant")
+        ended = run(plan, "--resume")
+
+    assert ended.returncode == EXIT_CONFIG
+    assert f"was begun with the task 'task-59', which the sample of {plan.config.data_path}" in ended.stderr
+
+
+def test_a_resume_without_a_checkpoint_is_refused(tmp_path):
+    with simulated_engine(tmp_path) as url:
+        plan = make_plan(tmp_path, KIND, ALL, engine_url=url)
+        write_tasks(plan, 2, env="instant")
+        ended = run(plan, "--resume")
+
+    assert ended.returncode == EXIT_CONFIG
+    assert "no unfinished rollout" in ended.stderr
+
+
+def test_rollouts_one_after_another_in_one_process_leave_nothing_behind(tmp_path):
+    def left_behind():
+        gc.collect()
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        threads = {thread.name for thread in threading.enumerate()}
+        logs = len(logging.getLogger().handlers)
+        return (
+            handlers,
+            threads,
+            logs,
+            gc.get_threshold(),
+            gc.get_freeze_count(),
+            len(list(Path("/proc/self/fd").iterdir())),
+        )
+
+    with simulated_engine(tmp_path) as url:
+        plan = make_plan(tmp_path, KIND, ALL, "env_config.server_size=4", engine_url=url)
+        write_tasks(plan, 20, env="instant")
+        argv = command(plan)[4:]
+        iteration = argv.index("--iteration") + 1
+        found = []
+        for number in range(1, 6):
+            argv[iteration] = str(number)
+            assert rollout.main(argv) == 0
+            found.append(left_behind())
+
+    assert found[1:] == found[:-1]
+
+
+def test_a_signal_that_ends_the_rollout_reaches_the_process_around_it(tmp_path, monkeypatch):
+    async def interrupted(assignment, member):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    heard = []
+    monkeypatch.setattr("rl_agent.rollout.run.run_rollout", interrupted)
+    plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        assert rollout.main(command(plan)[4:]) == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]

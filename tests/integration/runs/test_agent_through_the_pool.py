@@ -1,0 +1,138 @@
+"""An agent that knows nothing of pools, with OpenAI's own client: what it did becomes a trajectory."""
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from rl_agent.testing.pool_setup import Client, manager
+from tests.integration.conftest import running_server
+from tests.integration.pool.test_vllm import SLOW, CuttingProxy
+from tests.integration.runs.tool_model import ANSWER, CALL, QUESTION, make_tool_model
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "The sum of two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+
+
+def client_of(pool: Client, session: str) -> openai.OpenAI:
+    """All that an agent is given: an address, a key, and a header."""
+    headers = {"X-Session-Id": session}
+    return openai.OpenAI(
+        base_url=pool.url + "/v1", api_key="none", default_headers=headers, max_retries=0, timeout=120
+    )
+
+
+def solve(client: openai.OpenAI, question: str, *, is_streaming: bool) -> str:
+    """A loop of tool calls as the client's manual has it."""
+    model = client.models.list().data[0].id
+    messages: list[Any] = [{"role": "user", "content": question}]
+    for _ in range(4):
+        asked = {"model": model, "messages": messages, "tools": [TOOL], "temperature": 0, "max_tokens": 80}
+        if is_streaming:
+            with client.chat.completions.stream(**asked) as stream:
+                message = stream.get_final_completion().choices[0].message
+        else:
+            message = client.chat.completions.create(**asked).choices[0].message
+        messages.append(message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
+        if not message.tool_calls:
+            return message.content or ""
+        for call in message.tool_calls:
+            numbers = json.loads(call.function.arguments)
+            result = str(numbers["a"] + numbers["b"])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    raise AssertionError("it calls tools for ever")
+
+
+@pytest.fixture(scope="module")
+def tool_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tools")
+    model = make_tool_model(folder / "model")
+    words = ("+engine.extra_args.enable-auto-tool-choice=true", "+engine.extra_args.tool-call-parser=hermes")
+    with running_server(model, folder / "log", *words, max_num_seqs=4) as plan:
+        yield plan.config.engine.base_url
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("is_streaming", [False, True], ids=["whole", "streamed"])
+async def test_an_agent_with_tools_becomes_a_trajectory_though_its_engine_breaks_off(
+    tool_server, is_streaming
+):
+    proxy = CuttingProxy(tool_server, 5, [0] * 2)
+    async with manager(*SLOW, "stream_interval=1") as pool, proxy.running() as url:
+        await pool.join(url)
+        await pool.ready(1)
+        client = client_of(pool, "agent/7")
+        said = await asyncio.to_thread(solve, client, QUESTION, is_streaming=is_streaming)
+        _, session = await pool.call("GET", "/sessions/agent%2F7")
+        assert pool.state.account.moves > 0
+    assert said == ANSWER
+    first, second = session["exchanges"]
+    call = first["response"]["tool_calls"][0]["function"]
+    assert {"name": call["name"], "arguments": json.loads(call["arguments"])} == CALL
+    for exchange in (first, second):
+        assert len(exchange["logprobs"]) == len(exchange["token_ids"]) > 0
+        assert exchange["weight_versions"][0] == {"start": 0} | exchange["weight_versions"][0]
+        assert exchange["finish_reason"] == "stop"
+    # One conversation, token by token: what the model said is what it read in its next turn.
+    before = [*first["prompt_token_ids"], *first["token_ids"]]
+    assert second["prompt_token_ids"][: len(before)] == before
+    assert second["messages"][1]["tool_calls"][0]["function"]["name"] == "add"
+
+
+@pytest.mark.extended
+async def test_a_stop_string_in_a_chat_is_found_and_not_shown(tool_server):
+    async with manager(*SLOW) as pool:
+        await pool.join(tool_server)
+        await pool.ready(1)
+        messages = [{"role": "user", "content": QUESTION}]
+        asked = {"messages": messages, "temperature": 0, "max_tokens": 60, "stop": ['"arguments"']}
+        _, answer = await pool.call("POST", "/v1/chat/completions", asked)
+        [choice] = answer["choices"]
+        assert choice["message"]["content"] == '<tool_call>\n{"name": "add", '
+        assert choice["finish_reason"] == "stop"
+
+
+async def test_openais_client_reads_what_a_pool_answers_whole_and_in_pieces(vllm_server):
+    async with manager(*SLOW) as pool:
+        await pool.join(vllm_server.url)
+        await pool.ready(1)
+        client = client_of(pool, "plain")
+
+        def talk() -> list[str]:
+            model = client.models.list().data[0].id
+            asked = {"model": model, "max_tokens": 12, "temperature": 0}
+            messages = [{"role": "user", "content": "What is 1 + 1?"}]
+            whole = client.chat.completions.create(messages=messages, **asked)
+            with_usage = {"stream": True, "stream_options": {"include_usage": True}}
+            parts = list(client.chat.completions.create(messages=messages, **with_usage, **asked))
+            said = [choice.delta.content or "" for part in parts for choice in part.choices]
+            assert whole.usage.completion_tokens == parts[-1].usage.completion_tokens == 12
+            text = client.completions.create(prompt="What is 2 + 2?", **asked)
+            pieces = client.completions.create(prompt="What is 2 + 2?", stream=True, **asked)
+            return [
+                *(whole.choices[0].message.content, "".join(said)),
+                *(text.choices[0].text, "".join(piece.choices[0].text for piece in pieces)),
+            ]
+
+        whole, streamed, text, pieces = await asyncio.to_thread(talk)
+        assert (whole, text) == (streamed, pieces)
+        _, session = await pool.call("GET", "/sessions/plain")
+        assert len(session["exchanges"]) == 4
+        with pytest.raises(openai.BadRequestError, match="echo"):
+            await asyncio.to_thread(
+                lambda: client.completions.create(model="x", prompt="a", echo=True, max_tokens=1)
+            )

@@ -1,0 +1,129 @@
+"""The tutorials, typed as they stand and in their order: their commands end well, and do what they say."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rl_agent.monitor.report import reward_rows
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
+
+TREE = ("scripts", "configs", "data", "docs", "rl_agent", "requirements", "setup.py", "pyproject.toml")
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+
+def commands(page: Path) -> list[str]:
+    return re.findall(r"^```bash\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def copy_project(folder: Path) -> Path:
+    """A copy that shares the environment, so that nothing is written into the real one."""
+    for name in TREE:
+        source = PROJECT_ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
+        else:
+            shutil.copy2(source, folder / name)
+    (folder / ".venv").symlink_to(PROJECT_ROOT / ".venv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """Where the tutorials are typed, one after the other."""
+    return copy_project(tmp_path_factory.mktemp("project"))
+
+
+def type_in(folder: Path, block: str) -> str:
+    """What a block of commands prints; it has to end well."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        ["bash", "-euc", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_a_newcomer_who_types_the_tutorial_sees_the_model_get_better(checkout):
+    blocks = commands(checkout / "docs/tutorials/first-run.md")
+    quickstart = "bash scripts/quickstart.sh"
+    assert blocks[0].strip() == quickstart
+    blocks[0] = f"{quickstart} --iterations 1"  # the first of the four shows it: by 13 to 22 points
+
+    for block in blocks:
+        type_in(checkout, block)
+
+    rows = reward_rows(RunPaths(checkout / "quickstart/run"))
+    accuracy = [row["test/success_rate"] for row in rows.values()]
+    assert len(accuracy) == 2
+    assert accuracy[-1] > accuracy[0] + 0.1
+    assert (checkout / "quickstart/run/reward.png").exists()
+
+
+@pytest.mark.extended
+def test_three_nodes_on_one_machine_collect_and_train_together(checkout):
+    if not (checkout / "quickstart/base-model").exists():  # the first tutorial was not typed before
+        type_in(checkout, "bash scripts/quickstart.sh --iterations 1")
+    for block in commands(checkout / "docs/tutorials/three-nodes.md"):
+        type_in(checkout, block)
+
+    paths = RunPaths(checkout / "quickstart/nodes")
+    for node in range(3):
+        assert "stopping" not in (checkout / f"node-{node}.log").read_text()
+    for split, episodes in (("train", 512), ("test", 100)):
+        keys = [trajectory.key for trajectory in read_iteration(paths, split, 1, TRAJECTORY)]
+        assert len(keys) == len(set(keys)) == episodes
+    assert len(list(paths.trajectory_dir("train").glob("*.iteration1_rank_[012]*"))) == 3
+    assert paths.model_link.resolve().name == "version-000001"
+
+
+@pytest.mark.extended
+def test_a_newcomer_who_types_the_streaming_tutorial_sees_every_episode_trained_on(checkout):
+    blocks = commands(checkout / "docs/tutorials/streaming.md")
+    quickstart = "bash scripts/quickstart.sh --trainer grpo"
+    assert blocks[0].strip() == quickstart
+    blocks[0] = f"{quickstart} --iterations 2"
+
+    for block in blocks:
+        type_in(checkout, block)
+
+    for log_path, iterations in (("run", 2), ("run2", 4)):
+        paths = RunPaths(checkout / "quickstart-grpo" / log_path)
+        for iteration in range(1, iterations + 1):
+            assert len(list(read_iteration(paths, "train", iteration, TRAJECTORY))) == 2048
+        assert paths.model_link.resolve().name == f"version-{iterations:06d}"
+
+
+def test_a_second_quickstart_skips_what_is_done(tmp_path):
+    checkout = copy_project(tmp_path)
+    out = checkout / "quickstart"
+    (out / "run").mkdir(parents=True)
+    (out / "run/metrics.jsonl").write_text('{"iteration": 1, "test/success_rate": 0.5}\n')
+    (out / ".rollout-done").touch()
+    (out / ".settings").write_text("trainer=llamafactory iterations=4 seed=0 \n")
+
+    done = subprocess.run(
+        ["bash", "scripts/quickstart.sh"], cwd=checkout, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "0.500" in done.stdout
+    assert not (out / "base-model").exists()
+
+
+def test_a_misspelt_setting_is_refused_before_anything_is_made_for_it(tmp_path):
+    checkout = copy_project(tmp_path)
+
+    words = ["bash", "scripts/quickstart.sh", "trainer.learning_rat=1"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 78
+    assert "did you mean trainer.learning_rate?" in done.stderr
+    assert [path.name for path in (checkout / "quickstart").iterdir()] == ["run"]

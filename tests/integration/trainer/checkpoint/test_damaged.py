@@ -1,0 +1,105 @@
+"""A checkpoint that is not as it was written is not trained on: the one before it is."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_agent.errors import StoreError
+from rl_agent.trainer.checkpoint.states import newest_served, saved_steps
+from rl_agent.trainer.model.model_files import load_policy
+from rl_agent.trainer.model.parallel import Ranks, whole
+from rl_agent.trainer.trainer import Trainer
+from tests.integration.tiny_model import make_tiny_model
+from tests.integration.trainer.ranks import single_rank
+from tests.integration.trainer.samples import random_groups
+from tests.integration.trainer.settings import trainer_settings
+from tests.integration.trainer.step.test_order import Arriving
+
+ITERATIONS = 3
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
+
+
+def train(
+    ranks: Ranks, base: Path, output: Path, *, start: Path | None = None, served: str = ""
+) -> tuple[dict[str, torch.Tensor], list[int]]:
+    """To the last iteration, each of one step: the weights, and which iterations were trained on."""
+    settings = trainer_settings(base, output, steps=1, groups=2, batch={"max_staleness": 99})
+    policy = load_policy(settings, ranks)
+    trainer = Trainer(settings, ranks, policy, None)
+    trainer.served = served
+    made = []
+    try:
+        trainer.resume(start)
+        while trainer.iteration < ITERATIONS:
+            made.append(trainer.iteration + 1)
+            source = Arriving(random_groups(2, turns=1, seed=made[-1]))
+            assert trainer.train_iteration(made[-1], source, next_version=made[-1])
+            trainer.save_at_times()
+    finally:
+        trainer.close()
+    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}, made
+
+
+@pytest.fixture(scope="module")
+def trained(alone, base, tmp_path_factory) -> tuple[Path, dict[str, torch.Tensor]]:
+    output = tmp_path_factory.mktemp("trained")
+    weights, made = train(alone, base, output)
+    assert made == [1, 2, 3]
+    return output, weights
+
+
+def flip(file: Path) -> None:
+    """One bit in the middle of it."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.unlink()  # a hard link keeps what it has
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["tensors/*", "groups.bin", "rank-0.json", "state.json"])
+def test_a_flipped_bit_sets_a_checkpoint_aside_for_the_one_before(
+    alone, base, trained, tmp_path, name, caplog
+):
+    whole_run, expected = trained
+    shutil.copytree(whole_run, tmp_path, dirs_exist_ok=True)
+    checkpoints = tmp_path / "checkpoints"
+    (file,) = (checkpoints / "step-3").glob(name)
+    flip(file)
+    weights, made = train(alone, base, tmp_path, served="version-000007")
+    assert made == [3]
+    assert all(torch.equal(weights[n], expected[n]) for n in expected)
+    assert f"step-3/{file.relative_to(checkpoints / 'step-3')}: differs from what was written" in caplog.text
+    assert list(saved_steps(checkpoints)) == [2, 3]
+    assert (checkpoints / "damaged-step-3").is_dir()
+    assert newest_served(checkpoints) == "version-000007"  # the next start goes on from here, too
+
+
+def test_where_all_are_damaged_nothing_is_trained(alone, base, trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
+    for folder in saved_steps(tmp_path / "checkpoints").values():
+        flip(folder / "groups.bin")
+    with pytest.raises(StoreError, match="damaged-step-2: is damaged, and there is no checkpoint before it"):
+        train(alone, base, tmp_path)
+
+
+def test_the_checkpoint_of_a_model_is_read_only_as_it_was_written(alone, base, trained, tmp_path):
+    start = tmp_path / "version-000001" / "trainer"
+    shutil.copytree(trained[0] / "checkpoints" / "step-3", start)
+    assert train(alone, base, tmp_path / "whole", start=start)[1] == []
+    (tensors,) = (start / "tensors").iterdir()
+    flip(tensors)
+    with pytest.raises(StoreError, match=r"trainer: is damaged; `rollback` to the version before, or remove"):
+        train(alone, base, tmp_path / "damaged", start=start)

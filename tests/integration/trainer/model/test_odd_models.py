@@ -1,0 +1,124 @@
+"""Folders whose configuration says one thing and whose files say another, and odd configurations."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
+
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.model.miniature import CONTEXT, miniature
+from rl_agent.trainer.model.model_files import load_policy
+from rl_agent.trainer.model.parallel import Ranks
+from rl_agent.trainer.model.probe import find_manner
+from tests.integration.trainer.ranks import single_rank
+from tests.integration.trainer.settings import trainer_settings
+
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "head_dim": 16,
+}
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
+
+
+def config_of(kind: str, **changes: Any) -> PretrainedConfig:
+    sizes = SIZES | {"num_key_value_heads": 2, "num_hidden_layers": 2, "pad_token_id": 0}
+    return CONFIG_MAPPING[kind](**sizes | changes)
+
+
+def quantize(tensors: Tensors) -> None:
+    """As a tool does that describes it in a file of its own, not in config.json."""
+    for name in [name for name in tensors if "down_proj" in name]:
+        scale = tensors[name].abs().max() / 400
+        tensors[name.replace("weight", "weight_scale")] = scale.reshape(1)
+        tensors[name] = (tensors[name] / scale).to(torch.float8_e4m3fn)
+
+
+def give_an_own_head(tensors: Tensors) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
+
+
+def repeat_the_head(tensors: Tensors) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+
+def add_a_layer(tensors: Tensors) -> None:
+    for name in [name for name in tensors if ".layers.1." in name]:
+        tensors[name.replace(".1.", ".2.")] = tensors[name].clone()
+
+
+def grow_the_vocabulary(tensors: Tensors) -> None:
+    tensors["model.embed_tokens.weight"] = torch.zeros(72, 32)
+
+
+def load(folder: Path, ranks: Ranks, change: Callable[[Tensors], None], **changes: Any) -> None:
+    model = AutoModelForCausalLM.from_config(config_of("llama", **changes), dtype=torch.float32)
+    model.save_pretrained(folder / "model")
+    file = folder / "model/model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+    assert "quantization_config" not in json.loads((folder / "model/config.json").read_bytes())
+    load_policy(trainer_settings(folder / "model", folder, steps=1), ranks)
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "message"),
+    [
+        (quantize, {}, "down_proj.weight is F8_E4M3, so its weights are quantized"),
+        (give_an_own_head, {"tie_word_embeddings": True}, "ties lm_head.weight to model.embed_tokens.weight"),
+        (grow_the_vocabulary, {}, r"embed_tokens.weight has shape \[72, 32\].* has \[64, 32\] there"),
+    ],
+    ids=["weights without their scales", "a head beside a tied one", "another vocabulary"],
+)
+def test_files_that_contradict_the_configuration_are_refused(alone, tmp_path, change, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, alone, change, **changes)
+
+
+def test_files_that_say_the_same_twice_are_taken(alone, tmp_path, caplog):
+    load(tmp_path, alone, repeat_the_head, tie_word_embeddings=True)
+    assert "rl_agent" not in caplog.text  # a vocabulary of 64 is no obstacle either
+
+
+def test_layers_that_the_configuration_does_not_count_are_named(alone, tmp_path, caplog):
+    load(tmp_path, alone, add_a_layer)
+    assert "9 tensors of its files have no place in a model of type llama" in caplog.text
+    assert "model.layers.2.input_layernorm.weight" in caplog.text
+
+
+def test_a_kind_of_layer_that_comes_late_is_looked_at(alone):
+    """Convolutions after the twelfth layer reach from one sequence into the next."""
+    kinds = ["full_attention"] * 14 + ["conv"] * 2
+    config = config_of("lfm2", layer_types=kinds, num_hidden_layers=16)
+    assert miniature(config).layer_types == ["full_attention"] * 11 + ["conv"]
+    assert find_manner(config, alone.device).obstacle.startswith("one sequence reaches into the next")
+
+
+def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
+    angles = {"full_attention": DYNAMIC, "sliding_attention": PLAIN}
+    config = config_of(
+        "gemma3_text",
+        rope_parameters=angles,
+        layer_types=["sliding_attention", "full_attention"],
+        max_position_embeddings=4096,
+    )
+    assert miniature(config).max_position_embeddings == CONTEXT
+    manner = find_manner(config, alone.device)
+    assert manner.packs_up_to == 4096
+    assert manner.obstacle.startswith("its angles depend on the longest sequence")

@@ -1,0 +1,159 @@
+"""Packed, chunked scoring of a tiny Qwen3 against plain transformers, one sequence at a time."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.trainer.data.batch import Row, pack
+from rl_agent.trainer.model.logprobs import chosen_logprobs
+from tests.integration.trainer.samples import random_segment, tiny_policy
+
+CPU = torch.device("cpu")
+
+
+def rows(count: int, *, seed: int = 0) -> list[Row]:
+    generator = np.random.default_rng(seed)
+    return [Row(random_segment(generator, turns=1 + i % 3), 1.0, 1, i) for i in range(count)]
+
+
+def one_by_one(policy, all_rows: list[Row], temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprobs and entropies by transformers' own attention and full logits."""
+    policy.model.set_attn_implementation("sdpa")
+    logprobs, entropies = [], []
+    for row in all_rows:
+        token_ids = torch.as_tensor(row.segment.token_ids).long()
+        logits = policy.model(input_ids=token_ids[None], use_cache=False).logits[0] / temperature
+        log_p = logits.log_softmax(-1)
+        chosen = torch.as_tensor(np.flatnonzero(row.segment.is_response))
+        logprobs.append(log_p[chosen - 1, token_ids[chosen]])
+        entropies.append(-(log_p.exp() * log_p).sum(-1)[chosen - 1])
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_packed_logprobs_and_entropies_equal_those_of_one_sequence_at_a_time(temperature):
+    policy = tiny_policy(temperature=temperature)
+    with torch.no_grad():
+        logprobs, entropies = policy(pack(rows(7), CPU))
+        expected_logprobs, expected_entropies = one_by_one(tiny_policy(), rows(7), temperature)
+    assert logprobs.std() > 0.1  # the model tells tokens apart
+    torch.testing.assert_close(logprobs, expected_logprobs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(entropies, expected_entropies, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("activation_checkpointing", [0.0, 0.5, 1.0])
+def test_packed_gradients_equal_those_of_one_sequence_at_a_time(activation_checkpointing, tied):
+    policy = tiny_policy(activation_checkpointing=activation_checkpointing, tied=tied)
+    torch.manual_seed(1)
+    weights = torch.randn(2, sum(int(row.segment.is_response.sum()) for row in rows(5)))
+    found = gradients(policy, policy(pack(rows(5), CPU)), weights)
+    plain = tiny_policy(tied=tied)
+    expected = gradients(plain, one_by_one(plain, rows(5)), weights)
+    for name, gradient in found.items():
+        difference = (gradient - expected[name]).norm() / expected[name].norm()
+        assert difference < 1e-5, f"{name}: {difference}"
+
+
+def gradients(policy, outputs, weights) -> dict[str, torch.Tensor]:
+    policy.zero_grad()
+    (torch.stack(outputs) * weights).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in policy.named_parameters()}
+
+
+def test_a_sequence_does_not_see_its_neighbours():
+    policy = tiny_policy()
+    alone, other = rows(2)
+    with torch.no_grad():
+        expected, _ = policy(pack([alone], CPU))
+        together, _ = policy(pack([other, alone], CPU))
+    torch.testing.assert_close(together[-len(expected) :], expected, rtol=0, atol=1e-5)
+
+
+def test_an_empty_micro_batch_gives_every_parameter_a_gradient_of_zero():
+    policy = tiny_policy()
+    logprobs, _ = policy(pack([], CPU))
+    logprobs.sum().backward()
+    assert all(not parameter.grad.any() for parameter in policy.parameters())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("wanted", ["logprobs", "entropies", "both"])
+def test_gradients_of_chunked_logprobs_agree_with_finite_differences(wanted, temperature):
+    torch.manual_seed(0)
+    hidden = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(11, 5, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 11, (7,))
+    parts = {"logprobs": slice(0, 1), "entropies": slice(1, 2), "both": slice(0, 2)}[wanted]
+
+    def score(h: torch.Tensor, w: torch.Tensor):
+        return chosen_logprobs(h, w, targets, temperature=temperature, chunk_tokens=3)[parts]
+
+    assert torch.autograd.gradcheck(score, (hidden, weight))
+
+
+def test_chunked_logprobs_in_half_precision_stay_close_to_full_precision():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(40, 32), torch.randn(300, 32) / 8
+    targets = torch.randint(0, 300, (40,))
+    exact = chosen_logprobs(hidden, weight, targets, temperature=1.0, chunk_tokens=16)
+    half = chosen_logprobs(hidden.bfloat16(), weight.bfloat16(), targets, temperature=1.0, chunk_tokens=16)
+    for found, expected in zip(half, exact, strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+
+
+MEASURE_PEAK = """
+import re, torch
+from rl_agent.trainer.model.logprobs import chosen_logprobs
+
+def peak_kib():  # not `ru_maxrss`, which begins with what the parent had when it forked
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+torch.manual_seed(0)
+tokens, size, vocabulary = {tokens}, {size}, 100_000
+hidden = torch.randn(tokens, size, requires_grad=True)
+weight = torch.randn(vocabulary, size, requires_grad={is_trained})
+targets = torch.randint(0, vocabulary, (tokens,))
+before = peak_kib()
+logprobs, _ = chosen_logprobs(hidden, weight, targets, temperature=1.0, chunk_tokens={chunk_tokens})
+logprobs.sum().backward()
+print(peak_kib() - before)
+"""
+
+
+def peak_mib(chunk_tokens: int, *, tokens: int = 1024, size: int = 16, is_trained: bool = True) -> float:
+    script = MEASURE_PEAK.format(chunk_tokens=chunk_tokens, tokens=tokens, size=size, is_trained=is_trained)
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True, timeout=100)
+    return int(done.stdout) / 1024
+
+
+def test_chunks_keep_the_logits_of_all_tokens_out_of_memory():
+    """1024 tokens of a vocabulary of 100,000 have 391 MiB of logits in fp32; some copies are needed."""
+    logits_mib = 1024 * 100_000 * 4 / 2**20
+    whole = peak_mib(1024)
+    assert whole > 2 * logits_mib
+    assert peak_mib(64) < min(0.4 * whole, logits_mib)
+
+
+def test_an_output_matrix_that_is_frozen_costs_no_gradient_of_its_own():
+    """One of 100,000 x 512 has 195 MiB in fp32."""
+    frozen, trained = (peak_mib(16, tokens=32, size=512, is_trained=is_it) for is_it in (False, True))
+    assert trained > frozen + 150
+
+
+def test_a_frozen_output_matrix_gives_hidden_states_the_same_gradient():
+    found = []
+    for is_trained in (True, False):
+        torch.manual_seed(0)
+        hidden = torch.randn(7, 5, requires_grad=True)
+        weight = torch.randn(11, 5, requires_grad=is_trained)
+        scored = chosen_logprobs(hidden, weight, torch.arange(7), temperature=1.0, chunk_tokens=3)
+        (scored[0] + scored[1]).sum().backward()
+        found.append(hidden.grad)
+    assert torch.equal(*found)

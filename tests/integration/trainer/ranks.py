@@ -1,0 +1,219 @@
+"""One rank of a trainer that computes a mini-batch's gradient in every CASE; torchrun starts it.
+
+    trainer_ranks.py FOLDER
+
+Rank 0 writes gradients and metrics of each into FOLDER, a safetensors file a case.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.rollout.comparison import Comparison
+from rl_agent.trainer.data.intake import with_masks
+from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, initialize
+from rl_agent.trainer.model.model_files import load_policy
+from rl_agent.trainer.model.parallel import Ranks, grid, join_ranks, local, shard, whole
+from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.publish.served import ServedWeights
+from rl_agent.trainer.settings import ParallelSettings
+from rl_agent.trainer.step.start_weights import StartWeights
+from rl_agent.trainer.step.update_step import UpdateStep
+from tests.integration.trainer.model.tiny_experts import make_experts
+from tests.integration.trainer.samples import random_groups, tiny_policy
+from tests.integration.trainer.settings import (
+    PARALLEL,
+    batch_settings,
+    lora_settings,
+    loss_settings,
+    trainer_settings,
+)
+
+ORDER = [3, 0, 5, 1, 4, 2]
+
+LOSSES: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr_grpo": {"advantage": "dr_grpo", "normalization": "dr_grpo"},
+    "sequence_mean with KL in the loss": {"normalization": "sequence_mean", "kl_in": "loss"},
+    "rloo with KL in the reward": {"advantage": "rloo", "kl_in": "reward", "kl_estimator": "k1"},
+    "reinforce with an entropy bonus": {"advantage": "reinforce", "entropy_coefficient": 0.01},
+    "clipped against the engine": {"proximal": "behaviour", "correction": "none"},
+    "a later step of an iteration": {"proximal": "iteration", "kl_in": "loss"},
+    "masked importance": {"correction": "mask", "correction_low": 0.2, "correction_high": 5.0},
+}
+OVERLONG: dict[str, dict[str, Any]] = {
+    "overlong responses masked": {"overlong": "mask", "normalization": "sequence_mean"},
+    "overlong responses penalized": {"overlong": "penalty", "longest_response": 20, "overlong_cache": 8},
+}
+"""Ranks have no part in these."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "sequences longer than a micro-batch": {"groups": {"count": 6, "longest": 120}},
+    "fewer sequences than ranks": {
+        "groups": {"count": 1, "size": 1, "turns": 1},
+        "advantage": "reinforce",
+    },
+}
+VARIANTS = LOSSES | SHAPES
+"""What a mini-batch is and what is computed of it."""
+
+
+class Case(NamedTuple):
+    variant: str
+    shard_size: int
+    arrival: str
+    """`whole` or `streamed`."""
+    adapter: bool = False
+
+
+EXPERTS = "experts, read from files"
+ONE_BY_ONE: dict[str, dict[str, Any]] = {
+    "one sequence after the other": {"is_packed": False, "kl_in": "loss"},
+    "one after the other, fewer than ranks": SHAPES["fewer sequences than ranks"] | {"is_packed": False},
+}
+CASES = [
+    Case(variant, shard_size, *more)
+    for variant in VARIANTS
+    for shard_size in (1, 2)
+    for more in (("whole",), ("streamed",), ("streamed", True))
+] + [Case(variant, shard_size, "streamed") for variant in (EXPERTS, *ONE_BY_ONE) for shard_size in (1, 2)]
+
+
+@contextmanager
+def single_rank() -> Iterator[Ranks]:
+    """This process as the only rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield grid(torch.device("cpu"), None)
+    finally:
+        dist.destroy_process_group()
+
+
+def adapted_policy(ranks: Ranks) -> Policy:
+    """`tiny_policy` with an adapter that says something, the same on any number of ranks."""
+    policy = tiny_policy(seed=0)
+    add_adapter(policy.model, lora_settings(rank=4))
+    shard(policy, ranks, ParallelSettings.model_validate(PARALLEL))
+    initialize(policy.model, seed=1)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            local(parameter.data).fill_(0.02)
+    return policy
+
+
+@torch.no_grad()
+def move(policy: Policy) -> None:
+    """As an update does: what is trained changes by a tenth."""
+    for parameter in policy.parameters():
+        if parameter.requires_grad:
+            local(parameter).mul_(1.1)
+
+
+def experts_policy(ranks: Ranks) -> Policy:
+    """A mixture of experts from a folder; over two ranks the experts divide unevenly."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_experts(Path(folder), "qwen3_moe")
+        settings = trainer_settings(Path(folder), Path(folder), steps=1)
+        policy = load_policy(settings, ranks)
+        expected = load_file(Path(folder, "model.safetensors"))
+        served = dict(ServedWeights(policy, torch.float32).tensors())
+        assert served.keys() == expected.keys()
+        assert all(torch.equal(served[name], expected[name]) for name in expected)
+    return policy
+
+
+def compute(
+    ranks: Ranks,
+    arrival: str,
+    *,
+    parallel: dict | None = None,
+    adapter: bool = False,
+    experts: bool = False,
+    is_packed: bool = True,
+    groups: dict | None = None,
+    **loss: Any,
+) -> tuple[dict, dict]:
+    """(gradients by name, metrics) of the same groups, at once or one by one in another order."""
+    settings = loss_settings(**loss)
+    if adapter:
+        policy = adapted_policy(ranks)
+        policies: list = [policy] + [WithoutAdapter(policy)] * (settings.kl_in != "none")
+    elif experts:
+        policies = [experts_policy(ranks)]
+    else:
+        seeds = (0,) if settings.kl_in == "none" else (0, 9)
+        policies = [tiny_policy(seed=seed, is_packed=is_packed) for seed in seeds]
+        for policy in policies:
+            shard(policy, ranks, ParallelSettings.model_validate(PARALLEL | (parallel or {})))
+    budget = 10_000 if arrival == "whole" else 150
+    start = StartWeights(policies[0])
+    if settings.proximal == "iteration":
+        start.keep()
+        move(policies[0])
+    batch = batch_settings(token_budget=budget)
+    step = UpdateStep(policies[0], (*policies[1:], None)[0], ranks, settings, batch, start)
+    comparison = Comparison(settings)
+    made = [with_masks(group, comparison) for group in random_groups(**(groups or {"count": len(ORDER)}))]
+    if arrival == "whole":
+        step.add(made)
+    else:
+        for index in [index for index in ORDER if index < len(made)]:
+            step.add([made[index]])
+    metrics = step.finish()
+    gradients = {name: whole(p.grad).clone() for name, p in policies[0].named_parameters() if p.requires_grad}
+    return gradients, metrics
+
+
+def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Largest relative difference of a weight's gradient."""
+    assert found.keys() == expected.keys()
+    return max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
+
+
+@cache
+def of_two_ranks() -> dict[Case, tuple[dict, dict]]:
+    """(gradients, metrics) of two gloo ranks in every case, from one start: it takes longer than they do."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        argv += [str(PROJECT_ROOT / "tests/integration/trainer/ranks.py"), folder]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT_ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return {case: read(Path(folder, str(index))) for index, case in enumerate(CASES)}
+
+
+def read(output: Path) -> tuple[dict, dict]:
+    with safe_open(output, "pt") as file:
+        metrics = json.loads(file.metadata()["metrics"])
+        return {name: file.get_tensor(name) for name in file.keys()}, metrics  # noqa: SIM118
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with join_ranks(None, timeout_s=60) as met:
+        for index, case in enumerate(CASES):
+            gradients, metrics = compute(
+                grid(met.device, case.shard_size),
+                case.arrival,
+                adapter=case.adapter,
+                experts=case.variant == EXPERTS,
+                **(VARIANTS | ONE_BY_ONE).get(case.variant, {}),
+            )
+            if met.rank == 0:
+                save_file(gradients, Path(sys.argv[1], str(index)), {"metrics": json.dumps(metrics)})
+
+
+if __name__ == "__main__":
+    main()

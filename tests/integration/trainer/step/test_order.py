@@ -1,0 +1,203 @@
+"""With `trainer.batch.order=shuffled` the weights do not depend on which groups arrive first."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rl_agent import files
+from rl_agent.files import remove
+from rl_agent.paths import RunPaths
+from rl_agent.trainer.checkpoint import checkpoint
+from rl_agent.trainer.checkpoint.states import saved_steps
+from rl_agent.trainer.data.order import Deal
+from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.trainer.model.model_files import load_policy
+from rl_agent.trainer.model.parallel import Ranks, whole
+from rl_agent.trainer.trainer import Trainer
+from tests.integration.tiny_model import make_plan, make_tiny_model
+from tests.integration.trainer.ranks import single_rank
+from tests.integration.trainer.samples import random_groups
+from tests.integration.trainer.settings import trainer_settings
+from tests.integration.trainer.stream import stream_run
+from tests.integration.trainer.stream.stream_run import Rollout, stream_settings
+
+pytestmark = pytest.mark.timeout(240)
+GROUPS, STEPS = 6, 3
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
+
+
+class Arriving:
+    """A source that gives one group after the other, and may be told to stop its trainer before one."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = list(groups)
+        self.stops_at: int | None = None
+        self.trainer: Trainer | None = None
+
+    def take(self, most: int) -> list[Group] | None:
+        if self.stops_at == len(self.groups) and self.trainer is not None:
+            self.trainer.stop()
+            return []
+        return [self.groups.pop(0)] if self.groups else None
+
+
+def made(ranks: Ranks, base: Path, output: Path, order: list[int], *, is_dealt: bool, stops_at=None):
+    """Weights after an iteration whose groups arrive in this order, and the metrics' samples of each step."""
+    groups = random_groups(GROUPS, turns=1)
+    settings = trainer_settings(base, output, steps=STEPS, groups=GROUPS, mini_batches=STEPS)
+    samples = {group.key: [sample.key for sample in group.samples] for group in groups}
+    deal = Deal(samples, steps=STEPS, seed="3/1") if is_dealt else None
+    for stop in ([stops_at] if stops_at is not None else []) + [None]:
+        policy = load_policy(settings, ranks)
+        trainer = Trainer(settings, ranks, policy, None)
+        trainer.resume()
+        source = Arriving([groups[n] for n in order])
+        source.stops_at, source.trainer = stop, trainer
+        is_done = trainer.train_iteration(1, source, next_version=1, order=deal)
+        trainer.close()
+        assert is_done == (stop is None)
+    assert trainer.steps == STEPS
+    episodes = [
+        json.loads(line)["trainer/episodes"] for line in (output / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert sum(episodes) == 4 * GROUPS
+    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters()}, episodes
+
+
+def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def test_dealt_samples_give_the_same_weights_in_any_order_of_arrival(alone, base, tmp_path):
+    forth, back = [0, 1, 2, 3, 4, 5], [5, 2, 4, 0, 3, 1]
+    first, episodes = made(alone, base, tmp_path / "a", forth, is_dealt=True)
+    assert episodes == [8, 8, 8]
+    assert furthest(first, made(alone, base, tmp_path / "b", back, is_dealt=True)[0]) < 1e-5
+    arrived, _ = made(alone, base, tmp_path / "c", forth, is_dealt=False)
+    assert furthest(arrived, made(alone, base, tmp_path / "d", back, is_dealt=False)[0]) > 1e-4
+
+
+def test_groups_of_equal_rewards_that_are_left_out_leave_the_weights_to_the_others_in_any_order(
+    alone, base, tmp_path
+):
+    """DAPO's dynamic sampling: each step is filled with other groups, and its means are over those."""
+    groups = random_groups(GROUPS, turns=1)
+    equal = [dataclasses.replace(s, key=f"e{s.key}", reward=1.0) for s in groups[0].samples]
+    found = []
+    for name, order in (("a", [0, 1, 2, 3, 4, 5, 6]), ("b", [6, 4, 2, 0, 5, 3, 1]), ("without", range(6))):
+        settings = trainer_settings(
+            base, tmp_path / name, steps=1, groups=GROUPS, loss={"drop_uninformative": True},
+            optimizer={"epsilon": 1e-3},  # or noise decides where the gradient is next to nothing
+        )  # fmt: skip
+        policy = load_policy(settings, alone)
+        trainer = Trainer(settings, alone, policy, None)
+        trainer.resume()
+        arriving = [*groups, Group("1/equal:0", tuple(equal))]
+        source = Arriving([arriving[n] for n in order])
+        assert trainer.train_iteration(1, source, next_version=1)
+        trainer.close()
+        found.append({name: whole(p.detach()).clone() for name, p in policy.named_parameters()})
+    assert furthest(found[0], found[2]) < 1e-5
+    assert furthest(found[1], found[2]) < 1e-5
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("stops_at", [5, 2, 0])
+def test_stopped_in_the_middle_of_a_dealt_iteration_it_ends_with_the_same_weights(
+    alone, base, tmp_path, stops_at
+):
+    order = list(range(GROUPS))
+    expected, _ = made(alone, base, tmp_path / "whole", order, is_dealt=True)
+    found, _ = made(alone, base, tmp_path / "stopped", order, is_dealt=True, stops_at=stops_at)
+    assert furthest(found, expected) < 1e-5
+
+
+def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(base, tmp_path):
+    paths, rollout = RunPaths(tmp_path), Rollout(tmp_path)
+    lines = (json.dumps({"task_id": f"task-{n}", "prompt": "?"}) + "\n" for n in range(stream_run.GROUPS))
+    (tmp_path / "train.jsonl").write_text("".join(lines))
+    sizes = ("env_config.train_tasks_rollout_size=-1", f"rollout.group_size={stream_run.GROUP_SIZE}")
+    plan = make_plan(tmp_path, base, *sizes)
+    paths.run_dir("run").mkdir(parents=True)
+    plan.write(paths.run_dir("run") / "plan.json")
+    settings = stream_settings(tmp_path, base, None, last_iteration=1)
+    batch = settings.batch.model_copy(update={"order": "shuffled"})
+    rollout.whole(1, version=0)
+    trainer = stream_run.Trainer(settings.model_copy(update={"batch": batch}))
+    assert [process.wait(200) for process in trainer.processes] == [0], trainer.log.read_text()[-3000:]
+    steps = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
+    assert [s["trainer/episodes"] for s in steps if "trainer/episodes" in s] == [8, 8]
+    assert "trainer/turned_away/not_dealt" not in steps[-1]
+
+
+def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_path):
+    settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
+    learnt = {1: Learnt(180.0, 0.25, -3.5, 120.0), 4: Learnt(8.0)}
+    trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+    trainer.resume()
+    trainer.windows = learnt
+    assert trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
+    trainer.save_at_times()
+    trainer.close()
+    again = Trainer(settings, alone, load_policy(settings, alone), None)
+    again.resume()
+    again.close()
+    assert again.windows == learnt
+
+
+def test_a_checkpoint_that_replaces_one_of_the_same_step_leaves_no_moment_without(
+    alone, base, tmp_path, monkeypatch
+):
+    """As where an iteration ends with groups that are turned away: it makes no step more."""
+    settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
+    settings = settings.model_copy(
+        update={"checkpoint": settings.checkpoint.model_copy(update={"keep": 1, "in_background": False})}
+    )
+    trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+    trainer.resume()
+    trainer.train_iteration(1, Arriving(random_groups(GROUPS)), next_version=1)
+    trainer.save_at_times()
+
+    def remove_and_die(path: Path) -> None:
+        if path.is_dir() and (path / "state.json").exists():
+            remove(path)
+            raise InterruptedError(path)
+        remove(path)
+
+    monkeypatch.setattr(files, "remove", remove_and_die)
+    monkeypatch.setattr(checkpoint, "remove", remove_and_die)
+    trainer.train_iteration(2, Arriving([]), next_version=2)
+    with pytest.raises(InterruptedError):
+        trainer.save_at_times()
+    (left,) = saved_steps(tmp_path / "checkpoints").values()
+    assert checkpoint.read_progress(left).iteration == 2
+
+
+def test_a_run_that_begins_anew_in_mid_iteration_trains_on_all_of_its_own_samples(alone, base, tmp_path):
+    """Its groups have the keys of those that the run before had trained on when it was stopped."""
+    trained = []
+    for run_id, stops_at in (("first", 2), ("second", None)):
+        settings = stream_settings(tmp_path, base, None, run_id=run_id)
+        trainer = Trainer(settings, alone, load_policy(settings, alone), None)
+        trainer.resume()
+        before, source = trainer.steps, Arriving(random_groups(GROUPS, turns=1))
+        source.stops_at, source.trainer = stops_at, trainer
+        trainer.train_iteration(1, source, next_version=1)
+        trainer.close()
+        trained.append(trainer.steps - before)
+    assert trained == [2, STEPS]

@@ -1,0 +1,228 @@
+"""The streamed gradient of a mini-batch: against whole batches, plain references, and two ranks."""
+
+import statistics
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from rl_agent.errors import ConfigError
+from rl_agent.trainer.model.fused import use_fused_kernels
+from rl_agent.trainer.model.parallel import Ranks, shard
+from rl_agent.trainer.settings import ParallelSettings
+from rl_agent.trainer.step.losses import Clip, clipped_surrogate
+from rl_agent.trainer.step.update_step import UpdateStep
+from tests.integration.trainer.ranks import (
+    LOSSES,
+    ONE_BY_ONE,
+    OVERLONG,
+    VARIANTS,
+    Case,
+    compute,
+    distance,
+    move,
+    of_two_ranks,
+    single_rank,
+)
+from tests.integration.trainer.samples import random_groups, tiny_policy
+from tests.integration.trainer.settings import PARALLEL, batch_settings, loss_settings
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
+def test_a_streamed_gradient_is_that_of_the_whole_batch(alone, variant):
+    whole, whole_metrics = compute(alone, "whole", **variant)
+    streamed, streamed_metrics = compute(alone, "streamed", **variant)
+    assert distance(streamed, whole) < 1e-6
+    assert whole_metrics.pop("micro_batches") == 1 < streamed_metrics.pop("micro_batches")
+    assert streamed_metrics == pytest.approx(whole_metrics, rel=1e-6, abs=1e-7)
+
+
+def test_groups_that_come_one_by_one_share_their_micro_batches(alone):
+    policy = tiny_policy(seed=0)
+    shard(policy, alone, ParallelSettings.model_validate(PARALLEL))
+    budget = 500
+    step = UpdateStep(policy, None, alone, loss_settings(), batch_settings(token_budget=budget))
+    groups = random_groups(16)
+    for group in groups:
+        step.add([group])
+    full = sum(group.total_tokens for group in groups) / budget
+    assert step.finish()["micro_batches"] < full / 0.85 + 1
+
+
+def plain_loss(policy, reference, variant: dict) -> torch.Tensor:
+    """The mini-batch's loss from the written equations, an episode at a time, by transformers alone."""
+    losses, kl_coefficient = [], 0.1
+    start = tiny_policy(seed=0)
+    start.model.set_attn_implementation("sdpa")
+    for group in random_groups(6):
+        scored = [[score(policy, s) for s in sample.segments] for sample in group.samples]
+        logprobs = [torch.cat([pair[0] for pair in pairs]) for pairs in scored]
+        entropies = [torch.cat([pair[1] for pair in pairs]) for pairs in scored]
+        frozen = [torch.cat([score(reference, s)[0] for s in x.segments]).detach() for x in group.samples]
+        began = [torch.cat([score(start, s)[0] for s in x.segments]).detach() for x in group.samples]
+        rewards = [sample.reward for sample in group.samples]
+        if variant.get("overlong") == "penalty":
+            beyond = [(s.longest_response - 12) / 8 for s in group.samples]
+            rewards = [r - min(max(b, 0.0), 1.0) for r, b in zip(rewards, beyond, strict=True)]
+        if variant.get("kl_in") == "reward":
+            kls = [float((a.detach() - b).sum()) for a, b in zip(logprobs, frozen, strict=True)]
+            rewards = [r - kl_coefficient * kl for r, kl in zip(rewards, kls, strict=True)]
+        for index, sample in enumerate(group.samples):
+            if variant.get("overlong") == "mask" and sample.is_cut:
+                continue
+            behaviour = torch.cat([torch.tensor(s.behaviour[s.is_response]) for s in sample.segments])
+            advantage = plain_advantage(rewards, index, variant.get("advantage", "grpo"))
+            token_losses = plain_token_losses(logprobs[index], began[index], behaviour, advantage, variant)
+            if variant.get("kl_in") == "loss":
+                d = frozen[index] - logprobs[index]
+                ratio = (logprobs[index] - began[index]).exp().detach()
+                weight = (began[index] - behaviour).exp().clamp(max=2.0) * ratio.clamp(max=1.28)
+                token_losses = token_losses + kl_coefficient * weight * (d.exp() - 1 - d)
+            token_losses = token_losses - variant.get("entropy_coefficient", 0.0) * entropies[index]
+            losses.append(token_losses)
+    if variant.get("normalization") == "sequence_mean":
+        return torch.stack([episode.mean() for episode in losses]).mean()
+    if variant.get("normalization") == "dr_grpo":
+        return torch.stack([episode.sum() / 64 for episode in losses]).mean()
+    return torch.cat(losses).mean()
+
+
+@torch.no_grad()
+def plain_kl(policy, reference) -> float:
+    """k1 over all response tokens."""
+    segments = [s for group in random_groups(6) for sample in group.samples for s in sample.segments]
+    return float(torch.cat([score(policy, s)[0] - score(reference, s)[0] for s in segments]).mean())
+
+
+def score(policy, segment) -> tuple[torch.Tensor, torch.Tensor]:
+    token_ids = torch.as_tensor(segment.token_ids).long()
+    log_p = policy.model(input_ids=token_ids[None], use_cache=False).logits[0].log_softmax(-1)
+    chosen = torch.as_tensor(np.flatnonzero(segment.is_response))
+    entropies = -(log_p.exp() * log_p).sum(-1)
+    return log_p[chosen - 1, token_ids[chosen]], entropies[chosen - 1]
+
+
+def plain_advantage(rewards: list[float], index: int, estimator: str) -> float:
+    if estimator == "reinforce":
+        return rewards[index]
+    if estimator == "rloo":
+        return rewards[index] - statistics.fmean(rewards[:index] + rewards[index + 1 :])
+    centered = rewards[index] - statistics.fmean(rewards)
+    return centered if estimator == "dr_grpo" else centered / (statistics.stdev(rewards) + 1e-6)
+
+
+def plain_token_losses(logprobs, began, behaviour, advantage: float, variant: dict) -> torch.Tensor:
+    """`began`: under the weights that the iteration began with, the policy's own in all but one variant."""
+    advantages = torch.full_like(logprobs, advantage)
+    if variant.get("proximal") == "behaviour":
+        return clipped_surrogate(logprobs, behaviour, advantages, Clip(0.2, 0.28, 3.0)).loss
+    importance = (began - behaviour).exp()
+    if variant.get("correction") == "mask":
+        importance = importance * ((importance >= 0.2) & (importance <= 5.0))
+    else:
+        importance = importance.clamp(max=2.0)
+    ratio = (logprobs - began).exp()
+    gained = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
+    if advantage < 0:
+        gained = gained.clamp(min=3.0 * advantage)
+    return -importance * gained
+
+
+@pytest.mark.parametrize("variant", (LOSSES | OVERLONG).values(), ids=LOSSES | OVERLONG)
+def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
+    gradients, metrics = compute(alone, "streamed", **variant)
+    policy, reference = tiny_policy(seed=0), tiny_policy(seed=9)
+    if variant.get("proximal") == "iteration":
+        move(policy)
+        assert 0.05 < metrics["clip_fraction"] < 0.5
+    policy.model.set_attn_implementation("sdpa")
+    reference.model.set_attn_implementation("sdpa")
+    loss = plain_loss(policy, reference, variant)
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    expected = {name: p.grad for name, p in policy.named_parameters()}
+    assert distance(gradients, expected) < 1e-5
+    norm = torch.stack([g.norm() for g in expected.values()]).norm().item()
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert metrics["cut_share"] == 0.25
+    assert metrics["episodes"] == (18 if variant.get("overlong") == "mask" else 24)
+    assert (metrics["length_penalty"] > 0.1) == (variant.get("overlong") == "penalty")
+    if variant.get("kl_in") == "reward":
+        assert metrics["kl"] == pytest.approx(plain_kl(policy, reference), rel=1e-4)
+
+
+def test_metrics_are_of_the_whole_mini_batch(alone):
+    _, metrics = compute(alone, "streamed", proximal="behaviour", correction="none")
+    samples = [sample for group in random_groups(6) for sample in group.samples]
+    policy = tiny_policy(seed=0)
+    policy.model.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        scored = [(score(policy, s), s) for sample in samples for s in sample.segments]
+    ratios = torch.cat([(lp - torch.tensor(s.behaviour[s.is_response])).exp() for (lp, _), s in scored])
+    entropies = torch.cat([entropy for (_, entropy), _ in scored])
+    assert metrics["entropy"] == pytest.approx(entropies.mean().item(), rel=1e-5)
+    assert metrics["ratio"] == pytest.approx(ratios.mean().item(), rel=1e-5)
+    assert metrics["ratio_max"] == pytest.approx(ratios.max().item(), rel=1e-5)
+    assert 0 < metrics["clip_fraction"] < 1
+    assert metrics["reward"] == pytest.approx(statistics.fmean(s.reward for s in samples))
+    assert metrics["episodes"] == len(samples) == 24
+    assert metrics["response_length_max"] == max(s.response_tokens for s in samples)
+
+
+@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
+    expected, expected_metrics = compute(alone, "whole", **VARIANTS[variant])
+    expected_metrics.pop("micro_batches")
+    for arrival in ("whole", "streamed"):
+        found, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
+        assert distance(found, expected) < 1e-6
+        # Losses of both signs add up to a hundredth of their size.
+        shared = {name: value for name, value in metrics.items() if name != "micro_batches"}
+        assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
+@pytest.mark.parametrize("variant", ONE_BY_ONE)
+def test_ranks_that_score_one_sequence_after_the_other_make_the_gradient_of_packed_ones(
+    alone, variant, shard_size
+):
+    expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
+    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
+    assert distance(found, expected) < 1e-5
+
+
+def test_weights_that_stay_gathered_are_not_mistaken_for_those_of_the_iterations_beginning(alone):
+    variant = LOSSES["a later step of an iteration"]
+    expected, _ = compute(alone, "streamed", **variant)
+    found, _ = compute(alone, "streamed", parallel={"reshard_after_forward": False}, **variant)
+    assert distance(found, expected) < 1e-6
+
+
+def test_half_precision_layers_keep_gradients_in_full_precision(alone):
+    expected, _ = compute(alone, "whole")
+    found, _ = compute(alone, "streamed", parallel={"precision": "bf16"})
+    assert all(gradient.dtype == torch.float32 for gradient in found.values())
+    assert 1e-4 < distance(found, expected) < 0.1
+
+
+@pytest.mark.extended  # the compiler takes most of a minute
+@pytest.mark.filterwarnings("ignore")  # it warns about itself
+def test_compiled_layers_compute_the_same_gradient(alone):
+    expected, _ = compute(alone, "streamed")
+    found, _ = compute(alone, "streamed", parallel={"compile_layers": True})
+    assert distance(found, expected) < 1e-5
+
+
+def test_fused_kernels_that_cannot_be_had_are_left_out_or_refused():
+    device = torch.device("cpu")
+    assert use_fused_kernels(tiny_policy(seed=0).model, None, device) is False
+    with pytest.raises(ConfigError, match=r"^trainer\.parallel\.use_liger_kernel: needs a GPU; null "):
+        use_fused_kernels(tiny_policy(seed=0).model, True, device)

@@ -1,0 +1,55 @@
+"""A streaming trainer with an adapter: engines and model.pt get it merged, a crash changes nothing."""
+
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rl_agent.paths import RunPaths
+from rl_agent.update.model import versions
+from tests.integration.tiny_model import make_tiny_model
+from tests.integration.trainer.settings import lora_settings
+from tests.integration.trainer.stream.stream_run import Rollout, Trainer, manager, stream_settings
+from tests.integration.trainer.stream.test_stream import again, assert_served
+
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
+
+
+def train(log_path, base, *, kill: bool, ranks: int = 1) -> list[dict[str, torch.Tensor]]:
+    """The models of two iterations; `kill` is between them."""
+    log_path.mkdir()
+    paths, rollout = RunPaths(log_path), Rollout(log_path)
+    with manager() as told:
+        settings = stream_settings(log_path, base, told.url, last_iteration=2)
+        settings = settings.model_copy(update={"lora": lora_settings(rank=4)})
+        trainer = Trainer(settings, ranks=ranks)
+        rollout.whole(1, version=0)
+        trainer.wait_for_iteration(1)
+        assert_served(told.newest(), paths, log_path / "engine")
+        if kill:
+            trainer.end(signal.SIGKILL)
+            # As a run would: the adapter goes on top of the base model, whatever is served by now.
+            trainer = Trainer(again(settings, paths).model_copy(update={"model": base}), ranks=ranks)
+        rollout.whole(2, version=1)
+        assert [process.wait(120) for process in trainer.processes] == [0] * ranks
+    return [load_file(paths.version_dir(version) / "model.safetensors") for version in (1, 2)]
+
+
+def test_killed_between_two_iterations_it_ends_with_the_weights_of_one_that_was_not(tmp_path):
+    base = make_tiny_model(tmp_path / "base")
+    whole, killed = (train(tmp_path / name, base, kill=name == "killed") for name in ("whole", "killed"))
+    for one, other in zip(whole, killed, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    first, second = whole
+    before = load_file(base / "model.safetensors")
+    trained = {name for name in before if not torch.equal(before[name].float(), second[name].float())}
+    assert trained == {name for name in before if name.endswith("_proj.weight")}
+    assert all(not torch.equal(first[name], second[name]) for name in trained)
+    model = AutoModelForCausalLM.from_pretrained(versions.served_folder(RunPaths(tmp_path / "whole")))
+    assert torch.equal(model.state_dict()["model.layers.0.mlp.up_proj.weight"],
+                       second["model.layers.0.mlp.up_proj.weight"])  # fmt: skip
+    sharded = train(tmp_path / "sharded", base, kill=True, ranks=2)
+    for one, other in zip(whole, sharded, strict=True):
+        assert all(torch.allclose(one[name], other[name], rtol=0, atol=2e-5) for name in one)

@@ -1,0 +1,91 @@
+"""A streaming trainer over two nodes on this machine, with the real torchrun and gloo."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.config import Plan
+from rl_agent.monitor import metrics
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.trainer.launch import trainer_command, trainer_environment
+from rl_agent.update.llamafactory.launch import Place
+from tests.integration.tiny_model import make_plan, make_tiny_model
+from tests.integration.trainer.stream.stream_run import Rollout, stream_settings
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Nodes:
+    """The nodes of one training; at the end nothing of them is left."""
+
+    def __init__(self, home: Path, model: Path, *, nodes: int, ranks_each: int) -> None:
+        words = ("trainer=grpo_cpu", "pool=elastic", f"trainer.nproc_per_node={ranks_each}")
+        self.plan: Plan = make_plan(home, model, *words)
+        settings = home / "settings.json"
+        told = stream_settings(home, model, None, last_iteration=1)
+        settings.write_text(told.model_dump_json())
+        Rollout(home).whole(1, version=0)
+        port, self.processes = free_port(), []
+        for node_rank in range(nodes):
+            command = trainer_command(self.plan, settings, nodes, Place(node_rank, "127.0.0.1", port))
+            environment = trainer_environment(self.plan, os.environ, nodes) | {"OMP_NUM_THREADS": "1"}
+            with (home / f"node-{node_rank}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    cwd=PROJECT_ROOT,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            self.processes.append(process)
+
+    def wait(self, timeout_s: float) -> None:
+        for node_rank, process in enumerate(self.processes):
+            log = self.plan.paths.log_path / f"node-{node_rank}.log"
+            assert process.wait(timeout_s) == 0, log.read_text()[-3000:]
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(
+                    process.pid, signal.SIGTERM
+                )  # torchrun ends its ranks, which have sessions of their own
+                process.wait(60)
+
+
+@pytest.fixture
+def trainings(tmp_path) -> Iterator[tuple[Nodes, Nodes]]:
+    model = make_tiny_model(tmp_path / "base")
+    made = []
+    try:
+        for nodes in (1, 2):
+            home = tmp_path / f"nodes-{nodes}"
+            home.mkdir()
+            made.append(Nodes(home, model, nodes=nodes, ranks_each=2 // nodes))
+        yield made[0], made[1]
+    finally:
+        for one in made:
+            one.end()
+
+
+def test_two_nodes_train_the_very_weights_of_one_node_with_as_many_ranks(trainings):
+    for training in trainings:
+        training.wait(200)
+
+    one, two = (load_file(t.plan.paths.model_link / "model.safetensors") for t in trainings)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    for training in trainings:
+        records = [r for r in metrics.read(training.plan.paths.metrics) if "update_step" in r]
+        assert [record["update_step"] for record in records] == [1, 2]
+        assert sum(record["trainer/episodes"] for record in records) == 16
+        (saved, *_) = (training.plan.paths.streaming / "checkpoints").glob("step-2")
+        assert sorted(file.name for file in saved.glob("rank-*.json")) == ["rank-0.json", "rank-1.json"]

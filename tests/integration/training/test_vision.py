@@ -1,0 +1,90 @@
+"""The whole loop with a vision model: pictures of a game, a real vLLM, a real LLaMA-Factory update, again."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.paths import PROJECT_ROOT, RunPaths
+from rl_agent.rollout.trajectories.shard import read_shard
+from tests.integration.training.tiny_vision_model import MAX_LENGTH, TEMPLATE
+from tests.integration.training.vision_packages import vision_environment
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1200)]
+
+TOLERANCE = 1e-3
+TOKENS_OF_AN_IMAGE = 4
+LAKE = {"prompt": "Reach the goal.", "difficulty": "easy", "env": "gymnasium", "env_id": "FrozenLake-v1"}
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory):
+    return {
+        **os.environ,
+        **vision_environment(tmp_path_factory.mktemp("packages")),
+        "CUDA_VISIBLE_DEVICES": "",
+        "RL_AGENT_PYTHON": sys.executable,
+        "WANDB_MODE": "disabled",
+    }
+
+
+def call(argv: list[str], environ: dict[str, str]) -> str:
+    done = subprocess.run(argv, cwd=PROJECT_ROOT, env=environ, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory, environ) -> RunPaths:
+    """Of a run of two iterations that has ended well."""
+    home = tmp_path_factory.mktemp("vision")
+    model = home / "base"
+    call([sys.executable, "-m", "tests.integration.training.tiny_vision_model", str(model)], environ)
+    tasks = "".join(json.dumps(LAKE | {"task_id": f"lake-{n}", "seed": n}) + "\n" for n in range(12))
+    for split in ("train", "test"):
+        (home / f"{split}.jsonl").write_text(tasks)
+    argv = [
+        "bash", "scripts/run.sh", "--data-path", str(home), "--log-path", str(home / "log"),
+        "--rl-phase", "both", "--max-iterations", "2", "--eval-interval", "2",
+        f"model_config.base_model={model}", f"model_config.template={TEMPLATE}",
+        f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}", "engine.max_num_seqs=8",
+        "engine.extra_args.kv-cache-memory-bytes=67108864", "policy_config.max_new_tokens=16",
+        "env_config.kwargs={gymnasium: {view: image}}", "env_config.train_difficulty_max_steps={easy: 3}",
+        "env_config.train_tasks_rollout_size=-1", "rollout.completion_threshold=1.0",
+        "trainer.reward_threshold=0", "trainer.filter_unchanged_steps=false", "trainer.warmup_steps=0",
+        "trainer.learning_rate=0.001",
+    ]  # fmt: skip
+    call(argv, environ)
+    return RunPaths(home / "log")
+
+
+def test_the_second_iteration_is_played_by_the_model_that_the_first_one_made(paths):
+    first, second = (list(read_shard(paths.shard("train", iteration))[1]) for iteration in (1, 2))
+    assert {(t.weight_version_min, t.weight_version_max) for t in first} == {(0, 0)}
+    assert {(t.weight_version_min, t.weight_version_max) for t in second} == {(1, 1)}
+    assert {str(t.status) for t in first + second} == {"completed"}
+    assert paths.model_link.resolve() == paths.version_dir(2)
+    images = [path for t in first + second for step in t.steps for path in step.observation.images]
+    assert len(images) >= 24
+    assert all(Path(path).is_relative_to(paths.images) and Path(path).is_file() for path in images)
+
+
+def test_prompts_logprobs_and_what_is_trained_on_are_what_the_engine_saw(paths, environ):
+    base = paths.log_path.parent / "base"
+    check = [
+        sys.executable,
+        "-m",
+        "tests.integration.training.vision_check",
+        str(base),
+        str(paths.shard("train", 1)),
+    ]
+    steps = [json.loads(line) for line in call(check, environ).splitlines()]
+    assert len(steps) >= 12
+    for step in steps:
+        assert step["is_same_prompt"] and step["is_trained_on"], step
+        assert step["placeholders"] == step["images"] * TOKENS_OF_AN_IMAGE > 0
+        assert step["logprob_difference"] < TOLERANCE

@@ -1,0 +1,139 @@
+"""Compares an iteration of a vision run with transformers and LLaMA-Factory; prints one JSON line a step.
+
+    python -m tests.integration.training.vision_check MODEL SHARD
+
+MODEL is what the engine served. A process of its own, since only with torchvision found from the start does
+transformers load the processor of a vision model.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.rollout.trajectories.line import to_line
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.types import Observation, Trajectory
+from rl_agent.update.dataset.export import Dialogue, Example, Terms, example
+from tests.integration.training.tiny_vision_model import MEDIA, TEMPLATE, VISION_START
+
+DIALOGUE = TypeAdapter(Dialogue)
+
+
+class Reference:
+    """The same model, tokenizer and image processor as the engine's, by transformers."""
+
+    def __init__(self, model: Path) -> None:
+        import torch
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        self.processor = AutoProcessor.from_pretrained(model)
+        self.model = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
+
+    def inputs(self, seen: list[Observation], said: list[str]) -> Any:
+        """What the model is given before the response to the last observation."""
+        messages = []
+        for number, observation in enumerate(seen):
+            parts = [{"type": "image"}] * len(observation.images) + [
+                {"type": "text", "text": observation.text}
+            ]
+            messages.append({"role": "user", "content": parts if observation.images else observation.text})
+            if number < len(said):
+                messages.append({"role": "assistant", "content": said[number]})
+        text = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return self.processor(text=text, images=_opened(seen) or None, return_tensors="pt")
+
+    def logprobs(self, inputs: Any, response: tuple[int, ...]) -> list[float]:
+        import torch
+
+        prompt = inputs["input_ids"].shape[1]
+        more = torch.tensor([response])
+        given = dict(inputs) | {
+            "input_ids": torch.cat([inputs["input_ids"], more], 1),
+            "attention_mask": torch.ones(1, prompt + len(response), dtype=torch.long),
+            "mm_token_type_ids": torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more)], 1),
+        }
+        with torch.no_grad():
+            logits = self.model(**given).logits[0, prompt - 1 : -1]
+        return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()
+
+
+def _opened(seen: list[Observation]) -> list[Any]:
+    from PIL import Image
+
+    return [Image.open(path).convert("RGB") for observation in seen for path in observation.images]
+
+
+def trains_on_it(model: Path, trajectory: Trajectory, step: int) -> bool:
+    """Whether the example is what the engine saw, and LLaMA-Factory makes as many images of it."""
+    tokenizer, processor, template = _training_template(model)
+    made = example(DIALOGUE.validate_json(to_line(trajectory)), step, _terms(model, tokenizer))
+    recorded = trajectory.steps[step]
+    prompt, said = list(recorded.prompt_token_ids), list(recorded.generation.token_ids)
+    if not isinstance(made, Example) or made.input_ids.tolist() != prompt + said:
+        return False
+    images, ids = list(made.images), made.input_ids.tolist()
+    inputs = template.mm_plugin.get_mm_inputs(images, [], [], [len(images)], [0], [0], [ids], processor)
+    patches = int(inputs["image_grid_thw"].prod(-1).sum())
+    placeholders = ids.count(processor.image_token_id)
+    return patches == placeholders * processor.image_processor.merge_size**2
+
+
+def _terms(model: Path, tokenizer: Any) -> Terms:
+    return Terms(
+        chat=ChatTokenizer.load(str(model), {}),
+        media=frozenset(tokenizer.convert_tokens_to_ids(list(MEDIA))),
+        image_start=tokenizer.convert_tokens_to_ids(VISION_START),
+        mask_history=True,
+        image_max_pixels=2**24,
+        images=Path("images"),
+    )
+
+
+@cache
+def _training_template(model: Path) -> tuple[Any, Any, Any]:
+    from llamafactory.data.template import get_template_and_fix_tokenizer
+    from llamafactory.hparams import DataArguments, ModelArguments
+    from llamafactory.model import load_tokenizer
+
+    loaded = load_tokenizer(ModelArguments(model_name_or_path=str(model)))
+    template = get_template_and_fix_tokenizer(loaded["tokenizer"], DataArguments(template=TEMPLATE))
+    return loaded["tokenizer"], loaded["processor"], template
+
+
+def compare(model: Path, shard: Path) -> Iterator[dict[str, Any]]:
+    """Steps up to an episode's first response that names a media token.
+
+    Random weights do that at times, and transformers would look for one more image.
+    """
+    reference = Reference(model)
+    media = set(reference.processor.tokenizer.convert_tokens_to_ids(list(MEDIA)))
+    for trajectory in read_shard(shard)[1]:
+        seen: list[Observation] = []
+        said: list[str] = []
+        for number, step in enumerate(trajectory.steps):
+            response, prompt = step.generation.token_ids, list(step.prompt_token_ids)
+            if media & set(response):
+                break
+            seen.append(step.observation)
+            inputs = reference.inputs(seen, said)
+            differences = zip(step.generation.logprobs, reference.logprobs(inputs, response), strict=True)
+            yield {
+                "step": number,
+                "images": sum(len(observation.images) for observation in seen),
+                "placeholders": prompt.count(reference.processor.image_token_id),
+                "is_same_prompt": inputs["input_ids"][0].tolist() == prompt,
+                "logprob_difference": max(abs(ours - theirs) for ours, theirs in differences),
+                "is_trained_on": trains_on_it(model, trajectory, number),
+            }
+            said.append(step.generation.text)
+
+
+if __name__ == "__main__":
+    for line in compare(Path(sys.argv[1]), Path(sys.argv[2])):
+        print(json.dumps(line))

@@ -1,0 +1,48 @@
+"""What `engine check` tells run.sh about the server at the engine's address."""
+
+import os
+
+import pytest
+
+from rl_agent.cli._result import VerbResult
+from rl_agent.cli.driver import engine
+from rl_agent.engine.server import Answer, Probe
+from rl_agent.errors import RetryLater
+from rl_agent.testing.rollout_setup import make_plan
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [((), "wanted"), (("--version", "3"), "wanted"), (("--version", "4"), "old-version")],
+)
+def test_a_server_is_old_where_the_shared_folder_shows_the_ordered_model_late(
+    tmp_path, monkeypatch, capsys, words, answer
+):
+    plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path)
+    version = plan.paths.version_dir(3)
+    version.mkdir(parents=True)
+    plan.paths.model_link.symlink_to(version)
+    plan.write(tmp_path / "plan.json")
+    monkeypatch.setattr(
+        engine, "probe", lambda config, environ, timeout_s: Probe(Answer.WANTED, "serves version 3")
+    )
+
+    found = engine.main(["--plan", str(tmp_path / "plan.json"), "check", *words])
+
+    assert found == VerbResult({"answer": answer})
+    is_late = "leads to weight version 3 here, 4 is wanted" in capsys.readouterr().err
+    assert is_late == (answer == "old-version")
+
+
+class Lost:
+    """A node whose master is dead."""
+
+    def check(self) -> None:
+        raise RetryLater("the master, rank 0 (node-0), has been silent for 31 s")
+
+
+def test_a_node_that_has_lost_its_run_waits_for_no_engine(tmp_path):
+    make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
+    ready = ("ready", "--pid", str(os.getpid()), "--log", str(tmp_path / "log"))
+    with pytest.raises(RetryLater, match="silent for 31 s"):
+        engine.main(["--plan", str(tmp_path / "plan.json"), *ready], member=Lost())

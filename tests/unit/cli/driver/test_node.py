@@ -1,0 +1,51 @@
+"""What `node` sends to run.sh is read back by bash as it was."""
+
+import io
+import subprocess
+
+from rl_agent.cli._result import VerbResult
+from rl_agent.cli.driver import node
+from rl_agent.paths import PROJECT_ROOT
+
+READ = """
+source "$1/scripts/shell_functions/common_utils.sh"
+exec {NODE_OUT}<"$2"
+declare -A found=([left]=over)
+for _ in 1 2; do
+  status=0
+  take_reply found || status=$?
+  printf '%s:%s:%s:%s;' "$status" "${found[path]-none}" "${found[order]-none}" "${found[left]-none}"
+done
+"""
+
+
+def test_bash_reads_the_fields_and_the_status_of_each_reply(tmp_path):
+    path = "/log=a]b\"c'$(touch hacked)\nd é"
+    replies = io.BytesIO()
+    node.send_reply(replies, VerbResult({"path": path, "order": 7}))
+    node.send_reply(replies, VerbResult(status=75))
+    (tmp_path / "replies").write_bytes(replies.getvalue())
+
+    words = ["bash", "-euc", READ, "bash", str(PROJECT_ROOT), str(tmp_path / "replies")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, cwd=tmp_path)
+
+    assert done.stdout == f"0:{path}:7:none;75:none:none:none;", done.stderr
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_a_bug_in_a_verb_ends_the_verb_with_1_and_argparse_keeps_its_status(capsys):
+    def broken(words, member):
+        raise KeyError("a bug")
+
+    def refused(words, member):
+        raise SystemExit(2)
+
+    assert node.answer(["verb"], broken, None) == VerbResult(status=1)
+    assert node.answer(["verb"], refused, None) == VerbResult(status=2)
+    assert "KeyError: 'a bug'" in capsys.readouterr().err
+
+
+def test_a_request_is_read_word_by_word_and_ends_with_the_pipe():
+    requests = io.BytesIO(b"2\0flag\0two\nlines\0")
+    assert node.read_request(requests) == ["flag", "two\nlines"]
+    assert node.read_request(requests) == []

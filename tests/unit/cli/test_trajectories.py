@@ -1,0 +1,133 @@
+"""The verb `trajectories`: what a run recorded can be found, read and taken elsewhere."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_agent.cli.trajectories import main
+from rl_agent.errors import ConfigError, StoreError
+from rl_agent.paths import RunPaths
+from rl_agent.types import Status
+from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
+
+
+def record(paths: RunPaths, iteration: int, split: str, *episodes, complete: bool = True) -> None:
+    name = paths.shard if complete else paths.checkpoint_shard
+    write_shard(name(split, iteration), make_header(iteration, split), *episodes)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    paths = RunPaths(tmp_path / "log [bold]")
+    record(
+        paths,
+        1,
+        "train",
+        make_trajectory(0, steps=(make_step("zwölf<|im_end|>", images=("/i/a.png",)), make_step("13"))),
+        make_trajectory(1, reward=0.0, difficulty="hard"),
+        make_trajectory(2, status=Status.FAILED, steps=()),
+    )
+    record(paths, 2, "train", make_trajectory(3, iteration=2), complete=False)
+    record(paths, 1, "test", make_trajectory(0, split="test", reward=0.5))
+    return paths.log_path
+
+
+def listed(capsys, log: Path, *options: str) -> list[str]:
+    main(["list", "--log-path", str(log), *options])
+    lines = capsys.readouterr().out.splitlines()
+    return [" ".join(line.split()[:3]) for line in lines[1:-1]]
+
+
+EVERYTHING = ["task-0:0:0 train 1", "task-1:0:0 train 1", "task-2:0:0 train 1", "task-3:0:0 train 2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), [*EVERYTHING, "task-0:0:0 test 1"]),
+        (("--split", "train"), EVERYTHING),
+        (("--iteration", "2"), EVERYTHING[3:]),
+        (("--iteration", "1", "--iteration", "2", "--split", "train"), EVERYTHING),
+        (("--status", "failed"), EVERYTHING[2:3]),
+        (("--min-reward", "0.5"), [EVERYTHING[0], EVERYTHING[3], "task-0:0:0 test 1"]),
+        (("--min-reward", "0.1", "--max-reward", "0.9"), ["task-0:0:0 test 1"]),
+        (("--difficulty", "hard"), EVERYTHING[1:2]),
+        (("--task-id", "task-3"), EVERYTHING[3:]),
+        (("--limit", "2"), EVERYTHING[:2]),
+        (("--limit", "0", "--split", "test"), ["task-0:0:0 test 1"]),
+        (("--iteration", "9"), []),
+    ],
+)
+async def test_the_list_shows_what_every_option_accepts(log, capsys, options, expected):
+    assert listed(capsys, log, *options) == expected
+
+
+async def test_the_list_ends_with_a_count_that_says_what_is_left_out(log, capsys):
+    main(["list", "--log-path", str(log), "--limit", "1"])
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "5 episodes, mean reward 0.625 of 4; 4 more, --limit 0 lists all"
+    )
+
+
+async def test_show_prints_every_turn_and_names_images(log, capsys):
+    main(["show", "--log-path", str(log), "task-0:0:0", "--split", "train"])
+    shown = capsys.readouterr().out
+    for part in ("[image /i/a.png]", "zwölf<|im_end|>", "step 1: observation", "reward 1"):
+        assert part in shown
+
+
+async def test_show_tells_of_a_failure(log, capsys):
+    main(["show", "--log-path", str(log), "task-2:0:0"])
+    assert "EngineError: gone" in capsys.readouterr().out
+
+
+async def test_show_of_an_unknown_episode_is_one_clear_line(log):
+    with pytest.raises(ConfigError, match="episode x:0:0: not recorded here"):
+        main(["show", "--log-path", str(log), "x:0:0"])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+async def test_json_exports_hold_everything(log, tmp_path, form, capsys):
+    out = tmp_path / f"out.{form}"
+    main(["export", "--log-path", str(log), "--format", form, "--out", str(out), "--split", "train"])
+    assert capsys.readouterr().out == f"4 episodes to {out}\n"
+    text = out.read_text(encoding="utf-8")
+    rows = json.loads(text) if form == "json" else [json.loads(line) for line in text.splitlines()]
+    assert rows[1] == json.loads(
+        json.dumps(dataclasses.asdict(make_trajectory(1, reward=0.0, difficulty="hard")))
+    )
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+async def test_tables_have_one_row_an_episode(log, tmp_path, form):
+    import pandas as pd
+
+    out = tmp_path / f"out.{form}"
+    main(["export", "--log-path", str(log), "--format", form, "--out", str(out), "--split", "train"])
+    frame = pd.read_csv(out) if form == "csv" else pd.read_parquet(out)
+    assert list(frame["episode"]) == ["task-0:0:0", "task-1:0:0", "task-2:0:0", "task-3:0:0"]
+    assert list(frame["steps"]) == [2, 1, 0, 1]
+    assert frame["reward"].isna().tolist() == [False, False, True, False]
+    assert frame["images"][0] == "/i/a.png"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log [bold]", out.name]
+
+
+async def test_a_failed_export_leaves_no_file(log, tmp_path):
+    shard = RunPaths(log).shard("train", 1)
+    shard.write_bytes(shard.read_bytes() + b"{}\n")
+    with pytest.raises(StoreError, match=":5: "):
+        main(["export", "--log-path", str(log), "--format", "jsonl", "--out", str(tmp_path / "out")])
+    assert [path.name for path in tmp_path.iterdir()] == ["log [bold]"]
+
+
+def test_a_missing_log_path_is_one_clear_line(tmp_path):
+    with pytest.raises(ConfigError, match="is not a folder"):
+        main(["list", "--log-path", str(tmp_path / "none")])
+
+
+def test_help_has_examples(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "examples" in capsys.readouterr().out

@@ -1,0 +1,107 @@
+"""The verb `what-if`: a table, JSON, and one line for what is wrong."""
+
+import json
+
+import pytest
+
+from rl_agent.cli.__main__ import main
+from rl_agent.simulation.spot import read_trace
+
+SMALL = (
+    "prompts=4", "group_size=2", "mean_tokens=600", "longest=2048", "trainer_gpus=1", "engine_gpus=1",
+    "machines=2", "engine_start_s=5", "switch_s=2", "hours=0.1",
+)  # fmt: skip
+
+
+def played(capsys, *words: str) -> dict:
+    assert main(["what-if", "--json", *SMALL, *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_setup_is_a_row_of_the_table(capsys):
+    assert main(["what-if", *SMALL, "model=1.7b"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("static", "on demand", "elastic", "elastic recompute", "elastic hybrid"):
+        assert f"\n {name} " in shown
+    assert "Simulated." in shown and "1.00x" in shown
+
+
+def test_json_holds_what_was_assumed_and_what_came_of_it(capsys):
+    found = played(capsys, "--setups", "static,elastic", "trainer_price=7")
+    assert found["config"]["trainer_price"] == 7
+    assert [one["setup"] for one in found["setups"]] == ["static", "elastic"]
+    static = found["setups"][0]
+    assert static["cost_per_step"] == pytest.approx(7 * static["hours"] / static["iterations"])
+
+
+def test_a_trace_that_was_kept_gives_the_same_again(capsys, tmp_path):
+    trace = tmp_path / "trace.csv"
+    drawn = played(
+        capsys, "--setups", "elastic", "--write-trace", str(trace), "up_hours=0.05", "down_hours=0.01"
+    )
+    assert read_trace(trace.read_text().splitlines(), "t")
+    again = played(capsys, "--setups", "elastic", "--trace", str(trace))
+    assert again["setups"][0]["tokens_per_s"] == pytest.approx(drawn["setups"][0]["tokens_per_s"], rel=0.02)
+
+
+def test_a_model_can_be_given_by_its_configuration(capsys, tmp_path):
+    config = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "vocab_size": 151_936}
+    config |= {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    small = played(capsys, "--setups", "static", f"model={tmp_path}")["setups"][0]
+    assert (
+        small["tokens_per_s"] > played(capsys, "--setups", "static", "model=8b")["setups"][0]["tokens_per_s"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace", "words"),
+    [
+        ("when,what\n", "expected a header time_s,change[,how]"),
+        ("time_s,change\nsoon,+1\n", ":2: expected SECONDS,+1"),
+        ("time_s,change\n", "the trace has no line with a change"),
+        ("time_s,change\n5,+1\n9,-1\n12,-1\n", "at 12 s a machine goes where there is none"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_bad_trace_is_one_line(capsys, tmp_path, trace, words):
+    path = tmp_path / "trace.csv"
+    if trace is not None:
+        path.write_text(trace)
+    assert main(["what-if", "--trace", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("what-if: ") and words in line and "trace.csv" in line
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("engine_price=-1", "engine_price=-1: Input should be greater than or equal to 0"),
+        ("engine_price=cheap", "engine_price='cheap': Input should be a valid number"),
+        ("engine_prize=1", "there is no key engine_prize"),
+        ("8b", "expected key=value"),
+        ("model=9b", "model=9b: is none of 1.7b, 8b, 14b, 32b"),
+        ("mean_tokens=20000", "must be below longest=14336"),
+        ("gpu_memory_gb=4", "does not fit on engine_gpus=2"),
+    ],
+)
+def test_a_bad_word_is_one_line(capsys, word, words):
+    assert main(["what-if", word]) == 78
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_mixture_of_experts_is_refused(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "num_experts": 64}))
+    assert main(["what-if", f"model={tmp_path}"]) == 78
+    assert "not that of a dense decoder" in capsys.readouterr().err
+
+
+def test_an_unknown_setup_is_one_line(capsys):
+    assert main(["what-if", "--setups", "static,magic"]) == 2
+    assert "--setups magic: there are static, on_demand," in capsys.readouterr().err
+
+
+def test_too_short_a_time_is_said(capsys):
+    assert main(["what-if", "hours=0.01", "--setups", "static"]) == 2
+    assert "not one iteration ends in 0.01 h" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""Small states of the protocol for its tests."""
+
+from rl_agent.cluster.protocol.events import Looked, Seen
+from rl_agent.cluster.protocol.protocol import step
+from rl_agent.cluster.protocol.records import Flag, PhaseKey, RankRecord, WorkReport
+from rl_agent.cluster.protocol.state import ClusterState, Terms
+
+MASTER = "m0"
+LEASE_S = 30.0
+
+
+def record(
+    incarnation, rank, *, beat=1, answers=MASTER, state="member", flags=None, seq=99, work=None, **fields
+):
+    """What a node says; `flags` maps a key to an outcome, said under the order `seq`."""
+    said = {str(PhaseKey(*key)): Flag(outcome=outcome, seq=seq) for key, outcome in (flags or {}).items()}
+    values = {
+        "is_joiner": rank is None,
+        "host": f"host-{incarnation}",
+        "pid": 7,
+        "start_ticks": 1,
+        "doing": "testing",
+        "doing_s": 0.0,
+        "config_digest": "same",
+        "reason": "",
+        "stacks": None,
+    }
+    own = {"incarnation": incarnation, "rank": rank, "beat": beat, "answers": answers, "state": state}
+    return RankRecord(flags=said, work=work, **{**values, **own, **fields})
+
+
+def report(key, *, shard=None, claimed=(), completed=()):
+    return WorkReport(
+        iteration=key[0], phase=key[1], shard=shard, claimed=tuple(claimed), completed=tuple(completed)
+    )
+
+
+class Run:
+    """A master and what it was told so far."""
+
+    def __init__(self, num_nodes=1, *, ranks=()):
+        self.now = 0.0
+        self.state = ClusterState(Terms(MASTER, num_nodes, LEASE_S, "same"), 0.0)
+        self.commands = []
+        self.beats = {}
+        self.see(MASTER, 0)
+        for rank in ranks:
+            self.see(f"m{rank}", rank)
+
+    def do(self, event):
+        """The commands that the event led to."""
+        self.state, commands = step(self.state, event, self.now)
+        self.commands += commands
+        return commands
+
+    def see(self, incarnation, rank, **said):
+        self.beats[incarnation] = self.beats.get(incarnation, 0) + 1
+        return self.do(Seen(record(incarnation, rank, beat=self.beats[incarnation], **said)))
+
+    def look_for(self, seconds, *, beating=()):
+        """Time passes; of the nodes, those that are `beating` (incarnation, rank) are heard of."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            for incarnation, rank in beating:
+                self.see(incarnation, rank)
+            self.do(Looked())
+
+    def status(self, incarnation):
+        return self.state.peers[incarnation].status
+
+    def lines(self):
+        return [command.line for command in self.commands if hasattr(command, "line")]

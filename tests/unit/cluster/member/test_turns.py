@@ -1,0 +1,171 @@
+"""Threads that fail loudly, and waits that say for whom."""
+
+import threading
+
+import pytest
+
+from rl_agent.cluster.member.notifier import Bell
+from rl_agent.cluster.member.turns import Turns, Wait
+from rl_agent.errors import DeadlineError, RetryLater, StoreError
+
+PATIENCE_S = 15.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Taken:
+    """Turns that do what they are told, in virtual time, and what became of them."""
+
+    def __init__(self, turn=None):
+        self.clock, self.said, self.failure, self.error = Clock(), [], None, None
+        self.turns = Turns(
+            "test",
+            turn or self.turn,
+            fail=self.fail,
+            say=self.said.append,
+            clock=self.clock,
+            patience_s=PATIENCE_S,
+        )
+
+    def turn(self):
+        if self.error is not None:
+            raise self.error
+        return 2.0
+
+    def fail(self, error):
+        self.failure = error
+
+
+def test_a_folder_that_fails_for_a_moment_is_said_and_gone_over():
+    taken = Taken()
+    taken.error = StoreError("disk full")
+    pause_s = taken.turns.take()
+    assert 0 < pause_s < PATIENCE_S and "disk full; trying again" in taken.said[0]
+    taken.error = None
+    assert taken.turns.take() == 2.0
+    taken.clock.now, taken.error = PATIENCE_S, StoreError("disk full")
+    assert taken.turns.take() is not None and taken.failure is None
+
+
+def test_a_folder_that_goes_on_failing_ends_the_thread_with_its_error():
+    taken = Taken()
+    taken.error = StoreError("disk full")
+    taken.turns.take()
+    taken.clock.now = PATIENCE_S
+    assert taken.turns.take() is None and taken.failure is taken.error and len(taken.said) == 1
+
+
+@pytest.mark.parametrize("error", [RetryLater("given up"), KeyError("a bug")])
+def test_any_other_error_ends_the_thread_at_once_and_is_told(error):
+    taken = Taken()
+    taken.error = error
+    assert taken.turns.take() is None and taken.failure is error
+
+
+def test_a_thread_that_is_stopped_ends_and_a_poke_brings_its_next_turn_forward():
+    turned = threading.Semaphore(0)
+
+    def turn():
+        turned.release()
+        return 3600.0
+
+    turns = Taken(turn).turns
+    turns.start()
+    assert turned.acquire(timeout=10)
+    turns.poke()
+    assert turned.acquire(timeout=10)
+    turns.stop()
+    assert not turns._thread.is_alive()
+
+
+def a_wait(clock, *, turns=(), timeout_s=100.0, said=None, who="rank 2 (b)"):
+    said = [] if said is None else said
+    return Wait(
+        "iteration 3, train",
+        lambda: who,
+        timeout_s=timeout_s,
+        lease_s=30.0,
+        turns=turns,
+        say=said.append,
+        clock=clock,
+    )
+
+
+def test_a_wait_says_for_whom_after_a_while_and_then_seldom():
+    clock, said = Clock(), []
+    wait = a_wait(clock, said=said)
+    for second in range(100):
+        clock.now = float(second)
+        wait.look()
+    assert said == [
+        "iteration 3, train: waiting for rank 2 (b), 10 s so far",
+        "iteration 3, train: waiting for rank 2 (b), 70 s so far",
+    ]
+
+
+def test_a_node_that_waits_for_itself_alone_says_nothing_until_the_deadline():
+    clock, said = Clock(), []
+    wait = a_wait(clock, said=said, who="")
+    clock.now = 99.0
+    wait.look()
+    assert not said
+    clock.now = 100.0
+    with pytest.raises(DeadlineError, match="waited 100 s for this node itself"):
+        wait.look()
+
+
+def test_a_wait_ends_at_its_deadline_with_the_name():
+    clock = Clock()
+    wait = a_wait(clock, timeout_s=100.0)
+    clock.now = 99.5
+    assert wait.look() == 0.5
+    clock.now = 100.0
+    with pytest.raises(DeadlineError, match=r"iteration 3, train: waited 100 s for rank 2 \(b\)"):
+        wait.look()
+
+
+class Hanging:
+    count = 7
+
+
+def test_a_thread_that_hangs_in_the_file_system_ends_the_wait_after_a_lease():
+    clock = Clock()
+    wait = a_wait(clock, turns=[Hanging()])
+    with pytest.raises(RetryLater, match="the shared folder has not answered for 31 s"):
+        for second in range(100):
+            clock.now = float(second)
+            wait.look()
+    assert clock.now == 31.0
+
+
+def test_a_process_that_was_stopped_does_not_take_that_for_a_folder_that_hangs():
+    clock, turns = Clock(), Hanging()
+    wait = a_wait(clock, turns=[turns], timeout_s=10_000.0)
+    wait.look()
+    clock.now = 1000.0
+    wait.look()
+    turns.count += 1
+    clock.now = 1001.0
+    wait.look()
+
+
+def test_a_ring_between_looking_and_waiting_is_not_missed():
+    bell = Bell()
+    seen = bell.count
+    bell.ring()
+    bell.wait(seen, 3600.0)
+
+
+async def test_a_ring_wakes_a_job_of_an_event_loop_from_another_thread():
+    bell = Bell()
+    ringing = threading.Timer(0.01, bell.ring)
+    ringing.start()
+    await bell.wait_async(bell.count, 3600.0)
+    ringing.join()
+    await bell.wait_async(bell.count, 0.001)
+    assert not bell._listeners

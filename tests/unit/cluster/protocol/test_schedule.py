@@ -1,0 +1,123 @@
+"""Which iteration and phases come next, as tables."""
+
+import pytest
+
+from rl_agent.cluster.protocol.schedule import (
+    Numbers,
+    Work,
+    add_shards,
+    first_iteration,
+    is_evaluated,
+    needed_iteration,
+    next_work,
+    numbers_on_disk,
+    oldest_version,
+    phases_of,
+)
+from rl_agent.config import Command
+from rl_agent.paths import RunPaths
+
+
+def command(rl_phase="both", *, interval=None, split=None, limit=None):
+    return Command(
+        rl_phase=rl_phase,
+        eval_interval=interval,
+        rollout_split=split,
+        debug_mode=False,
+        resume=False,
+        max_iterations=limit,
+        num_nodes=1,
+        rank=0,
+        rank_weights=(1,),
+        overrides=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "evaluated"),
+    [(1, [1, 2, 3, 4, 5, 6, 7]), (2, [1, 3, 5, 7]), (6, [1, 7]), (100, [1])],
+)
+def test_evaluation_is_due_where_the_iteration_modulo_the_interval_is_one(interval, evaluated):
+    assert [iteration for iteration in range(1, 8) if is_evaluated(iteration, interval)] == evaluated
+
+
+BOTH = command(interval=2)
+NEXT = {
+    "nothing done": (BOTH, 1, {}, Work(1, ("rollout", "evaluate", "update"))),
+    "rollout done": (BOTH, 1, {1: {"rollout"}}, Work(1, ("evaluate", "update"))),
+    "update left": (BOTH, 1, {1: {"rollout", "evaluate"}}, Work(1, ("update",))),
+    "iteration done": (BOTH, 1, {1: {"rollout", "evaluate", "update"}}, Work(2, ("rollout", "update"))),
+    "second not evaluated": (BOTH, 2, {2: {"rollout"}}, Work(2, ("update",))),
+    "evaluate out of turn counts for nothing": (BOTH, 2, {2: {"evaluate"}}, Work(2, ("rollout", "update"))),
+    "starts at its first": (BOTH, 5, {1: {"rollout"}}, Work(5, ("rollout", "evaluate", "update"))),
+    "limit reached": (command(interval=1, limit=1), 4, {4: {"rollout", "evaluate", "update"}}, None),
+    "limit counts from the first": (
+        command("update", limit=2), 4, {4: {"update"}}, Work(5, ("update",)),
+    ),
+    "train only": (command("rollout", split="train-only"), 1, {1: {"rollout"}}, Work(2, ("rollout",))),
+    "eval only": (command("rollout", split="eval-only"), 1, {1: {"rollout"}}, Work(1, ("evaluate",))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEXT)
+def test_next_work(name):
+    asked, first, finished, expected = NEXT[name]
+    assert next_work(asked, first, finished) == expected
+
+
+FIRST = {
+    "empty": (command(interval=1), Numbers(), 1),
+    "after the last of anything": (command(interval=1), Numbers(train=3, test=5, update=2), 6),
+    "train counts train shards": (command("rollout", split="train-only"), Numbers(3, 5, 9), 4),
+    "eval counts test shards": (command("rollout", split="eval-only"), Numbers(3, 5, 9), 6),
+    "update of the newest rollout": (command("update"), Numbers(train=3, update=1), 3),
+    "update after an update": (command("update"), Numbers(train=3, update=3), 4),
+    "update of nothing": (command("update"), Numbers(), 1),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_first_iteration_of_a_fresh_start(name):
+    asked, numbers, expected = FIRST[name]
+    assert first_iteration(asked, numbers) == expected
+
+
+def test_finished_shards_and_prepared_updates_are_read_from_the_disk(tmp_path):
+    paths = RunPaths(tmp_path)
+    for path in (paths.shard("train", 2), paths.checkpoint_shard("train", 3), paths.shard("test", 1)):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    paths.update_dir(2).mkdir(parents=True)
+
+    assert numbers_on_disk(paths) == Numbers(train=2, test=1, update=2)
+    assert add_shards({}, paths) == {2: {"rollout"}, 1: {"evaluate"}}
+
+
+def test_a_streaming_trainer_gets_no_rollout_before_its_weights_were_evaluated():
+    assert phases_of(command(interval=2), 3, is_streaming=True) == ("evaluate", "rollout", "update")
+    assert phases_of(command(interval=2), 4, is_streaming=True) == ("rollout", "update")
+
+
+@pytest.mark.parametrize(
+    ("phase", "staleness", "needed"),
+    [
+        ("evaluate", 0, 4),
+        ("evaluate", 2, 4),
+        ("rollout", 0, 4),
+        ("rollout", 2, 2),
+        ("update", 0, 5),
+        ("update", 2, 3),
+    ],
+)
+def test_a_phase_waits_for_no_newer_version_than_the_algorithm_demands(phase, staleness, needed):
+    assert needed_iteration(phase, 5, staleness=staleness, last=None) == needed
+    assert needed_iteration("update", 5, staleness=staleness, last=5) == 5
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.parametrize("published", [1, 4, 5])
+def test_no_token_of_a_rollout_is_too_old_when_its_turn_comes(staleness, published):
+    """Versions are as many as iterations here: iteration 6 is trained on from version 5."""
+    oldest = oldest_version("rollout", 6, published, published, staleness=staleness)
+    assert oldest == max(5 - staleness, 0)
+    assert oldest_version("evaluate", 6, 5, 5, staleness=staleness) == 5

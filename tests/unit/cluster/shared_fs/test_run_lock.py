@@ -1,0 +1,96 @@
+"""One live run a log path."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rl_agent.cluster.shared_fs.processes import stat_of
+from rl_agent.cluster.shared_fs.run_lock import beats, check_free, claim, heartbeat_path, lock_path
+from rl_agent.errors import ConfigError
+
+LEASE_S = 0.3
+IN_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+ELSEWHERE = '{"host": "elsewhere", "pid": 1, "start_ticks": 1}'
+
+
+@pytest.fixture
+def other():
+    """A living process that may own a lock."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_claim_of_a_living_process_is_respected_and_named(tmp_path, other):
+    claim(tmp_path, other.pid, LEASE_S)
+    with pytest.raises(ConfigError, match=f"used by another run, process {other.pid}"):
+        claim(tmp_path, os.getpid(), LEASE_S)
+
+
+def test_a_claim_of_a_dead_process_holds_nothing(tmp_path, other):
+    claim(tmp_path, other.pid, LEASE_S)
+    other.kill()
+    other.wait()
+    claim(tmp_path, os.getpid(), LEASE_S)
+    assert json.loads(lock_path(tmp_path).read_text())["pid"] == os.getpid()
+
+
+def test_a_process_id_that_was_used_again_holds_nothing(tmp_path, other):
+    claim(tmp_path, other.pid, LEASE_S)
+    record = json.loads(lock_path(tmp_path).read_text())
+    record["start_ticks"] = stat_of(other.pid).start_ticks - 1
+    lock_path(tmp_path).write_text(json.dumps(record))
+    check_free(tmp_path, LEASE_S)
+
+
+def test_a_run_on_another_host_that_shows_a_heartbeat_is_respected_and_named(tmp_path):
+    lock_path(tmp_path).write_text(ELSEWHERE)
+    beat = heartbeat_path(tmp_path)
+    beat.parent.mkdir()
+    beat.write_text("1")
+    writer = threading.Timer(0.3, beat.write_text, args=["2"])
+    writer.start()
+    with pytest.raises(ConfigError, match="process 1 on elsewhere"):
+        check_free(tmp_path, 30.0)
+    writer.join()
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_A_CONTAINER, "true"]).returncode != 0, reason="no namespaces for this user"
+)
+def test_a_process_id_says_nothing_in_a_container_of_the_same_host(tmp_path, other):
+    claim(tmp_path, other.pid, LEASE_S)
+    judge = (
+        "import sys, pathlib; from rl_agent.cluster.shared_fs import run_lock as r;"
+        "print(r.read_owner(r.lock_path(pathlib.Path(sys.argv[1]))).is_here)"
+    )
+    here = [sys.executable, "-c", judge, tmp_path]
+    assert subprocess.check_output(here, text=True) == "True\n"
+    assert subprocess.check_output([*IN_A_CONTAINER, *here], text=True) == "False\n"
+
+
+@pytest.mark.parametrize("has_heartbeat", [True, False])
+def test_a_run_on_another_host_that_shows_none_holds_nothing(tmp_path, has_heartbeat):
+    lock_path(tmp_path).write_text(ELSEWHERE)
+    if has_heartbeat:
+        heartbeat_path(tmp_path).parent.mkdir()
+        heartbeat_path(tmp_path).write_text("1")
+    claim(tmp_path, os.getpid(), LEASE_S)
+
+
+def test_silence_is_only_found_after_the_whole_lease(tmp_path):
+    heartbeat_path(tmp_path).parent.mkdir()
+    heartbeat_path(tmp_path).write_text("1")
+    now = [0.0]
+    assert not beats(tmp_path, 30.0, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    assert now[0] >= 30.0
+
+
+def test_a_lock_that_cannot_be_read_holds_nothing(tmp_path):
+    lock_path(tmp_path).write_text("{")
+    check_free(tmp_path, LEASE_S)

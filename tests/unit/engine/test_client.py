@@ -1,0 +1,248 @@
+import asyncio
+import json
+from collections import deque
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from rl_agent.engine.client import ClientSettings, EngineClient, pause_before
+from rl_agent.engine.wire import Sampling
+from rl_agent.errors import ConfigError, EngineError, PromptTooLong, RetryLater
+from rl_agent.testing.simulated_engine import completion
+
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0, max_tokens=50, seed=1)
+CARD = {"id": "m", "root": "/models/m", "max_model_len": 64}
+
+
+class Script:
+    """An engine that answers completions from a list; `hang` and `cut` are answers too."""
+
+    def __init__(self, *answers):
+        self.answers = deque(answers)
+        self.asked = []
+        self.headers = []
+        self.hanging = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.is_healthy = self.is_serving = True
+        self.pauses = []
+
+    async def handle(self, request):
+        self.headers.append(request.headers)
+        if request.path == "/v1/models" and not self.is_serving:
+            return web.Response(status=503, text="no engine has joined yet")
+        if request.path == "/v1/models":
+            return web.json_response({"data": [CARD]})
+        if request.path == "/health":
+            return web.Response(status=200 if self.is_healthy else 503)
+        self.asked.append(json.loads(await request.read()))
+        answer = self.answers.popleft()
+        if answer == "hang":
+            self.hanging.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.aborted.set()
+                raise
+        if answer == "cut":
+            request.transport.abort()
+            return web.Response()
+        if isinstance(answer, int):
+            return web.Response(status=answer, text="because")
+        return web.json_response(answer)
+
+    async def pause(self, seconds):
+        self.pauses.append(seconds)
+
+
+@asynccontextmanager
+async def connected(script, *, retries=2, timeout_s=5.0, api_key=None, identify=lambda served: 7):
+    server = web.Server(script.handle, handler_cancellation=True)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    settings = ClientSettings(timeout_s, retries, api_key)
+    client = EngineClient(url, settings, identify=identify, sleep=script.pause, jitter=lambda: 1.0)
+    try:
+        async with client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+def ask(client, tokens=(1, 2, 3)):
+    return client.generate(tokens, SAMPLING, request_id="a:0:0:0")
+
+
+async def test_a_response_is_stamped_with_the_weight_version_of_the_identified_model():
+    async with connected(Script(completion(3, 3))) as client:
+        generation = await ask(client)
+
+    assert generation.token_ids == (18, 19, 2)
+    assert generation.text == "01"
+    assert (generation.weight_version_min, generation.weight_version_max) == (7, 7)
+    assert generation.duration_s > 0
+
+
+async def test_an_engine_that_is_no_pool_gets_no_parameters_of_one_and_its_tokens_say_what_the_text_is():
+    script = Script(completion(3, 3))
+    sampling = replace(SAMPLING, vocab_size=300)
+    async with connected(script) as client:
+        decode = lambda prompt, response: f"{prompt} {response}"  # noqa: E731
+        generation = await client.generate([1, 2], sampling, request_id="a:0:0:0", decode=decode)
+
+    assert generation.text == "[1, 2] (18, 19)"
+    assert not {"detokenize", "vocab_size"} & script.asked[0].keys()
+
+
+def wrong_answer():
+    answer = completion(3, 3)
+    answer["choices"][0]["token_ids"][1] = -7
+    return answer
+
+
+async def test_an_answer_that_cannot_be_right_is_asked_for_anew():
+    script = Script(wrong_answer(), {}, completion(3, 3))
+    async with connected(script) as client:
+        assert (await ask(client)).token_ids == (18, 19, 2)
+    assert len(script.pauses) == 2
+
+
+async def test_an_engine_that_goes_on_answering_wrongly_fails_the_episode_with_the_reason():
+    async with connected(Script(*[wrong_answer()] * 3)) as client:
+        with pytest.raises(EngineError, match="failed 3 times; the last: the server sent a token id -7"):
+            await ask(client)
+
+
+async def test_response_tokens_are_counted_as_responses_return():
+    async with connected(Script(completion(3, 3), completion(5, 5))) as client:
+        counted = [client.response_tokens]
+        for _ in range(2):
+            await ask(client)
+            counted.append(client.response_tokens)
+
+    assert counted == [0, 3, 8]
+
+
+async def test_the_wrong_model_is_found_on_entering():
+    def refuse(served):
+        raise ConfigError(f"serves {served.root}")
+
+    with pytest.raises(ConfigError, match="/models/m"):
+        async with connected(Script(), identify=refuse):
+            pass
+
+
+async def test_the_response_is_limited_to_what_the_context_has_left():
+    script = Script(completion(3, 3))
+    async with connected(script) as client:
+        await ask(client, range(60))
+
+    assert script.asked[0]["max_tokens"] == 4
+
+
+async def test_a_prompt_that_leaves_no_room_is_not_sent():
+    script = Script()
+    async with connected(script) as client:
+        with pytest.raises(PromptTooLong):
+            await ask(client, range(64))
+
+    assert script.asked == []
+
+
+def aborted():
+    answer = completion(2, 3)
+    answer["choices"][0]["finish_reason"] = "abort"
+    return answer
+
+
+@pytest.mark.parametrize(
+    "trouble", [500, 503, 429, "cut", aborted()], ids=["500", "503", "429", "cut", "abort"]
+)
+async def test_trouble_is_met_with_another_attempt(trouble):
+    script = Script(trouble, trouble, completion(3, 3))
+    async with connected(script) as client:
+        assert (await ask(client)).finish_reason == "stop"
+
+    assert script.pauses == [0.25, 0.5]
+    assert len({json.dumps(body) for body in script.asked}) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+async def test_a_refused_request_is_not_sent_again(status):
+    script = Script(status)
+    async with connected(script) as client:
+        with pytest.raises(EngineError, match=f"HTTP {status}: because"):
+            await ask(client)
+
+    assert len(script.asked) == 1
+
+
+async def test_a_healthy_engine_that_keeps_failing_ends_the_episode():
+    script = Script(500, 500)
+    async with connected(script, retries=1) as client:
+        with pytest.raises(EngineError, match="failed 2 times; the last: HTTP 500: because"):
+            await ask(client)
+
+
+async def test_a_dead_engine_ends_the_rollout():
+    script = Script(500)
+    async with connected(script, retries=0) as client:
+        script.is_healthy = False
+        with pytest.raises(RetryLater, match="not healthy"):
+            await ask(client)
+
+
+async def test_a_pool_whose_engines_are_away_is_asked_again_later():
+    script = Script()
+    script.is_serving = False
+    with pytest.raises(RetryLater, match="does not serve now: /v1/models answered 503: no engine has joined"):
+        async with connected(script):
+            pass
+
+
+async def test_an_engine_that_is_not_there_is_named():
+    client = EngineClient("http://127.0.0.1:9", ClientSettings(1.0, 0), identify=lambda served: 0)
+    with pytest.raises(RetryLater, match=r"http://127\.0\.0\.1:9.* does not answer"):
+        async with client:
+            pass
+
+
+async def test_no_answer_within_the_request_timeout_is_a_timeout_and_is_not_repeated():
+    script = Script("hang")
+    async with connected(script, timeout_s=0.05) as client:
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.05 s"):
+            await ask(client)
+        async with asyncio.timeout(5):
+            await script.aborted.wait()
+
+    assert len(script.asked) == 1
+
+
+async def test_cancelling_a_request_closes_its_connection_so_that_the_engine_aborts_it():
+    script = Script("hang")
+    async with connected(script) as client, asyncio.TaskGroup() as jobs:
+        job = jobs.create_task(ask(client))
+        async with asyncio.timeout(5):
+            await script.hanging.wait()
+            job.cancel()
+            await script.aborted.wait()
+
+
+async def test_the_key_is_sent_where_there_is_one():
+    script = Script()
+    async with connected(script, api_key="secret"):
+        pass
+
+    assert script.headers[0]["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "jitter", "pause"),
+    [(1, 1.0, 0.25), (2, 1.0, 0.5), (3, 0.0, 0.5), (6, 1.0, 8.0), (60, 1.0, 8.0)],
+)
+def test_pauses_double_up_to_eight_seconds_and_jitter_halves_them_at_most(attempt, jitter, pause):
+    assert pause_before(attempt, jitter) == pause

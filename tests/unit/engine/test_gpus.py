@@ -1,0 +1,62 @@
+"""Counting GPUs and reading their memory, over recorded outputs of the vendors' tools."""
+
+import pytest
+
+from rl_agent.cli.driver import gpu
+from rl_agent.engine.gpus import GpuUse, count_gpus, holders, memory_in_use
+from rl_agent.errors import DeadlineError
+
+
+def tools(**outputs):
+    return lambda argv: outputs.get(argv[0].replace("-", "_"))
+
+
+COUNTS = {
+    "variable wins": ({"CUDA_VISIBLE_DEVICES": "0,3"}, {"nvidia_smi": "0\n1\n2\n3\n"}, 2),
+    "empty variable hides all": ({"CUDA_VISIBLE_DEVICES": ""}, {"nvidia_smi": "0\n"}, 0),
+    "minus one hides the rest": ({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, {}, 1),
+    "UUIDs": ({"CUDA_VISIBLE_DEVICES": "GPU-ab, GPU-cd"}, {}, 2),
+    "nvidia": ({}, {"nvidia_smi": "0\n1\n"}, 2),
+    "rocm": ({}, {"rocm_smi": "device,id\ncard0,0x1\ncard1,0x1\n"}, 2),
+    "nothing": ({}, {}, 0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_gpus_are_counted_in_order_of_authority(name):
+    environ, outputs, expected = COUNTS[name]
+    assert count_gpus(environ, tools(**outputs)) == expected
+
+
+USES = "0, GPU-aa, 100\n1, GPU-bb, 20000\n2, GPU-cc, [N/A]\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, [GpuUse("0", 100), GpuUse("1", 20000)]),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, [GpuUse("0", 100)]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-bb"}, [GpuUse("1", 20000)]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_only_visible_gpus_are_watched(environ, expected):
+    assert memory_in_use(environ, tools(nvidia_smi=USES)) == expected
+
+
+def test_holders_name_process_and_size():
+    assert holders(tools(nvidia_smi="999999999, 4096\n")) == [
+        "pid 999999999 (not visible from here), 4096 MiB"
+    ]
+
+
+def test_the_wait_for_free_memory_ends_with_the_holders_at_the_deadline(monkeypatch):
+    monkeypatch.setattr(gpu, "memory_in_use", lambda: [GpuUse("1", 20000)])
+    monkeypatch.setattr(gpu, "holders", lambda: ["pid 7 (train.py), 20000 MiB"])
+    with pytest.raises(DeadlineError, match=r"GPU 1 still uses 20000 MiB; held by pid 7 \(train.py\)"):
+        gpu.wait_until_clear(10240, timeout_s=0)
+
+
+def test_free_memory_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(gpu, "memory_in_use", lambda: [GpuUse("1", 200)])
+    gpu.wait_until_clear(10240, timeout_s=0)

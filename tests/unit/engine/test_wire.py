@@ -1,0 +1,171 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.engine import wire
+from rl_agent.engine.wire import EnginePressure, Sampling, ServedModel
+from rl_agent.errors import EngineError
+from rl_agent.testing.simulated_engine import completion
+
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=-1, min_p=0.1, max_tokens=5, seed=3)
+
+
+def test_a_completion_request_leaves_no_sampling_parameter_to_the_server():
+    body = json.loads(wire.completion_request("m", [1, 2], SAMPLING, "task:0:0:1"))
+
+    assert body == {
+        "model": "m",
+        "prompt": [1, 2],
+        "request_id": "task:0:0:1",
+        "max_tokens": 5,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.1,
+        "repetition_penalty": 1.0,
+        "seed": 3,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+def test_a_completion_becomes_token_ids_with_a_logprob_each():
+    response = wire.read_completion(json.dumps(completion(3, 3)).encode(), sampling=SAMPLING)
+
+    assert response == wire.Response((18, 19, 2), (-0.5, -0.515625, -0.53125), "01", "stop")
+
+
+@pytest.mark.parametrize("text", ["", "something that the tokens do not say"])
+def test_the_text_is_what_all_tokens_but_the_one_that_ended_it_say(text):
+    def decode(token_ids):
+        return ",".join(map(str, token_ids))
+
+    for tokens, wanted, said in ((3, 3, "18,19"), (3, 8, "18,19,20")):
+        answer = completion(tokens, wanted)
+        answer["choices"][0]["text"] = text
+        read = wire.read_completion(json.dumps(answer).encode(), decode, sampling=SAMPLING)
+        assert read.text == said
+
+
+def test_only_who_makes_the_text_says_that_none_is_needed():
+    assert b"detokenize" not in wire.completion_request("m", [1, 2], SAMPLING, "r")
+    body = json.loads(wire.completion_request("m", [1, 2], SAMPLING, "r", needs_text=False))
+    assert body["detokenize"] is False
+
+
+def broken(change):
+    answer = completion(3, 3)
+    change(answer["choices"])
+    return json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"<html>", "Invalid JSON"),
+        (b"{}", "choices"),
+        (broken(lambda choices: choices.clear()), "holds 0 responses"),
+        (broken(lambda choices: choices[0].pop("token_ids")), "token_ids"),
+        (broken(lambda choices: choices[0].update(logprobs=None)), "logprobs"),
+        (
+            broken(lambda choices: choices[0]["logprobs"]["token_logprobs"].pop()),
+            "3 token ids with 2 logprobs",
+        ),
+        (broken(lambda choices: choices[0]["logprobs"].update(token_logprobs=[None] * 3)), "token_logprobs"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 11, -7])), "a token id -7"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 2**40, 2])), "token id 1099511627776"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 300, 2])), "300, .* ends at 300"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 2**70, 2])), "more than 64 bits"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, True, 2])), "token_ids"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, "11", 2])), "token_ids"),
+        (broken(lambda choices: choices[0].update(token_ids=[10, 11.0, 2])), "token_ids"),
+        *(
+            (broken(lambda choices, value=value: choices[0]["logprobs"].update(token_logprobs=value)), words)
+            for value, words in (
+                ([-1.0, 50.0, -1.0], "a logprob of 50 "),
+                ([-1.0, math.nan, -1.0], "a logprob of nan "),
+                ([-1.0, -1.0, -math.inf], "a logprob of -inf "),
+                ([-9999.0, -1.0, -1.0], "a logprob of -9999 "),
+                ([math.inf, -math.inf, -1.0], "a logprob of inf "),
+                ([-1.0, "-1.0", -1.0], "token_logprobs"),
+            )
+        ),
+        (json.dumps(completion(6, 6)).encode(), "6 tokens, 5 were asked for"),
+        (json.dumps(completion(0, 6)).encode(), "without a token"),
+        (broken(lambda choices: choices[0].update(finish_reason="banana")), "'banana'"),
+        (broken(lambda choices: choices[0].update(finish_reason=None)), "finish_reason"),
+        (b'{"x":' + b"[" * 100_000, "Invalid JSON"),
+    ],
+)
+def test_an_unusable_answer_says_what_is_wrong_with_it(payload, message):
+    with pytest.raises(EngineError, match=message):
+        wire.read_completion(payload, sampling=replace(SAMPLING, vocab_size=300))
+
+
+def test_a_token_that_the_tokenizer_does_not_know_may_be_sampled_where_the_embedding_is_padded():
+    payload = broken(lambda choices: choices[0].update(token_ids=[10, 299, 2]))
+    read = wire.read_completion(payload, sampling=replace(SAMPLING, vocab_size=300))
+    assert read.token_ids == (10, 299, 2)
+
+
+def test_a_chat_completion_is_decoded_here_and_holds_the_servers_prompt():
+    answer = {
+        "prompt_token_ids": [1, 9, 9],
+        "choices": [
+            {
+                "token_ids": [10, 2],
+                "message": {"content": None, "reasoning": "x"},
+                "logprobs": {"content": [{"token": "a", "logprob": -1.0}, {"token": "b", "logprob": -2.0}]},
+                "finish_reason": "stop",
+            }
+        ],
+    }
+
+    response = wire.read_chat_completion(json.dumps(answer).encode(), str, sampling=SAMPLING)
+
+    assert response.prompt_token_ids == (1, 9, 9)
+    assert (response.token_ids, response.logprobs, response.text) == ((10, 2), (-1.0, -2.0), "(10, 2)")
+
+
+def test_the_served_model_is_the_first_of_the_list():
+    cards = [
+        {"id": "m", "root": "/models/m", "max_model_len": 64},
+        {"id": "adapter", "root": "a", "max_model_len": 1},
+    ]
+
+    assert wire.read_served_model(json.dumps({"data": cards}).encode()) == ServedModel("m", "/models/m", 64)
+
+
+@pytest.mark.parametrize(("owner", "is_pool"), [("pool", True), ("vllm", False), (None, False)])
+def test_a_pool_is_known_by_its_name_and_not_by_its_weight_version(owner, is_pool):
+    card = {"id": "m", "root": "m", "max_model_len": 64, "weight_version": 3}
+    cards = [card | ({"owned_by": owner} if owner else {})]
+    assert wire.read_served_model(json.dumps({"data": cards}).encode()).is_pool is is_pool
+
+
+def test_pressure_is_summed_over_data_parallel_engines():
+    text = """# HELP vllm:num_requests_running Number of requests
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
+vllm:num_requests_waiting{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting_by_reason{engine="1",model_name="m",reason="capacity"} 2.0
+"""
+    assert wire.read_pressure(text) == EnginePressure(running=7, waiting=2)
+
+
+def test_data_parallel_ranks_that_have_not_worked_yet_are_an_idle_engine():
+    text = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+"""
+    assert wire.read_pressure(text) == EnginePressure(running=0, waiting=0)
+
+
+def test_a_server_without_the_metrics_is_an_error_rather_than_an_idle_engine():
+    with pytest.raises(EngineError, match="num_requests_running"):
+        wire.read_pressure("process_cpu_seconds_total 1.0\n")

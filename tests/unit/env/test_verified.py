@@ -1,0 +1,186 @@
+"""reasoning_gym and math: real verifiers in worker processes that cannot hang or harm the rollout."""
+
+import asyncio
+import signal
+from contextlib import suppress
+
+import pytest
+
+from rl_agent.env import verifier
+from rl_agent.env.math import MathEnvironment
+from rl_agent.env.reasoning_gym import ReasoningGymEnvironment
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
+from rl_agent.types import Task
+
+# One event loop for the file, so that the workers are started once.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers_end_with_the_tests():
+    yield
+    verifier.close_pool("math")
+    verifier.close_pool("reasoning_gym")
+
+
+def math_task(answer):
+    return Task("m", "How much?", "math", "easy", answer)
+
+
+def gym_task(dataset, answer, **metadata):
+    extra = {"dataset": dataset, "entry_metadata": metadata}
+    return Task("g", "Well?", "reasoning_gym", "easy", answer, extra)
+
+
+async def score(environment, task, response):
+    observation = await environment.reset(task, seed=0)
+    assert observation.text == task.prompt
+    result = await environment.step(response)
+    await environment.close()
+    assert result.done
+    return result.reward
+
+
+@pytest.mark.parametrize(
+    ("answer", "response", "reward"),
+    [
+        ("\\frac{1}{2}", "Thus it is $\\boxed{0.5}$.", 1.0),
+        ("\\frac{1}{2}", "the final answer is $\\frac{2}{4}$", 1.0),
+        ("\\frac{1}{2}", "<answer>\\frac12</answer>", 1.0),
+        ("\\frac{1}{2}", "<think>\\boxed{0.5}</think> \\boxed{2}", 0.0),
+        ("$x^2+2x+1$", "\\boxed{(x+1)^2}", 1.0),
+        ("\\boxed{42}", "42", 1.0),
+        ("42", "It is 41.", 0.0),
+        ("42", "I do not know.", 0.0),
+        ("42", "", 0.0),
+        ("(1, 2)", "\\boxed{(1,2)}", 1.0),
+        ("A", "The answer is \\boxed{A}", 1.0),
+        ("A", "The answer is \\boxed{B}", 0.0),
+    ],
+)
+async def test_math_compares_values_not_notation(answer, response, reward):
+    assert await score(MathEnvironment(), math_task(answer), response) == reward
+
+
+@pytest.mark.parametrize(
+    ("task", "response", "reward"),
+    [
+        (gym_task("gcd", "12"), "12", 1.0),
+        (gym_task("gcd", "12"), "<think>\nhm 13</think>\n12\n", 1.0),
+        (gym_task("gcd", "12"), "I think <answer>13</answer>, no, <answer> 12 </answer>.", 1.0),
+        (gym_task("gcd", "12"), "13", 0.0),
+        (gym_task("gcd", "12"), "", 0.0),
+        (gym_task("gcd", "12"), "is 12", pytest.approx(0.4)),  # the library's own partial credit
+        (gym_task("spiral_matrix", "1 2 4 3"), "[1, 2, 4, 3]", 0.1),
+        (gym_task("countdown", "3*4", target=12, numbers=[3, 4]), "4*3", 1.0),
+        (gym_task("countdown", "3*4", target=12, numbers=[3, 4]), "4+3", 0.05),
+    ],
+)
+async def test_reasoning_gym_gives_the_librarys_own_score(task, response, reward):
+    assert await score(ReasoningGymEnvironment(), task, response) == reward
+
+
+async def test_a_task_that_the_verifier_cannot_use_is_a_failure_not_a_reward():
+    with pytest.raises(EnvironmentFailure, match=r"cannot score this task: ValueError.*no_such_dataset"):
+        await score(ReasoningGymEnvironment(), gym_task("no_such_dataset", "1"), "1")
+    with pytest.raises(EnvironmentFailure, match="finds no mathematics in the reference answer"):
+        await score(MathEnvironment(), math_task("\\text{ }"), "\\boxed{1}")
+
+
+@pytest.mark.parametrize(
+    ("environment", "task", "message"),
+    [
+        (MathEnvironment, math_task(None), "no answer"),
+        (ReasoningGymEnvironment, gym_task("gcd", None), "no answer"),
+        (ReasoningGymEnvironment, Task("g", "?", "reasoning_gym", "easy", "1"), "no dataset"),
+    ],
+)
+async def test_an_incomplete_task_is_refused_before_the_run_and_at_reset(environment, task, message):
+    with pytest.raises(ValueError, match=message):
+        environment.check_task(task)
+    with pytest.raises(EnvironmentFailure, match=message):
+        await environment().reset(task, seed=0)
+
+
+async def test_a_second_step_is_refused():
+    environment = MathEnvironment()
+    await environment.reset(math_task("1"), seed=0)
+    await environment.step("1")
+
+    with pytest.raises(EnvironmentFailure, match="after the end"):
+        await environment.step("1")
+
+
+async def test_hundreds_are_scored_at_once_each_with_its_own_answer():
+    responses = [str(i % 3) for i in range(300)]
+    rewards = await asyncio.gather(
+        *(score(MathEnvironment(), math_task("1"), response) for response in responses)
+    )
+
+    assert rewards == [float(response == "1") for response in responses]
+
+
+HANGS = "\\boxed{9^{9^{9^{9}}}}"
+
+
+async def test_an_answer_that_hangs_the_verifier_scores_zero_and_the_next_one_is_scored():
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    assert await score(MathEnvironment(verify_timeout_s=0.3), math_task("7"), HANGS) == 0.0
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+
+
+async def test_a_verifier_that_cannot_even_start_ends_the_rollout_and_one_that_did_only_its_episode(
+    tmp_path, monkeypatch
+):
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    (tmp_path / "math_verify.py").write_text("raise ImportError('half installed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (worker,) = verifier.shared_pool("math", 1)._idle
+    worker.process.kill()
+    with pytest.raises(EnvironmentFailure, match="died over an answer"):
+        await score(MathEnvironment(), math_task("1"), "1")
+    with pytest.raises(EnvironmentFailure, match="does not start"):
+        await score(MathEnvironment(), math_task("1"), "1")
+
+    verifier.close_pool("math")
+    with pytest.raises(EnvironmentUnavailable, match="the math verifier does not start"):
+        await score(MathEnvironment(), math_task("1"), "1")
+
+
+async def test_a_cancelled_step_ends_its_worker_and_leaves_a_working_pool():
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    pool = verifier.shared_pool("math", 1)
+    (worker,) = pool._idle
+    environment = MathEnvironment()
+    await environment.reset(math_task("7"), seed=0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await environment.step(HANGS)
+
+    assert worker.process.returncode == -signal.SIGKILL
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+
+
+async def test_a_worker_that_dies_fails_one_episode_only():
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+    (worker,) = verifier.shared_pool("math", 1)._idle
+    worker.process.kill()
+    worker.process.wait()
+
+    with pytest.raises(EnvironmentFailure, match="math verifier died"):
+        await score(MathEnvironment(), math_task("1"), "1")
+    assert await score(MathEnvironment(), math_task("1"), "1") == 1.0
+
+
+ATTACK = "__import__('pathlib').Path({path!r}).touch()"
+
+
+@pytest.mark.parametrize("dataset", ["spiral_matrix", "countdown", "simple_integration", "n_queens"])
+async def test_an_answer_is_never_executed(dataset, tmp_path):
+    canary = tmp_path / "executed"
+    task = gym_task(
+        dataset, "1", target=1, numbers=[1], variable="x", integrand="1", solutions=[[]], valid_answers=[]
+    )
+    with suppress(EnvironmentFailure):  # not every dataset's metadata is complete above
+        assert await score(ReasoningGymEnvironment(), task, ATTACK.format(path=str(canary))) < 1
+    assert not canary.exists()

@@ -1,0 +1,91 @@
+"""What is named relative to the caller's folder still means the same in the folder where a run works."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_agent.config import Config
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.plan.compose import compose_config
+from rl_agent.plan.overrides import parse_override
+from rl_agent.update.llamafactory.render import deepspeed_file
+
+GAME = """
+class Game:
+    async def reset(self, task, seed): ...
+    async def step(self, action): ...
+    async def close(self): ...
+"""
+
+
+@pytest.fixture
+def caller(tmp_path, monkeypatch):
+    """The caller stands in this folder, and Python finds no module in it by itself."""
+    folder = tmp_path / "caller"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return folder
+
+
+def compose(*words: str) -> Config:
+    overrides = [parse_override(word, "test") for word in words]
+    return compose_config(overrides, data_path=Path("/data"), log_path=Path("/log"), num_gpus=0).config
+
+
+def written_and_read(config: Config) -> Config:
+    return Config.model_validate_json(config.model_dump_json(by_alias=True))
+
+
+def test_a_relative_deepspeed_file_is_found_from_another_folder(caller, tmp_path, monkeypatch):
+    (caller / "mine.json").write_text("{}")
+    config = compose("trainer.deepspeed=mine.json")
+    monkeypatch.chdir(tmp_path)
+    assert deepspeed_file(config.trainer.deepspeed) == caller / "mine.json"
+
+
+@pytest.mark.parametrize("name", ["zero2", "no-such-file"])
+def test_a_deepspeed_name_that_means_no_file_here_is_left_as_it_was_typed(caller, name):
+    (caller / "zero2").write_text("the project's own zero2 is meant all the same")
+    assert compose(f"trainer.deepspeed={name}").trainer.deepspeed == name
+
+
+def test_a_relative_folder_for_weight_versions_is_made_absolute(caller):
+    assert compose("weights.store=versions").weights.store == caller / "versions"
+
+
+def test_a_relative_media_folder_is_made_absolute(caller):
+    assert compose("engine.allowed_local_media_path=.").engine.allowed_local_media_path == str(caller)
+
+
+@pytest.mark.parametrize("package", [False, True], ids=["module", "package"])
+def test_an_environment_in_the_callers_folder_is_found_from_another_one(
+    caller, tmp_path, monkeypatch, package
+):
+    name = f"games_of_{caller.parent.name}"
+    file = caller / name / "__init__.py" if package else caller / f"{name}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(GAME)
+    config = compose(f"+env_config.kinds.game={name}:Game")
+    assert config.env_config.module_folders == (caller,)
+
+    monkeypatch.chdir(tmp_path)
+    EnvironmentRegistry(written_and_read(config).env_config).check(["game"])
+
+
+def test_an_environment_in_a_named_folder_is_found(caller, tmp_path, monkeypatch):
+    elsewhere = caller / "else where"
+    elsewhere.mkdir()
+    (elsewhere / f"named_{caller.parent.name}.py").write_text(GAME)
+    config = compose(
+        f"+env_config.kinds.game=named_{caller.parent.name}:Game", "env_config.module_folders=['else where']"
+    )
+    assert config.env_config.module_folders == (elsewhere,)
+
+    monkeypatch.chdir(tmp_path)
+    EnvironmentRegistry(config.env_config).check(["game"])
+
+
+def test_a_folder_without_environments_adds_nothing_to_pythons_path(caller):
+    assert compose("+env_config.kinds.game=elsewhere.games:Game").env_config.module_folders == ()

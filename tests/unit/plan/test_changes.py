@@ -1,0 +1,255 @@
+"""What a resumed run may be given anew, and what not in the middle of an iteration."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_agent.cluster.protocol.schedule import Work
+from rl_agent.config import Plan
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.errors import ConfigError
+from rl_agent.plan.changes import check_changes
+from rl_agent.rollout import conditions
+from rl_agent.rollout.sample import Assignment, sample_of
+from rl_agent.trainer.checkpoint.states import STATE
+from tests.integration.tiny_model import make_plan
+
+STREAMING = ("trainer=grpo_cpu", "pool=elastic", "rollout.group_size=4", "trainer.mini_batches=4")
+SHUFFLED = (*STREAMING, "trainer.batch.order=shuffled")
+RESAMPLED = (*STREAMING, "trainer.loss.drop_uninformative=true")
+SECOND = Work(2, ("rollout", "update"))
+
+
+def plan(tmp_path: Path, *overrides: str) -> Plan:
+    return make_plan(tmp_path, tmp_path / "base", *overrides)
+
+
+def record(before: Plan, iteration: int, *, is_finished: bool) -> None:
+    paths = before.paths
+    path = paths.shard("train", iteration) if is_finished else paths.checkpoint_shard("train", iteration)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def trained_on(before: Plan, iteration: int) -> None:
+    folder = before.paths.streaming / "checkpoints" / f"step-{iteration}"
+    folder.mkdir(parents=True)
+    (folder / STATE).write_text(json.dumps({"iteration": iteration}))
+
+
+def in_mid_iteration(tmp_path: Path, *overrides: str) -> Plan:
+    """Iteration 1 is done; of 2 all episodes are recorded, and the trainer is at work on them."""
+    before = plan(tmp_path, *overrides)
+    record(before, 1, is_finished=True)
+    trained_on(before, 1)
+    record(before, 2, is_finished=True)
+    return before
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "change", "words"),
+    [
+        (STREAMING, "rollout.group_size=8", "rollout.group_size=4, not 8"),
+        (STREAMING, "seed=7", "seed=0, not 7"),
+        (STREAMING, "env_config.train_tasks_rollout_size=3", "env_config.train_tasks_rollout_size="),
+        (STREAMING, "trainer.batch.order=shuffled", "trainer.batch.order=arrival, not shuffled"),
+        (SHUFFLED, "trainer.batch.order=arrival", "trainer.batch.order=shuffled, not arrival"),
+        (SHUFFLED, "trainer.mini_batches=2", "trainer.mini_batches=4, not 2"),
+        (STREAMING, "trainer.loss.drop_uninformative=true", "drop_uninformative=False, not True"),
+        (RESAMPLED, "trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=3, not 5"),
+    ],
+)
+def test_samples_and_their_deal_stay_as_they_were_in_the_middle_of_an_iteration(
+    tmp_path, begun_with, change, words
+):
+    before = in_mid_iteration(tmp_path, *begun_with)
+    with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
+        check_changes(before, plan(tmp_path, *begun_with, change), SECOND)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("trainer.nproc_per_node=2", "trainer.nproc_per_node=2 (was None)"),
+        ("trainer.parallel.shard_size=1", "trainer.parallel.shard_size=1 (was None)"),
+        ("trainer.mini_batches=2", "trainer.mini_batches=2 (was 4)"),
+        ("trainer.batch.token_budget=512", "trainer.batch.token_budget=512 (was "),
+        ("trainer.max_num_gen_batches=5", "trainer.max_num_gen_batches=5 (was 3)"),
+    ],
+)
+def test_what_does_not_change_samples_may_change_at_any_time_and_is_said(tmp_path, change, said):
+    before = in_mid_iteration(tmp_path, *STREAMING)
+    line = check_changes(before, plan(tmp_path, *STREAMING, change), SECOND)
+    assert line.startswith("--resume: goes on with ") and said in line
+
+
+JUDGED = ("rollout.reward=judge",)
+
+
+@pytest.mark.parametrize(
+    ("begun_with", "change", "words"),
+    [
+        ((), "policy_config.temperature=0.7", "policy_config.temperature=1.0, not 0.7"),
+        ((), "policy_config.top_p=0.9", "policy_config.top_p=1.0, not 0.9"),
+        ((), "policy_config.max_new_tokens=7", "policy_config.max_new_tokens=3072, not 7"),
+        ((), "policy_config.system_prompt=Think.", "policy_config.system_prompt=None, not Think."),
+        (
+            (),
+            "+model_config.chat_template_kwargs.enable_thinking=false",
+            "model_config.chat_template_kwargs.enable_thinking=unset, not False",
+        ),
+        ((), "+env_config.kwargs.math.strict=true", "env_config.kwargs.math.strict=unset, not True"),
+        ((), "rollout.reward=judge", "rollout.reward=rule, not judge"),
+        (JUDGED, "openai_config.model=other", "openai_config.model="),
+        (JUDGED, "+openai_config.evaluation.temperature=0.5", "openai_config.temperature=0.0, not 0.5"),
+        (STREAMING, "policy_config.system_prompt=Think.", "policy_config.system_prompt=None, not Think."),
+    ],
+)
+def test_what_decides_how_episodes_are_made_and_judged_stays_until_the_iteration_is_done(
+    tmp_path, begun_with, change, words
+):
+    before = plan(tmp_path, *begun_with)
+    record(before, 2, is_finished=False)
+    with pytest.raises(ConfigError, match=r"iteration 2 was begun with .*; put it back until") as refused:
+        check_changes(before, plan(tmp_path, *begun_with, change), SECOND)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    between = Work(3, ("rollout", "update"))
+    if begun_with != STREAMING:
+        assert "goes on with" in check_changes(before, plan(tmp_path, *begun_with, change), between)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "rollout.request_timeout_s=9",
+        "rollout.episode_timeout_s=9",
+        "rollout.completion_threshold=0.5",
+        "rollout.max_vllm_sessions=3",
+        "env_config.server_size=3",
+        "engine.max_num_seqs=3",
+        "openai_config.model=other",  # nobody asks a judge
+        "policy_config.test_temperature=0.5",  # of the other split
+        "trainer.learning_rate=0.5",
+        "cluster.lease_s=99",
+        "wandb.project=other",
+    ],
+)
+def test_time_limits_sizes_and_the_trainers_own_settings_may_change_in_mid_iteration(tmp_path, change):
+    before = plan(tmp_path)
+    record(before, 2, is_finished=False)
+    check_changes(before, plan(tmp_path, change), SECOND)
+
+
+def test_an_evaluation_keeps_its_temperature_and_its_number_of_tasks(tmp_path):
+    before = plan(tmp_path)
+    path = before.paths.checkpoint_shard("test", 2)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    evaluating = Work(2, ("evaluate", "update"))
+    for change, words in (
+        ("policy_config.test_temperature=0.5", "policy_config.test_temperature=1.0, not 0.5"),
+        ("policy_config.temperature=0.5", "policy_config.test_temperature=1.0, not 0.5"),
+        ("env_config.test_tasks_rollout_size=3", "env_config.test_tasks_rollout_size=-1, not 3"),
+    ):
+        with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
+            check_changes(before, plan(tmp_path, change), evaluating)
+        assert words in str(refused.value)
+    both = plan(tmp_path, "policy_config.temperature=0.5", "policy_config.test_temperature=1.0")
+    assert "goes on with" in check_changes(before, both, evaluating)
+    assert "goes on with" in check_changes(before, plan(tmp_path, "rollout.group_size=8"), evaluating)
+
+
+TASKS = [
+    {"task_id": f"sum-{n}", "prompt": f"{n} + 1 =", "answer": str(n + 1), "env": "math", "note": {"kept": n}}
+    for n in range(5)
+]
+
+
+def write_tasks(tmp_path: Path, *tasks: dict) -> None:
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+
+
+def begin(before: Plan, iteration: int) -> None:
+    """As the master of a rollout writes it down."""
+    record(before, iteration, is_finished=False)
+    registry = EnvironmentRegistry(before.config.env_config)
+    sample = sample_of(Assignment(before, "train", iteration, resume=False), registry)
+    begun = conditions.conditions_of(before.config, "train", sample)
+    conditions.write(before.paths, before.run_id, "train", iteration, begun)
+
+
+OTHERWISE = [TASKS[3] | change for change in ({"answer": "5"}, {"note": {"kept": 4}}, {"difficulty": "hard"})]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        *(([*TASKS[:3], task, TASKS[4]], "another task 'sum-3' than {file} has now") for task in OTHERWISE),
+        ([TASKS[0], *(task | {"prompt": "?"} for task in TASKS[1:])], "task 'sum-1' (and 3 more) than"),
+        (TASKS[:4], "the task 'sum-4', which the sample of {file} lacks now"),
+        ([*TASKS, TASKS[0] | {"task_id": "sum-9"}], "another sample of {file}"),
+    ],
+)
+def test_the_tasks_of_an_iteration_stay_as_they_are_until_it_is_done(tmp_path, tasks, words):
+    before = plan(tmp_path, "env_config.train_tasks_rollout_size=-1")
+    write_tasks(tmp_path, *TASKS)
+    begin(before, 2)
+    assert check_changes(before, before, SECOND) is None
+    write_tasks(tmp_path, *tasks)
+    with pytest.raises(ConfigError, match="iteration 2 was begun with") as refused:
+        check_changes(before, before, SECOND)
+    assert words.format(file=tmp_path / "train.jsonl") in str(refused.value)
+    write_tasks(tmp_path, *reversed(TASKS))  # the order of the lines decides nothing
+    assert check_changes(before, before, SECOND) is None
+
+
+def test_a_task_that_the_iteration_does_not_have_may_change(tmp_path):
+    before = plan(tmp_path, "env_config.train_tasks_rollout_size=2")
+    write_tasks(tmp_path, *TASKS)
+    begin(before, 2)
+    begun = conditions.read(before.paths, before.run_id, "train", 2)
+    assert len(begun.tasks) == 2
+    changed = [task if task["task_id"] in begun.tasks else task | {"answer": "?"} for task in TASKS]
+    write_tasks(tmp_path, *changed)
+    assert check_changes(before, before, SECOND) is None
+
+
+def test_between_two_iterations_everything_may_change(tmp_path):
+    before = plan(tmp_path, *STREAMING)
+    record(before, 1, is_finished=True)
+    trained_on(before, 1)
+    line = check_changes(before, plan(tmp_path, *STREAMING, "rollout.group_size=8", "seed=7"), SECOND)
+    assert line == "--resume: goes on with rollout.group_size=8 (was 4), seed=7 (was 0)"
+
+
+def test_a_rollout_that_is_ahead_of_the_trainer_counts_for_what_it_was_begun_with(tmp_path):
+    before = plan(tmp_path, *STREAMING)
+    record(before, 1, is_finished=True)
+    with pytest.raises(ConfigError, match="iteration 1 was begun with seed"):
+        check_changes(before, plan(tmp_path, *STREAMING, "seed=7"), SECOND)
+
+
+def test_a_rollout_in_turn_with_training_keeps_its_samples_until_it_is_done(tmp_path):
+    before = plan(tmp_path)
+    changed = plan(tmp_path, "seed=7")
+    record(before, 2, is_finished=False)
+    with pytest.raises(ConfigError, match="iteration 2 was begun with seed"):
+        check_changes(before, changed, SECOND)
+    assert "seed=7" in check_changes(before, changed, Work(3, ("rollout", "update")))
+
+
+def test_nothing_is_said_where_nothing_changed_and_what_a_node_has_for_itself_is_nobodys_business(tmp_path):
+    before = in_mid_iteration(tmp_path, *STREAMING)
+    assert check_changes(before, plan(tmp_path, *STREAMING), SECOND) is None
+    assert check_changes(before, plan(tmp_path, *STREAMING, "engine.max_num_seqs=3"), SECOND) is None
+
+
+def test_many_changes_are_one_line(tmp_path):
+    before = plan(tmp_path, *STREAMING)
+    others = [f"trainer.loss.clip_{side}=0.{n}" for n, side in enumerate(("low", "high"), 3)]
+    others += [f"trainer.optimizer.beta{n}=0.5" for n in (1, 2)]
+    others += ["seed=7", "rollout.group_size=8", "trainer.mini_batches=9"]
+    line = check_changes(before, plan(tmp_path, *STREAMING, *others), None)
+    assert line.endswith(" and 2 more keys changed") and "\n" not in line

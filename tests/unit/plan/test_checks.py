@@ -1,0 +1,231 @@
+"""What `trainer=grpo` does not go with is refused before anything starts."""
+
+import socket
+
+import pytest
+
+from rl_agent.config import Command
+from rl_agent.errors import ConfigError
+from rl_agent.plan.checks import check_engine, check_trainer
+from rl_agent.plan.hub import FoundModel
+from rl_agent.plan.model import check_model
+from tests.unit.plan.test_compose import compose
+
+BOTH = {
+    "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,
+    "max_iterations": 1, "num_nodes": 1, "rank": 0, "rank_weights": (1,), "overrides": (),
+}  # fmt: skip
+GROUPS_OF_8 = "rollout.group_size=8"
+POOL = "pool=elastic"
+
+
+@pytest.mark.parametrize(("words", "num_gpus"), [((), 0), (("trainer.nproc_per_node=4",), 2)])
+def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
+    elsewhere = ("engine=gpu", "pool.local_engine=false", GROUPS_OF_8, POOL)
+    config = compose("trainer=grpo", *elsewhere, *words).config
+    with pytest.raises(ConfigError, match=f"GPUs to train on: .* wanted, {num_gpus} there"):
+        check_trainer(config, Command.model_validate(BOTH), num_gpus)
+    check_trainer(config, Command.model_validate(BOTH), 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "message"),
+    [
+        ((GROUPS_OF_8, POOL), {"rl_phase": "update"}, "use --rl-phase both"),
+        ((GROUPS_OF_8, POOL), {"debug_mode": True}, "--debug-mode"),
+        ((GROUPS_OF_8, POOL, "trainer.placement=hybrid"), {"num_nodes": 2}, "hybrid goes with --num-nodes 1"),
+        ((GROUPS_OF_8, POOL, "policy_config.top_p=0.9"), {}, "the whole distribution"),
+        ((POOL, "rollout.group_size=1"), {}, "compares siblings"),
+        ((GROUPS_OF_8,), {}, "add pool=elastic"),
+        ((POOL, "trainer.placement=hybrid", "pool.local_engine=false"), {}, "local_engine=false starts none"),
+    ],
+    ids=[
+        "update alone", "external engine", "turns on two nodes", "cut distribution", "no siblings", "no pool",
+        "no engine to take turns with",
+    ],
+)  # fmt: skip
+def test_a_combination_that_cannot_work_is_refused(words, changes, message):
+    config = compose("trainer=grpo", *words).config
+    with pytest.raises(ConfigError, match=message):
+        check_trainer(config, Command.model_validate(BOTH | changes))
+
+
+def test_samples_that_are_not_known_yet_are_not_dealt():
+    words = ("trainer=grpo", GROUPS_OF_8, POOL, "trainer.batch.order=shuffled")
+    dropping = (*words, "trainer.loss.drop_uninformative=true")
+    with pytest.raises(ConfigError, match="max_num_gen_batches=3: must be 1 with") as told:
+        compose(*dropping)
+    assert "\n" not in str(told.value)
+    assert compose(*words).config.num_gen_batches == 1
+    assert compose(*dropping, "trainer.max_num_gen_batches=1").config.num_gen_batches == 1
+    assert compose(*words[:3], dropping[-1]).config.num_gen_batches == 3
+
+
+@pytest.mark.parametrize("placement", ["colocated", "hybrid"])
+def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
+    config = compose("trainer=grpo", GROUPS_OF_8, POOL, num_gpus=2).config
+    with pytest.raises(ConfigError, match="or let them take turns"):
+        check_trainer(config, Command.model_validate(BOTH), num_gpus=2)
+    config = compose("trainer=grpo", GROUPS_OF_8, POOL, f"trainer.placement={placement}", num_gpus=2).config
+    check_trainer(config, Command.model_validate(BOTH), num_gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("127.0.0.1,192.0.2.1", "weights.host=192.0.2.1 weights.port=0: Cannot assign"),
+        ("127.0.0.1,127.0.0.1", "127.0.0.1 and 127.0.0.1 are one address"),
+        ("127.0.0.1,localhost", "127.0.0.1 and localhost are one address"),
+        ("0.0.0.0", "name the addresses themselves"),
+    ],
+)
+def test_an_address_that_cannot_give_weights_is_refused_on_the_trainers_node_alone(hosts, message):
+    config = compose("trainer=grpo", GROUPS_OF_8, "pool=elastic", f"weights.host={hosts}").config
+    with pytest.raises(ConfigError, match=message) as raised:
+        check_engine(config, Command.model_validate(BOTH), set(), {})
+    assert "\n" not in str(raised.value)
+    check_engine(config, Command.model_validate(BOTH | {"rank": 1}), set(), {})
+
+
+def test_a_port_for_weights_that_is_taken_at_one_of_the_addresses_is_refused():
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        words = ("weights.host=127.0.0.1,127.0.0.2", f"weights.port={taken.getsockname()[1]}")
+        config = compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config
+        with pytest.raises(ConfigError, match=r"at 127\.0\.0\.2 is in use by process"):
+            check_engine(config, Command.model_validate(BOTH), set(), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("trainer.loss.kl_estimator=k1",),
+            r"^trainer\.loss\.kl_estimator=k1: must be k2 \(.*\) or k3 \(.*\) with kl_in=loss: .* is 0",
+        ),
+        (("trainer.loss.kl_in=reward",), r"^trainer\.loss\.kl_estimator=k3: must be k1 with kl_in=reward: "),
+        (
+            ("trainer.loss.kl_in=reward", "trainer.loss.kl_estimator=k2"),
+            r"^trainer\.loss\.kl_estimator=k2: must be k1 with kl_in=reward: ",
+        ),
+        (
+            (
+                "trainer.loss.drop_uninformative=true",
+                "trainer.loss.kl_in=reward",
+                "trainer.loss.kl_estimator=k1",
+            ),
+            r"^trainer\.loss\.drop_uninformative=true: must be false with kl_in=reward: ",
+        ),
+        (
+            ("trainer.loss.overlong=penalty", "trainer.loss.overlong_cache=3072"),
+            r"^trainer\.loss\.overlong_cache=3072: must be below longest_response, 3072 tokens$",
+        ),
+        (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
+    ],
+)
+def test_a_loss_that_would_not_do_what_its_settings_say_is_refused_in_one_line(words, told):
+    with pytest.raises(ConfigError, match=told) as refusal:
+        compose("trainer=grpo", GROUPS_OF_8, POOL, *words)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "grpo_cpu"])
+def test_no_default_of_a_streaming_run_leaves_responses_out_for_their_length(trainer):
+    words = (f"trainer={trainer}", "engine=cpu", GROUPS_OF_8, POOL, "policy_config.max_new_tokens=777")
+    config = compose(*words).config
+    rollout, loss = config.rollout, config.grpo.loss
+    assert rollout.completion_threshold == 1.0
+    assert rollout.request_timeout_s == rollout.episode_timeout_s == 18000
+    assert (loss.overlong, loss.longest_response, loss.constant_length) == ("keep", 777, 777)
+    given = compose(*words, "rollout.completion_threshold=0.9", "trainer.loss.constant_length=5").config
+    assert (given.rollout.completion_threshold, given.grpo.loss.constant_length) == (0.9, 5)
+    others = compose("trainer=llamafactory").config.rollout
+    assert (others.completion_threshold, others.request_timeout_s) == (0.95, 240)
+
+
+def test_a_kl_estimate_goes_where_it_regularises():
+    for kl_in, estimator in (("loss", "k2"), ("loss", "k3"), ("reward", "k1"), ("none", "k1")):
+        words = (f"trainer.loss.kl_in={kl_in}", f"trainer.loss.kl_estimator={estimator}")
+        assert compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config.grpo.loss.kl_in == kl_in
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "told"),
+    [
+        ((), "trainer.loss.clip_high=0.28", "with trainer.mini_batches=1 an iteration makes one step"),
+        (("trainer.batch.max_staleness=1",), "trainer.loss.dual_clip=null", "with trainer.mini_batches=1"),
+        (("trainer.mini_batches=2",), "trainer.loss.clip_high=0.28", None),
+        (
+            ("trainer.mini_batches=2", "trainer.loss.proximal=current"),
+            "trainer.loss.clip_low=0.1",
+            "with trainer.loss.proximal=current the ratio is 1",
+        ),
+        (
+            ("trainer.loss.proximal=behaviour", "trainer.loss.correction=none"),
+            "trainer.loss.clip_high=0.28",
+            None,
+        ),
+        ((), "trainer.loss.correction_low=0.1", "it belongs to correction=mask"),
+        (("trainer.loss.correction=mask",), "trainer.loss.correction_low=0.1", None),
+        (("trainer.loss.kl_in=none",), "trainer.loss.kl_coefficient=0.1", "kl_in is none"),
+        ((), "trainer.loss.kl_coefficient=0.1", None),
+        ((), "trainer.max_num_gen_batches=5", "no group is left out"),
+        ((), "trainer.loss.overlong_cache=100", "it belongs to overlong=penalty"),
+        (("trainer.loss.overlong=penalty",), "trainer.loss.overlong_cache=100", None),
+        ((), "trainer.loss.constant_length=100", "it belongs to normalization=dr_grpo"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_named_before_the_run_begins(words, key, told):
+    notes = compose("trainer=grpo", GROUPS_OF_8, POOL, *words, key).notes
+    named = [note for note in notes if note.startswith(f"{key.partition('=')[0]} changes nothing: ")]
+    assert len(named) == (told is not None)
+    assert all(told in note and "\n" not in note for note in named)
+
+
+QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+VISION = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
+FP8 = QWEN3 | {"quantization_config": {"quant_method": "fp8"}}
+FILES = frozenset({"config.json", "model.safetensors"})
+
+
+def checked(words, model_config, files=FILES, **changes):
+    config = compose(*words).config
+    model = FoundModel("org/model", None, model_config, files)
+    return check_model(config, Command.model_validate(BOTH | changes), model)
+
+
+@pytest.mark.parametrize(
+    ("words", "model_config", "files", "told"),
+    [
+        (
+            (),
+            VISION,
+            FILES,
+            r"Qwen3-VL-8B-Instruct: is no text model \(.*\), .* trainer=grpo reads text alone",
+        ),
+        ((), FP8, FILES, r"is quantized \(fp8\), and trainer=grpo trains bf16"),
+        ((), QWEN3, frozenset({"pytorch_model.bin"}), r"as \*\.bin, and trainer=grpo reads safetensors"),
+        (("weights=inplace",), FP8, FILES, r"is quantized \(fp8\), and vLLM may load weights wrongly"),
+    ],
+)
+def test_a_model_that_the_training_cannot_take_is_refused_by_the_key_that_names_it(
+    words, model_config, files, told
+):
+    words = words or ("trainer=grpo", GROUPS_OF_8, POOL)
+    with pytest.raises(ConfigError, match=rf"^model_config\.base_model=.*{told}") as refusal:
+        checked(words, model_config, files)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_model_is_looked_at_by_what_is_done_with_it():
+    grpo = ("trainer=grpo", GROUPS_OF_8, POOL)
+    assert checked(grpo, QWEN3) == ()
+    assert checked(grpo, VISION, rl_phase="rollout") == ()
+    assert checked(grpo, VISION, rl_phase="rollout", join=True) == ()
+    assert checked(("trainer=llamafactory",), VISION) == ()
+    assert checked(("weights=inplace",), VISION) == ()
+
+
+def test_a_model_that_the_hub_tells_nothing_of_is_noted():
+    (note,) = checked(("trainer=grpo", GROUPS_OF_8, POOL), None, frozenset())
+    assert "nothing is known of it yet; whether trainer=grpo can take it is seen after the download" in note
+    assert checked(("trainer=llamafactory",), None, frozenset()) == ()

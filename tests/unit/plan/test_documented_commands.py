@@ -1,0 +1,171 @@
+"""The commands of the README and the how-tos as they stand, planned as `--dry-run` plans them: they start.
+
+Typed on a machine with eight GPUs whose hub cache holds the models that the pages name, with their real
+configurations. Only folders and addresses are others.
+"""
+
+import argparse
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from rl_agent.cli.__main__ import module_of
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.plan import checks
+from rl_agent.plan.make import prepare
+from rl_agent.plan.runs import write_plan
+from rl_agent.plan.show import show
+from rl_agent.testing.certificate import make_certificate
+
+PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs" / "how-to").glob("*.md"))]
+SAMPLE = "…"
+"""In a how-to: the flags and keys of the README's command of the same kind."""
+VISION = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "vision_config": {}}
+TEXT = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+MODELS = {
+    "Qwen/Qwen3-VL-8B-Instruct": VISION,
+    "Qwen/Qwen3-VL-8B-Thinking": VISION,
+    "Qwen/Qwen3-8B": TEXT,
+    "Qwen/Qwen3-1.7B": TEXT,
+}
+TASK = '{"task_id": "a", "prompt": "1 + 1 =", "answer": "2", "difficulty": "easy", "env": "math"}\n'
+
+
+class Line(NamedTuple):
+    page: Path
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}: {' '.join(self.words[2:])}"
+
+
+def commands(page: Path) -> list[Line]:
+    """Those in blocks of bash, and in the README's sentences, with their variables as they stand."""
+    text = page.read_text()
+    blocks = re.findall(r"^ *```bash\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`(python -m rl_agent\.cli [\w-]+(?: [^`]+)?)`", " ".join(text.split()))
+    found = [tuple(shlex.split(line.replace(SAMPLE, f" {SAMPLE} "), comments=True)) for line in lines]
+    return [Line(page, words) for words in found if words[:1] in (("bash",), ("python",))]
+
+
+LINES = [line for page in PAGES for line in commands(page)]
+RUNS = [line for line in LINES if line.words[1] == "scripts/run.sh" and "${run[@]}" not in line.words]
+OF_README = [line for line in RUNS if line.page.name == "README.md"]
+
+
+def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The verb that a line calls, and what it is given; empty where it calls none."""
+    if words[1] == "scripts/join_pool.sh":
+        return ("join-pool", *words[2:])
+    return words[3:] if words[:3] == ("python", "-m", "rl_agent.cli") else ()
+
+
+VERBS = [line for line in LINES if verb_of(line.words)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """What a reader of the pages has on the machine."""
+    home = tmp_path_factory.mktemp("machine")
+    (home / "vision" / "tiny").mkdir(parents=True)
+    for folder in ("home/user", "shared/data", "data", "vision"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+        for split in ("train", "test"):
+            (home / folder / f"{split}.jsonl").write_text(TASK)
+    (home / "pool.token").write_text("a token of at least sixteen bytes\n")
+    (home / "pool.token").chmod(0o600)
+    (home / "pool.token").chmod(0o600)
+    make_certificate(home)
+    folders = {home / "vision" / "tiny": VISION}
+    for name, config in MODELS.items():
+        folders[home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "0"] = config
+    for folder, config in folders.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "tokenizer.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    return home
+
+
+def rest_of(words: tuple[str, ...]) -> list[str]:
+    """What SAMPLE stands for beside these words: none of their flags and keys."""
+    kind = next((kind for kind in ("trainer=grpo", "--num-nodes") if kind in words), "--eval-interval")
+    rest = list(next(known.words[2:] for known in OF_README if kind in known.words))
+    for flag in {word for word in words if word.startswith("--")} & set(rest):
+        at = rest.index(flag)
+        has_value = at + 1 < len(rest) and not rest[at + 1].startswith("--")
+        del rest[at : at + 1 + has_value]
+    given = {word.partition("=")[0] for word in words if "=" in word}
+    if "--worker" in words:
+        given.add("--master")
+    if "trainer.placement" in given:
+        given.add("pool.local_engine")  # the README's comment says so
+    return [word for word in rest if word.partition("=")[0] not in given]
+
+
+def planned(line: Line, place: Path):
+    """What `run.sh` plans for it."""
+    words = line.words[2:]
+    if SAMPLE in words:
+        words = (*rest_of(words), *(word for word in words if word != SAMPLE))
+    for here, there in {
+        "/home/user": place / "home/user", "/shared": place / "shared", "$PWD": place, "$HOME": place,
+        "~/vision": place / "vision",
+    }.items():  # fmt: skip
+        words = tuple(word.replace(here, str(there)) for word in words)
+    words = tuple(str(place / word) if word in ("data", "exp") else word for word in words)
+    environ = {"HOME": str(place), "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "OPENAI_API_KEY": "a key"}
+    environ |= {"HF_HUB_CACHE": str(place / "hub"), "HF_HUB_OFFLINE": "1"}
+    prepared = prepare([*words, "--dry-run"], environ)
+    assert "[commands]" in show(prepared, environ)
+    return prepared
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """The pages' addresses are another machine's, and whatever listens here does not matter."""
+    monkeypatch.setattr(checks, "is_port_free", lambda *_: True)
+
+
+@pytest.mark.parametrize("line", RUNS, ids=str)
+def test_a_run_that_a_page_shows_would_start(line, place, elsewhere):
+    if "--debug-mode" in line.words:
+        pytest.skip("wants a server that runs")
+    if {"--join", "--resume"} & set(line.words):
+        wanted = "--num-nodes" if {"--join", "--num-nodes"} & set(line.words) else "--eval-interval"
+        first = next(known for known in OF_README if wanted in known.words)
+        write_plan(planned(first, place).plan, None)
+    prepared = planned(line, place)
+    assert not [note for note in prepared.notes if "changes nothing" in note]
+
+
+def test_the_readme_shows_six_runs_and_the_streaming_one_names_a_model_that_it_trains(place, elsewhere):
+    assert len(OF_README) == 6
+    (streaming,) = (line for line in OF_README if "trainer=grpo" in line.words)
+    model = planned(streaming, place).machine.model
+    assert model.config == TEXT
+
+
+@pytest.mark.parametrize("line", VERBS, ids=str)
+def test_a_verb_that_a_page_shows_takes_its_flags(line, monkeypatch):
+    class Parsed(BaseException):
+        pass
+
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_and_stop(parser, *arguments):
+        if parse(parser, *arguments)[1]:
+            parser.error("unknown words")
+        raise Parsed
+
+    for name in ("parse_args", "parse_intermixed_args"):
+        monkeypatch.setattr(argparse.ArgumentParser, name, parse_and_stop)
+    verb, *words = verb_of(line.words)
+    module = module_of(verb)
+    with pytest.raises(Parsed):
+        module.main(words)

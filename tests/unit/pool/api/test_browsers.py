@@ -1,0 +1,93 @@
+"""What a web page can make a browser send to a manager is refused; what ordinary clients send is not."""
+
+import socket
+from itertools import product
+
+from rl_agent.testing.pool_setup import item, manager
+
+BATCH = {"requests": [item(0, 10)]}
+PAGES = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://localhost:3000"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    {"Host": "evil.example"},
+    {"Host": "evil.example:5000", "Origin": "http://evil.example:5000", "Sec-Fetch-Site": "same-origin"},
+    {"Host": "127.0.0.1.evil.example"},
+    {"Host": "localhost.evil.example"},
+    {"Host": "127.0.0.1@evil.example"},
+    {"Host": "[::1].evil.example"},
+    {"Host": ""},
+]
+ROUTES = [
+    ("GET", "/status"),
+    ("GET", "/metrics"),
+    ("GET", "/openapi.json"),
+    ("GET", "/runs/run/samples?after=0"),
+    ("GET", "/engines/a/tunnel"),
+    ("POST", "/runs/run/requests"),
+    ("POST", "/engines/a/drain"),
+    ("POST", "/v1/completions"),
+    ("DELETE", "/runs/run"),
+]
+
+
+async def test_a_web_page_gets_nothing_and_does_nothing():
+    async with manager() as pool:
+        await pool.call("POST", "/runs/run/requests", BATCH)
+        for headers, (method, path) in product(PAGES, ROUTES):
+            body = BATCH if method == "POST" else None
+            status, answer = await pool.call(method, path, body, headers=headers)
+            assert status == 403, (headers, method, path, answer)
+            assert "run" not in str(answer)
+        assert set(pool.batches.runs) == {"run"} and pool.batches.pool.open_requests() == 1
+
+
+KINDS = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+
+
+async def test_a_body_that_a_page_may_send_without_asking_is_refused():
+    async with manager() as pool:
+        for kind, path in product(KINDS, ("/runs/run/requests", "/model", "/engines", "/v1/completions")):
+            async with pool.session.post(
+                pool.url + path, data=b"{}", headers={"Content-Type": kind}
+            ) as answer:
+                assert answer.status == 415, (kind, path)
+                assert "Content-Type: application/json" in await answer.text()
+        assert not pool.batches.runs
+
+
+OURS = [
+    {},
+    {"Host": "127.0.0.1"},
+    {"Host": "localhost:5000"},
+    {"Host": "LOCALHOST."},
+    {"Host": "pool.localhost"},
+    {"Host": "[::1]:5000"},
+    {"Host": "10.1.2.3:5000"},
+    {"Host": socket.gethostname()},
+    {"Host": "pool.example.org:5000"},
+    {"Sec-Fetch-Site": "none"},
+    {"Host": "localhost:5000", "Origin": "http://localhost:5000", "Sec-Fetch-Site": "same-origin"},
+    {"Content-Type": "application/json; charset=utf-8"},
+]
+
+
+async def test_who_calls_the_manager_by_its_name_or_address_is_answered():
+    async with manager("allowed_hosts=[Pool.example.org]") as pool:
+        for headers in OURS:
+            assert (await pool.call("GET", "/status", headers=headers))[0] == 200, headers
+            assert (await pool.call("POST", "/runs/run/requests", BATCH, headers=headers))[0] == 202
+
+
+async def test_with_a_token_any_name_may_lead_here_but_no_page_may_ask(tmp_path):
+    (tmp_path / "token").write_text("the-token\n")
+    (tmp_path / "token").chmod(0o600)
+    right = {"Authorization": "Bearer the-token", "Host": "behind-a-proxy.example"}
+    async with manager(f"token_file={tmp_path / 'token'}") as pool:
+        assert (await pool.call("GET", "/status", headers=right))[0] == 200
+        page = right | {"Origin": "https://evil.example"}
+        assert (await pool.call("GET", "/status", headers=page))[0] == 403

@@ -1,0 +1,172 @@
+"""A chat in pieces: what may be shown while it grows, and what clients of OpenAI expect of the events."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from rl_agent.pool.api.openai_chat import ChatEvents, message_of
+from rl_agent.pool.api.openai_schemas import read_asked
+from rl_agent.pool.scheduler.records import Order, Request, RequestId, RequestState
+
+
+def response(tokens: int = 0, *, is_over: bool = False, **more: object) -> Request:
+    order = Order(RequestId("run", "r"), (1, 2), 4096, {}, 1e9)
+    one = Request(order, number=0, submitted_at=0.0, state=RequestState.RUNNING)
+    grow(one, tokens)
+    if is_over:
+        one.state, one.finish_reason = RequestState.COMPLETED, "stop"
+    return one
+
+
+def grow(one: Request, tokens: int) -> None:
+    one.names.extend(f"\u00e9{number}" for number in range(len(one.token_ids), tokens))
+    one.token_ids.extend(range(len(one.token_ids), tokens))
+    one.logprobs.extend([-0.5] * (tokens - len(one.logprobs)))
+
+
+def events_of(*, has_tools: bool = False, **body: object) -> ChatEvents:
+    messages = [{"role": "user", "content": "Hello"}]
+    asked = read_asked({"messages": messages, "stream": True, **body}, is_chat=True)
+    return ChatEvents(asked, "model", (1, 2), has_tools=has_tools)
+
+
+def read(written: bytes) -> list[dict]:
+    lines = [line[6:] for line in written.split(b"\n\n") if line]
+    return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+def play(*contents: str, has_tools: bool = False, last: dict | None = None, **body: object) -> list[dict]:
+    """The events of a response whose content was seen as these, one token more each time; the last is all."""
+    events, one, written = events_of(has_tools=has_tools, **body), response(), b""
+    for made, content in enumerate(contents, start=1):
+        grow(one, made)
+        if made < len(contents):
+            written += events.piece(one, {"content": content}, made)
+    one.state, one.finish_reason = RequestState.COMPLETED, "stop"
+    written += events.end(one, {"content": contents[-1]} | (last or {}))
+    assert written.endswith(b"data: [DONE]\n\n")
+    return read(written)
+
+
+def said(events: list[dict]) -> list[str]:
+    deltas = [choice["delta"].get("content", "") for event in events for choice in event["choices"]]
+    return [delta for delta in deltas if delta]
+
+
+def test_the_role_comes_first_then_pieces_then_the_finish():
+    found = play("One", "One two", "One two three")
+    assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert said(found) == ["One", " two", " three"]
+    reasons = [event["choices"][0]["finish_reason"] for event in found]
+    assert reasons == [None] * 3 + ["stop"]
+    assert len({event["id"] for event in found}) == 1
+    assert all("usage" not in event for event in found), "nobody asked for it"
+
+
+def test_usage_comes_last_and_alone_if_it_was_asked_for():
+    *found, last = play("One", "One two", stream_options={"include_usage": True})
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 2
+    assert not any("usage" in event for event in found)
+
+
+def test_usage_comes_with_every_event_if_that_was_asked_for():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    found = play("One", "One two", "One two three", stream_options=options)
+    assert [event["usage"]["completion_tokens"] for event in found] == [0, 1, 2, 3, 3]
+    assert {event["usage"]["prompt_tokens"] for event in found} == {2}
+    alone = play("One", "One two", stream_options={"continuous_usage_stats": True})
+    assert not any("usage" in event for event in alone), "as vLLM: it goes with include_usage"
+
+
+def test_events_are_as_long_as_was_asked_for_but_for_the_first():
+    events, shown = events_of(stream_interval=100), []
+    for made in range(1, 1000):
+        one = response(made)
+        if events.is_worth_showing(one):
+            shown.append(made)
+            events.piece(one, {"content": "x" * made}, made)
+    assert shown[0] == 1 and min(b - a for a, b in pairwise(shown)) >= 100
+
+
+def test_every_token_is_in_exactly_one_event():
+    found = play("a", "a", "a b", "a b c", return_token_ids=True, logprobs=True)
+    tokens = [t for event in found for t in event["choices"][0].get("token_ids", [])]
+    logprobs = [event["choices"][0]["logprobs"] or {"content": []} for event in found]
+    content = [one for event in logprobs for one in event["content"]]
+    assert tokens == [0, 1, 2, 3]
+    assert [one["token"] for one in content] == [f"\u00e9{number}" for number in range(4)]
+    assert content[0]["bytes"] == [0xC3, 0xA9, ord("0")] and content[0]["top_logprobs"] == []
+    assert found[0]["prompt_token_ids"] == [1, 2]
+
+
+def test_tokens_are_called_by_their_ids_if_that_was_asked_for_and_their_bytes_stay():
+    found = play("a", "a b", logprobs=True, return_tokens_as_token_ids=True)
+    content = [one for event in found[1:] for one in event["choices"][0]["logprobs"]["content"]]
+    assert [one["token"] for one in content] == ["token_id:0", "token_id:1"]
+    assert content[1]["bytes"] == [0xC3, 0xA9, ord("1")]
+
+
+@pytest.mark.parametrize(
+    ("contents", "body", "pieces"),
+    [
+        (("Hi \ufffd", "Hi \u00e9"), {}, ["Hi", " \u00e9"]),
+        (("Hi\n\n", "Hi"), {}, ["Hi"]),
+        (("One EN", "One EN two"), {"stop": ["END"]}, ["One", " EN two"]),
+        (("E", "EN"), {"stop": ["ENDE"]}, ["EN"]),
+        (("One EN", "One END"), {"stop": ["END"], "include_stop_str_in_output": True}, ["One EN", "D"]),
+        (("Look: <tool", "Look:"), {"has_tools": True}, ["Look:"]),
+        (('{"name": "f"', ""), {"has_tools": True}, []),
+        (("1 < 2", "1 < 2 < 3"), {}, ["1 < 2", " < 3"]),
+    ],
+    ids=[
+        *("half a character", "white space", "stop string", "short", "stop string that is shown"),
+        *("tool call", "only a call", "no tools"),
+    ],
+)
+def test_what_the_end_might_change_is_held_back(contents, body, pieces):
+    assert said(play(*contents, **body)) == pieces
+
+
+def test_reasoning_comes_in_pieces_of_its_own():
+    events, one = events_of(), response(1)
+    written = events.piece(one, {"reasoning": "So", "content": None}, 1)
+    grow(one, 2)
+    one.state, one.finish_reason = RequestState.COMPLETED, "stop"
+    written += events.end(one, {"reasoning": "So it is", "content": "Yes"})
+    deltas = [event["choices"][0]["delta"] for event in read(written)]
+    assert deltas[1:] == [{"reasoning": "So"}, {"reasoning": " it is", "content": "Yes"}]
+
+
+def test_reasoning_shows_no_part_of_what_may_be_a_stop_string():
+    events, one = events_of(stop=["17"]), response(1)
+    written = events.piece(one, {"reasoning": "So 1", "content": None}, 1)
+    grow(one, 2)
+    written += events.piece(one, {"reasoning": "So 18", "content": "Yes"}, 2)
+    deltas = [event["choices"][0]["delta"] for event in read(written)]
+    assert deltas[1:] == [{"reasoning": "So"}, {"reasoning": " 18", "content": "Ye"}]
+
+
+def test_tool_calls_come_whole_at_the_end():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    found = play("Look: ", "Look: <t", "Look: ", has_tools=True, last={"tool_calls": [call]})
+    assert said(found) == ["Look:", " "]
+    assert found[-1]["choices"][0]["delta"]["tool_calls"] == [call | {"index": 0}]
+    assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_long_response_is_read_anew_only_when_it_has_grown():
+    events, looks = events_of(), 0
+    for made in range(1, 4097, 8):
+        one = response(made)
+        if events.is_worth_showing(one):
+            looks += 1
+            events.piece(one, {"content": "x" * made}, made)
+    assert 20 < looks < 100
+
+
+def test_reasoning_of_which_a_stop_string_leaves_nothing_is_none():
+    one, asked = response(1, is_over=True), read_asked({"messages": [{}], "stop": ["\n"]}, is_chat=True)
+    one.stop_reason, one.cut_characters = "\n", 2
+    answer = {"choices": [{"message": {"reasoning": "\nx", "content": None}}]}
+    assert message_of(answer, one, asked)["reasoning"] is None

@@ -1,0 +1,44 @@
+"""What a pool's engines have done and cost, of those that are there and of all that ever were."""
+
+import pytest
+
+from rl_agent.pool.api.status import totals_of
+from rl_agent.testing.pool_world import World
+
+
+def join(world: World, name: str, price: float):
+    engine = world.join(name)
+    offered = world.state.engines[engine.engine_id]
+    offered.offer = type(offered.offer)(engine.engine_id, name, 64, price)
+    return engine
+
+
+def test_an_engine_that_is_gone_is_paid_for_until_its_end_and_not_beyond():
+    world = World()
+    engine = join(world, "a", price=3600.0)
+    world.run(10.0)
+    engine.crash()
+    world.run(100.0)
+    totals = totals_of(world.state, world.now)
+    assert (totals.up_s, totals.cost) == (pytest.approx(10.0), pytest.approx(10.0))
+    assert totals.idle_s == pytest.approx(10.0, abs=0.2)  # all of it but its start
+
+
+def test_sums_go_on_however_many_engines_are_gone():
+    world = World(is_checking=False)
+    for number in range(400):
+        join(world, f"e{number}", price=3600.0)
+        world.run(world.now + 2.0)
+        world.engines[list(world.engines)[-1]].crash()
+    assert totals_of(world.state, world.now).cost == pytest.approx(800.0)
+
+
+def test_an_engine_with_work_is_not_idle():
+    world = World()
+    world.join("a", speed=10.0)
+    world.run(1.0)
+    world.submit("r", 90)
+    world.run(10.0)
+    totals = totals_of(world.state, world.now)
+    assert totals.idle_s == pytest.approx(0.9, abs=0.05)
+    assert totals.useful_tokens == pytest.approx(90, abs=10)

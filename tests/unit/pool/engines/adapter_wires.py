@@ -1,0 +1,118 @@
+"""Responses in the documented wire format of each engine, and a server that gives them."""
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rl_agent.pool.engines.link import EngineLink, HttpTransport
+
+PIECES = [((11,), "so"), ((12, 13), " it"), ((14,), " goes")]
+"""Tokens and text of the events of one response."""
+ROUTES = {
+    "vllm": ["/v1/completions", "/inference/v1/generate"],
+    "vllm-tokens": ["/inference/v1/generate"],
+    "sglang": ["/generate", "/get_model_info", "/v1/completions"],
+}
+
+
+def vllm(tokens, text, finish, total):
+    logprobs = {"token_logprobs": [-token / 8 for token in tokens], "text_offset": list(range(len(tokens)))}
+    logprobs |= {"tokens": [f"t{token}" for token in tokens]}
+    choice = {"index": 0, "text": text, "token_ids": list(tokens), "logprobs": logprobs}
+    choice |= {"finish_reason": finish, "stop_reason": None}
+    return {"id": "cmpl-1", "choices": [choice], "usage": {"completion_tokens": total, "prompt_tokens": 3}}
+
+
+def vllm_tokens(tokens, text, finish, total):
+    content = [{"token": f"token_id:{token}", "logprob": -token / 8} for token in tokens]
+    choice = {
+        "index": 0,
+        "token_ids": list(tokens),
+        "logprobs": {"content": content},
+        "finish_reason": finish,
+    }
+    return {"request_id": "r", "choices": [choice], "usage": {"completion_tokens": total}}
+
+
+def sglang_incremental(tokens, text, finish, total):
+    entries = [[-token / 8, token, f"t{token}"] for token in tokens]
+    meta = {"id": "r", "completion_tokens": total, "output_token_logprobs": entries}
+    meta["finish_reason"] = {"type": finish, "matched": 14} if finish else None
+    return {"text": text, "meta_info": meta}
+
+
+def sglang_cumulative():
+    said, so_far = "", []
+
+    def event(tokens, text, finish, total):
+        nonlocal said, so_far
+        if total > len(so_far):
+            said, so_far = said + text, [*so_far, *tokens]
+        return sglang_incremental(so_far, said, finish, total)
+
+    return event
+
+
+WIRES: dict[str, tuple[str, Callable[[], Callable[..., dict]]]] = {
+    "vllm": ("vllm", lambda: vllm),
+    "vllm-tokens": ("vllm-tokens", lambda: vllm_tokens),
+    "sglang": ("sglang", lambda: sglang_incremental),
+    "sglang cumulative": ("sglang", sglang_cumulative),
+}
+
+
+def response(make, finish="stop") -> list[bytes]:
+    lines, total = [], 0
+    for number, (tokens, text) in enumerate(PIECES):
+        total += len(tokens)
+        reason = finish if number == len(PIECES) - 1 else None
+        lines.append(b"data: " + json.dumps(make(tokens, text, reason, total)).encode() + b"\n\n")
+    return [*lines, b"data: [DONE]\n\n"]
+
+
+@asynccontextmanager
+async def engine(
+    kind: str, answer: Callable[[web.Request], object], about_model: dict[str, str] | None = None
+) -> AsyncIterator[EngineLink]:
+    """A link to a server that shows the routes of `kind` and answers its generation route with `answer`."""
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        found = answer(request)
+        if inspect.isawaitable(found):
+            return await found
+        if isinstance(found, web.Response):
+            return found
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for part in found:
+            await stream.write(part)
+        return stream
+
+    async def about(request: web.Request) -> web.Response:
+        card = {"id": "served", "root": "/models/one", "max_model_len": 512}
+        routes = {route: {} for route in ROUTES[kind]}
+        pages = {
+            "/openapi.json": {"paths": routes},
+            "/v1/models": {"data": [card]},
+            "/model_info": about_model or {},
+        }
+        return web.json_response(pages.get(request.path, {}))
+
+    app = web.Application()
+    for route in ROUTES[kind]:
+        app.router.add_post(route, generate)
+    app.router.add_get("/{path:.*}", about)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        link = EngineLink(HttpTransport(session, str(server.make_url("/"))))
+        await link.probe()
+        yield link
+
+
+async def collect(link: EngineLink, params=None, **more):
+    params = {"temperature": 0.5, "seed": 4} | (params or {})
+    return [chunk async for chunk in link.generate([1, 2, 3], 64, params, "r", **more)]

@@ -1,0 +1,99 @@
+"""A vLLM is asked by tokens where nobody needs text, if it takes that, and by text otherwise."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from rl_agent.pool.engines.adapters import ADAPTERS, Asked
+from rl_agent.pool.engines.answers import Refused
+from tests.unit.pool.engines.adapter_wires import ROUTES, collect, engine, response, vllm, vllm_tokens
+
+STATED = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+STATED |= {"repetition_penalty": 1.0, "skip_special_tokens": False}
+TEXT, TOKENS = ROUTES["vllm"]
+
+
+def either_way(request, forbids=200):
+    """An engine with both routes, whose answers tell by which one it was asked."""
+    if request.path == TOKENS and forbids != 200:
+        return web.json_response({"error": {"message": "not so"}}, status=forbids)
+    return response(vllm if request.path == TEXT else vllm_tokens)
+
+
+async def ways_of(link, asked, params, **more):
+    """The routes that one request takes; it must succeed."""
+    before = len(asked)
+    chunks = await collect(link, params, **more)
+    assert [token for chunk in chunks for token in chunk.token_ids] == [11, 12, 13, 14]
+    assert chunks[-1].finish_reason == "stop"
+    return asked[before:]
+
+
+@pytest.mark.parametrize(
+    ("params", "more", "way"),
+    [
+        (STATED, {"needs_text": False}, TOKENS),
+        (STATED | {"repetition_penalty": 1.2, "min_tokens": 3}, {"needs_text": False}, TOKENS),
+        (STATED, {}, TEXT),
+        (STATED, {"needs_text": False, "token_by_token": True}, TEXT),
+        ({"top_p": 1.0, "top_k": -1}, {"needs_text": False}, TEXT),  # min_p: the model's own files may say
+        (STATED, {"needs_text": False, "needs_names": True}, TEXT),
+        (STATED | {"stop_token_ids": [14]}, {"needs_text": False}, TEXT),
+        (STATED | {"logit_bias": {"11": 200.0}}, {"needs_text": False}, TEXT),
+        (STATED | {"no_such_thing": 1}, {"needs_text": False}, TEXT),
+    ],
+)
+async def test_an_engine_is_asked_by_tokens_where_nobody_needs_text_and_they_come_out_alike(
+    params, more, way
+):
+    asked = []
+    async with engine("vllm", lambda request: asked.append(request.path) or either_way(request)) as link:
+        assert await ways_of(link, asked, params, **more) == [way]
+
+
+def forbidding(asked, status, *, text_status=200):
+    """An engine that answers otherwise by tokens."""
+
+    def answer(request):
+        asked.append(request.path)
+        if request.path == TEXT and text_status != 200:
+            return web.json_response({"error": {"message": "nor so"}}, status=text_status)
+        return either_way(request, forbids=status)
+
+    return answer
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+async def test_an_engine_that_refuses_by_tokens_what_it_takes_otherwise_is_not_asked_so_again(status):
+    asked = []
+    async with engine("vllm", forbidding(asked, status)) as link:
+        assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
+        assert await ways_of(link, asked, STATED, needs_text=False) == [TEXT]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_an_engine_that_fails_by_tokens_is_asked_otherwise_and_so_again(status):
+    asked = []
+    async with engine("vllm", forbidding(asked, status)) as link:
+        for _ in range(2):
+            assert await ways_of(link, asked, STATED, needs_text=False) == [TOKENS, TEXT]
+
+
+async def test_a_request_that_is_refused_either_way_says_nothing_against_asking_by_tokens():
+    asked = []
+    async with engine("vllm", forbidding(asked, 400, text_status=400)) as link:
+        for _ in range(2):
+            with pytest.raises(Refused, match="nor so"):
+                await collect(link, STATED, needs_text=False)
+    assert asked == [TOKENS, TEXT] * 2
+
+
+@pytest.mark.parametrize("interval", [8, None])
+async def test_a_request_by_tokens_asks_for_no_text_and_for_no_output_that_is_not_sent(interval):
+    asked = Asked("served", [1, 2, 3], 64, STATED, "r", interval)
+    sampling = json.loads(ADAPTERS["vllm-tokens"].body(asked))["sampling_params"]
+    assert sampling["detokenize"] is False
+    assert (sampling.get("output_kind"), sampling.get("stream_interval")) == (
+        (2, None) if interval is None else (None, 8)
+    )

@@ -1,0 +1,116 @@
+"""Deadlines of batches: seconds that pass, whatever the clock on the wall does meanwhile."""
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rl_agent.pool.runtime import results
+from rl_agent.pool.runtime.runs import Batches
+from rl_agent.pool.schemas import BatchRequest
+from rl_agent.pool.settings import load_settings
+from rl_agent.testing.pool_setup import item
+
+LIMIT_S = 100.0
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def wall(monkeypatch):
+    """The wall clock; its hands are `wall.ahead_s` from where they should be."""
+
+    class Wall:
+        ahead_s = 0.0
+
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + Wall.ahead_s)
+    return Wall
+
+
+@asynccontextmanager
+async def running(folder, *words):
+    settings = [
+        f"journal={folder / 'journal'}",
+        "journal_interval_s=0.01",
+        "journal_compact_mib=0.000001",
+        *words,
+    ]
+    batches = Batches(load_settings(settings, {}))
+    async with asyncio.TaskGroup() as jobs:
+        ready = asyncio.Event()
+        started = [jobs.create_task(batches.pool.run(ready)), jobs.create_task(batches.run_jobs())]
+        await ready.wait()
+        batches.restore()
+        yield batches
+        for job in started:
+            job.cancel()
+
+
+async def submit(batches, numbers=(0,)):
+    batch = {"requests": [item(number, 10) for number in numbers], "deadline_s": LIMIT_S}
+    await batches.submit("run", BatchRequest.model_validate_json(json.dumps(batch)))
+
+
+@asynccontextmanager
+async def rewritten(folder):
+    """Left once the journal is another file."""
+    before = (folder / "journal").stat().st_ino
+    yield
+    async with asyncio.timeout(30):
+        while (folder / "journal").stat().st_ino == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def left_s(batches) -> float:
+    """Of the first request."""
+    request = next(iter(batches.pool.state.requests.values()))
+    assert request.is_open and request.request_id.name == "r0"
+    return request.order.deadline - batches.pool.clock()
+
+
+@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
+async def test_a_clock_that_is_set_while_a_batch_is_journalled_moves_no_deadline(tmp_path, wall, step_s):
+    async with running(tmp_path) as batches:
+        commit = batches._commit
+
+        async def commit_while_the_clock_is_set(records):
+            await commit(records)
+            wall.ahead_s = step_s
+
+        batches._commit = commit_while_the_clock_is_set
+        await submit(batches)
+        assert left_s(batches) == pytest.approx(LIMIT_S, abs=10)
+
+
+@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
+async def test_a_journal_that_is_rewritten_after_the_clock_was_set_keeps_the_deadlines(
+    tmp_path, wall, step_s
+):
+    async with running(tmp_path) as batches:
+        async with rewritten(tmp_path):
+            await submit(batches)
+        wall.ahead_s = step_s
+        async with rewritten(tmp_path):
+            await submit(batches, range(1, 20))
+    async with running(tmp_path) as batches:
+        assert left_s(batches) == pytest.approx(LIMIT_S, abs=10)
+
+
+@pytest.mark.parametrize("step_s", [DAY_S, -DAY_S])
+async def test_a_clock_that_was_set_before_a_manager_starts_again_moves_no_deadline(tmp_path, wall, step_s):
+    async with running(tmp_path) as batches:
+        await submit(batches)
+    wall.ahead_s = step_s
+    async with running(tmp_path) as batches:
+        assert left_s(batches) == pytest.approx(LIMIT_S, abs=10)
+
+
+async def test_the_time_in_which_a_host_was_started_again_counts(tmp_path, wall, monkeypatch):
+    async with running(tmp_path) as batches:
+        await submit(batches)
+    monkeypatch.setattr(results, "boot_id", lambda: "another")
+    wall.ahead_s = 60.0
+    async with running(tmp_path) as batches:
+        assert left_s(batches) == pytest.approx(LIMIT_S - 60.0, abs=10)

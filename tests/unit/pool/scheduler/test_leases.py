@@ -1,0 +1,115 @@
+"""What keeps an engine's lease: signs of life that only a living engine gives."""
+
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.testing.pool_world import RULES, World, id_of
+
+
+def joined(world, name="a", **behaviour):
+    engine = world.join(name, **behaviour)
+    world.run(world.now + 1.0)
+    return engine
+
+
+def record(world, engine):
+    return world.state.engines.get(engine.engine_id)
+
+
+SIGNS = {
+    "beat": lambda engine, request: events.Beat(engine),
+    "answered probe": lambda engine, request: events.Probed(engine, "model", 0),
+    "tokens": lambda engine, request: events.Progress(request, 1, (11,), (-0.1,)),
+    "bytes that are no tokens yet": lambda engine, request: events.Heard(engine),
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS.values(), ids=SIGNS)
+def test_each_sign_of_life_renews_the_lease_and_what_is_silent_after_it_is_gone_in_time(sign):
+    world = World()
+    engine = joined(world)
+    world.submit("r0", 400)
+    engine.die(silently=True)
+    world.run(5.0)
+    world.tell(sign(engine.engine_id, id_of("r0")))
+    world.run(5.0 + RULES.lease_s - 0.001)
+    assert record(world, engine), "its lease was not renewed"
+    world.run(5.0 + RULES.lease_s)
+    assert not record(world, engine)
+
+
+def test_an_engine_that_samples_keeps_its_requests_however_long_it_does_not_say_that_it_is_well():
+    world = World(rules=replace(RULES, rebalance_gain_s=0.0))
+    engine, other = joined(world), joined(world, "b", speed=25.0)
+    for number in range(8):
+        world.submit(f"r{number}", 1000, seed=number)
+    here = len(engine.attempts)
+    engine.is_deaf = True
+    world.run_until_all_ended(1000)
+    assert here and engine.sampled == here * 1000
+    assert world.state.account.moves == 0 and other.sampled == 8000 - engine.sampled
+    assert not record(world, engine), "it has nothing to send any more, and does not answer"
+    world.assert_all_right()
+
+
+def test_an_engine_that_is_not_well_gets_nothing_new_until_it_answers():
+    world = World(rules=replace(RULES, rebalance_gain_s=0.0))
+    engine = joined(world)
+    world.submit("r0", 2000)
+    engine.is_deaf = True
+    world.run(world.now + 3.0)
+    world.submit("r1", 10, seed=1)
+    world.run(world.now + 20.0)
+    assert world.attempts_at(engine) == ["r0"]
+    assert record(world, engine).state is EngineState.READY
+    engine.is_deaf = False
+    world.run(world.now + 3.0)
+    assert world.ended[id_of("r1")] == 1
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+
+
+def test_the_word_that_an_engine_is_not_well_renews_nothing_and_is_said_at_its_end():
+    world = World()
+    engine = joined(world)
+    world.submit("r0", 400)
+    world.run(2.0)
+    engine.is_stopped = True
+    world.run(2.0 + RULES.lease_s)
+    assert not record(world, engine)
+    assert world.state.departed[-1].reason == "its lease of 5 s is over: no answer to /health"
+
+
+def test_an_answer_to_the_manager_counts_for_more_than_the_word_of_the_worker():
+    world = World()
+    engine = joined(world)
+    for _ in range(20):
+        world.tell(events.Beat(engine.engine_id, problem="no answer to /health"))
+        assert record(world, engine).is_doubted
+        world.run(world.now + 1.0)
+        assert not record(world, engine).is_doubted, "its probe was answered"
+
+
+def test_an_engine_whose_worker_is_gone_stays_while_it_sends_tokens_and_no_longer():
+    world = World()
+    engine = joined(world)
+    world.submit("r0", 1000)
+    engine.beats = False
+    world.run_until_all_ended(100)
+    ended = world.now
+    assert world.state.account.moves == 0 and record(world, engine)
+    world.run(ended + RULES.lease_s)
+    assert not record(world, engine)
+
+
+def test_what_leaves_or_loads_is_told_apart_from_what_is_not_well():
+    world = World()
+    leaving, loading = joined(world), joined(world, "b", model="older")
+    world.tell(events.DrainAsked(leaving.engine_id, world.now + 60.0, "a notice"))
+    for engine in (leaving, loading):
+        before = record(world, engine).reason
+        world.tell(events.Beat(engine.engine_id, problem="no answer to /health"))
+        assert record(world, engine).reason == before and not record(world, engine).is_doubted

@@ -1,0 +1,129 @@
+"""What is expected of a response of which something was said."""
+
+import random
+import statistics
+from itertools import pairwise
+
+import pytest
+
+from rl_agent.pool.scheduler import length_model as pool_lengths
+from rl_agent.pool.scheduler.dispatch import expected_rest
+from rl_agent.pool.scheduler.length_model import SPREAD, Lengths, rest_of
+from rl_agent.testing.pool_world import World
+
+
+def test_nothing_made_leaves_what_was_told_and_the_rest_grows_beyond_it():
+    assert rest_of(400, 0) == pytest.approx(400)
+    assert rest_of(400, 200) < 400  # some of it is done
+    rests = [rest_of(400, made) for made in (800, 1600, 3200, 6400)]
+    assert rests == sorted(rests)
+    assert rest_of(1, 0) >= 1 and rest_of(5, 10**6) < 10**6
+
+
+def test_the_rest_never_jumps_where_the_tail_is_no_more_computed():
+    rests = [rest_of(100, made) for made in range(1, 5000)]
+    assert all(0 < after < 1.02 * before + 1 for before, after in pairwise(rests))
+
+
+@pytest.mark.parametrize("made", [0, 100, 300, 900])
+def test_it_is_the_mean_of_what_lies_beyond(made):
+    random_ = random.Random(1)
+    median = 300.0
+    mean = median * 2.718281828 ** (SPREAD**2 / 2)
+    lengths = [median * random_.lognormvariate(0, SPREAD) for _ in range(200_000)]
+    beyond = [length - made for length in lengths if length > made]
+    assert rest_of(mean, made) == pytest.approx(statistics.mean(beyond), rel=0.05)
+
+
+def run_with(*ended: int, running: int = 0, earlier: int = 200) -> Lengths:
+    """A group of which some have ended and others go on, in a run where 20 others took `earlier` tokens."""
+    lengths = Lengths()
+    for number in range(20):
+        lengths.submitted("run", f"before-{number}")
+        lengths.made("run", f"before-{number}", earlier)
+        lengths.ended("run", f"before-{number}", earlier)
+    for length in ended:
+        lengths.submitted("run", "group")
+        lengths.made("run", "group", length)
+        lengths.ended("run", "group", length)
+    for _ in range(4):
+        lengths.submitted("run", "group")
+        lengths.made("run", "group", running)
+    return lengths
+
+
+def test_a_group_is_taken_for_what_its_siblings_took_the_more_the_more_have_ended():
+    means = [run_with(*[800] * ended).mean("run", "group") for ended in (0, 1, 4, 16)]
+    assert means == sorted(means)
+    assert means[0] == pytest.approx(200, rel=0.1) and 650 < means[-1] < 800
+
+
+def test_what_its_siblings_have_made_already_counts_before_any_has_ended():
+    assert run_with(running=600).mean("run", "group") > 2 * run_with(running=0).mean("run", "group")
+
+
+def test_short_ones_that_end_first_do_not_make_the_others_short():
+    """Half of them have ended; the mean of those is far below that of all."""
+    random_ = random.Random(1)
+    all_ = sorted(round(400 * random_.lognormvariate(0, 0.8)) for _ in range(2000))
+    half, lengths = all_[1000], Lengths()
+    for length in all_:
+        lengths.submitted("run", "group")
+        lengths.made("run", "group", min(length, half))
+        if length <= half:
+            lengths.ended("run", "group", length)
+    assert lengths.mean("run", "group") > 0.9 * statistics.mean(all_)
+
+
+def test_nothing_is_said_of_one_alone_nor_while_little_has_ended():
+    lengths = run_with()
+    lengths.submitted("run", "alone")
+    assert lengths.mean("run", "alone") is None and lengths.mean("run", None) is None
+    assert lengths.mean("other", "group") is None
+    for _ in range(2):
+        lengths.submitted("new", "group")
+        lengths.ended("new", "group", 1)
+    assert lengths.mean("new", "group") is None
+
+
+def test_a_request_of_which_nothing_is_told_is_expected_to_be_like_its_siblings():
+    world = World()
+    world.join("a", capacity=4)
+    world.run(1.0)
+    for number in range(12):
+        for group, length in (("short", 40), ("long", 400)):
+            world.submit(f"{group}-{number}", length, group=group)
+    while world.state.account.completed < 10:
+        world.run(world.now + 1.0)
+    last = [expected_rest(world.state, world.request(f"{group}-11")) for group in ("short", "long")]
+    assert last[1] > 2 * last[0]
+
+
+def test_groups_are_forgotten_oldest_first(monkeypatch):
+    monkeypatch.setattr(pool_lengths, "MAX_GROUPS", 2)
+    lengths = run_with()
+    for group in ("a", "a", "b", "b", "c", "c"):
+        lengths.submitted("run", group)
+    assert [lengths.mean("run", group) is None for group in "abc"] == [True, False, False]
+
+
+def test_the_run_that_submitted_longest_ago_is_forgotten(monkeypatch):
+    monkeypatch.setattr(pool_lengths, "MAX_RUNS", 3)
+    lengths = run_with()
+    untaught = lengths.rest("never seen", 0, 4096)
+    for number in range(5):
+        lengths.submitted("run", "group")  # this one goes on
+        lengths.submitted(f"other-{number}", None)
+        lengths.ended(f"other-{number}", None, 10)
+    assert lengths.mean("run", "group") is not None
+    known = [lengths.rest(f"other-{number}", 0, 4096) != untaught for number in range(5)]
+    assert known == [False, False, False, True, True]
+
+
+def test_a_response_of_a_run_that_was_forgotten_ends_like_any_other(monkeypatch):
+    monkeypatch.setattr(pool_lengths, "MAX_RUNS", 1)
+    lengths = run_with()
+    lengths.submitted("other", None)
+    lengths.made("run", "group", 5)
+    lengths.ended("run", "group", 5)
+    assert lengths.mean("run", "group") is None

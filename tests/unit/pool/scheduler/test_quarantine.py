@@ -1,0 +1,278 @@
+"""Engines that answer what they cannot have sampled: it costs them, and neither the request nor the run."""
+
+import json
+import math
+
+import pytest
+from aiohttp import web
+
+from rl_agent.pool.engines.adapters import ADAPTERS
+from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
+from rl_agent.pool.engines.link import read_load
+from rl_agent.pool.scheduler import events, quarantine
+from rl_agent.pool.scheduler.records import EngineState, FailureKind
+from rl_agent.testing.pool_world import RULES, World, id_of, ready_world, record
+from tests.unit.pool.engines.adapter_wires import PIECES, WIRES, collect, engine, response
+
+VOCABULARY = 100
+BAD_TOKENS = [-7, VOCABULARY, 2**31, 2**40, 2**70, 1.0, True, "12", None]
+BAD_LOGPROBS = [50.0, -9999.0, -1e308, None, "x", math.nan, -math.inf, True]
+KEPT = RULES.poison_progress_tokens
+"""Tokens that are somewhere."""
+
+
+def with_value(event, token=None, logprob=None):
+    """The event with one token or logprob replaced, whatever its wire."""
+    if "meta_info" in event:
+        entries = event["meta_info"]["output_token_logprobs"]
+        entries[-1] = [entries[-1][0] if logprob is None else logprob[0], entries[-1][1], None]
+        if token is not None:
+            entries[-1][1] = token[0]
+        return event
+    [choice] = event["choices"]
+    if token is not None:
+        choice["token_ids"][-1] = token[0]
+    if logprob is not None and "content" in choice["logprobs"]:
+        choice["logprobs"]["content"][-1]["logprob"] = logprob[0]
+    elif logprob is not None:
+        choice["logprobs"]["token_logprobs"][-1] = logprob[0]
+    return event
+
+
+def spoiled(make, **change):
+    """A response whose last event but one holds what cannot be."""
+    [(first, text), (second, more), _] = PIECES
+    good = make(first, text, None, len(first))
+    bad = with_value(make(second, more, None, len(first) + len(second)), **change)
+    return [b"data: " + json.dumps(event).encode() + b"\n\n" for event in (good, bad)]
+
+
+CHANGES = [{"token": [value]} for value in BAD_TOKENS] + [{"logprob": [value]} for value in BAD_LOGPROBS]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_token_or_logprob_that_is_none_is_the_engines_fault(wire, change):
+    kind, make = WIRES[wire]
+    seen = []
+    async with engine(kind, lambda _: spoiled(make(), **change)) as link:
+        with pytest.raises(WrongAnswer):
+            async for chunk in link.generate([1, 2, 3], 64, {}, "r", vocab_size=VOCABULARY):
+                seen += chunk.token_ids
+    assert seen == [11]  # what came before it counts
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_id_that_the_tokenizer_does_not_know_is_fine_below_the_size_of_the_embedding(wire):
+    kind, make = WIRES[wire]
+    async with engine(kind, lambda _: response(make())) as link:
+        for size in (None, 15):
+            assert await collect(link, vocab_size=size)
+        with pytest.raises(WrongAnswer, match="ends at 14"):
+            await collect(link, vocab_size=14)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", ["too many", "no token", "unknown end", "deep", "text"])
+async def test_what_else_cannot_be_an_answer_is_the_engines_fault(wire, fault):
+    kind, make = WIRES[wire]
+    if fault == "text" and not ADAPTERS[kind].has_text:
+        return
+    limit = 1 if fault == "too many" else 64
+    tokens, text, end = {
+        "no token": ((), "", "stop"),
+        "unknown end": ((11, 12), "so", "banana"),
+        "text": ((11, 12), "x" * 100_000, None),
+    }.get(fault, ((11, 12), "so", "stop"))
+    whole = json.dumps(make()(tokens, text, end, len(tokens))).encode()
+    event = b'{"x": ' + b"[" * 100_000 if fault == "deep" else whole
+    for interval, body in ((1, b"data: " + event + b"\n\n"), (None, event)):
+        async with engine(kind, lambda _, body=body: web.Response(body=body)) as link:
+            with pytest.raises(WrongAnswer):
+                async for _ in link.generate([1, 2, 3], limit, {}, "r", stream_interval=interval):
+                    pass
+
+
+async def test_an_error_in_a_stream_is_no_wrong_answer_and_its_words_are_bounded():
+    words = "\n".join(["no"] * 10_000)
+    for code, kind in ((400, Refused), ("400", Refused), ("²", StreamError), (2**70, StreamError)):
+        event = {"error": {"message": words, "code": code}}
+        body = b"data: " + json.dumps(event).encode() + b"\n\n"
+        async with engine("vllm", lambda _, body=body: [body]) as link:
+            with pytest.raises(kind) as caught:
+                await collect(link)
+            assert not isinstance(caught.value, WrongAnswer)
+            assert len(str(caught.value)) <= 400 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["inf", "-1", "nan", "1e400", "many", "0x10", "1e300"])
+def test_a_load_that_is_no_count_is_none(value):
+    assert read_load(f"vllm:num_requests_running 1.0\nvllm:num_requests_waiting {value}\n") is None
+
+
+def test_metrics_with_a_brace_that_is_never_closed_are_read_in_linear_time():
+    assert read_load("vllm:num_requests_running{\n" * 200_000) is None
+
+
+class Lying(World):
+    """Engines of the names in `liars` answer wrongly once a response has come to `position` of their own.
+
+    `lies_about` limits that to requests with these seeds.
+    """
+
+    liars: frozenset = frozenset()
+    lies_about: frozenset | None = None
+    position: int = 0
+
+    def tell(self, event):
+        if isinstance(event, events.Progress):
+            request = self.state.requests.get(event.request_id)
+            if request is not None and request.attempt == event.attempt and request.engine_id is not None:
+                name = self.state.engines[request.engine_id].offer.name
+                made = len(request.token_ids) - request.attempt_start
+                is_meant = self.lies_about is None or request.order.prompt_token_ids[1] in self.lies_about
+                if name in self.liars and is_meant and made >= self.position:
+                    self.engines[request.engine_id].attempts.pop((event.request_id, event.attempt), None)
+                    problem = "a token id -7"
+                    event = events.Broken(event.request_id, event.attempt, problem, is_wrong_answer=True)
+        super().tell(event)
+
+
+def lying_world(*names, liars, lies_about=None, position=0, **behaviour):
+    world = Lying()
+    world.liars, world.position = frozenset(liars), position
+    world.lies_about = None if lies_about is None else frozenset(lies_about)
+    engines = [world.join(name, **behaviour) for name in names]
+    world.run(1.0)
+    return world, engines
+
+
+@pytest.mark.parametrize("position", [0, 4, 2 * KEPT], ids=["at once", "after a chunk", "after some"])
+def test_an_engine_that_answers_wrongly_is_quarantined_and_every_request_ends_right_elsewhere(position):
+    world, (bad, good, other) = lying_world("bad", "good", "other", liars=["bad"], position=position)
+    for number in range(60):
+        world.submit(f"r{number}", 60, seed=number)
+    world.run(5.0)
+    found = record(world, bad)
+    assert found.is_quarantined and "a token id -7" in found.reason
+    assert found.state is EngineState.READY and not found.running
+    world.run_until_all_ended(200)
+    world.assert_all_right()
+    assert not [request.failure for request in world.state.requests.values() if request.failure]
+    assert found.wrong_answers >= quarantine.MAX_WRONGED
+    assert not record(world, good).wrong_answers and not record(world, other).is_quarantined
+
+
+def test_what_an_engine_sent_before_its_wrong_answer_is_kept():
+    world, _ = lying_world("one", "two", liars=["one", "two"], position=40)
+    world.submit("r", 60)
+    world.run_until_all_ended(50)
+    [request] = world.state.requests.values()
+    world.assert_all_right()
+    assert [span.start for span in request.spans] == [0, 40]
+    assert len({span.engine_id for span in request.spans}) == 2
+    assert request.restarts == 0
+
+
+def test_a_quarantine_ends_and_is_longer_the_next_time_also_after_registering_anew():
+    world, [bad, _] = lying_world("bad", "good", liars=["bad"])
+    for number in range(30):
+        world.submit(f"r{number}", 20, seed=number)
+    world.run_until_all_ended(20)
+    first = record(world, bad)
+    pause_s = first.ready_after - world.now
+    assert first.is_quarantined and 0 < pause_s <= quarantine.LONGEST_S
+    bad.die(silently=True)
+    again = world.join("bad")
+    world.run(world.now + 1.0)
+    assert record(world, again).is_quarantined
+    world.run(world.now + quarantine.LONGEST_S)
+    assert not record(world, again).is_quarantined
+    for number in range(30, 60):
+        world.submit(f"r{number}", 20, seed=number)
+    world.run(world.now + 2.0)
+    assert record(world, again).ready_after - world.now > quarantine.FIRST_S
+    world.run_until_all_ended(world.now + 20)
+    world.assert_all_right()
+
+
+def test_a_request_that_is_answered_wrongly_everywhere_fails_alone_and_no_engine_is_blamed():
+    names = [f"e{number}" for number in range(5)]
+    world, engines = lying_world(*names, liars=names, lies_about=[7])
+    for number in range(40):
+        world.submit(f"r{number}", 40, seed=number)
+    world.run_until_all_ended(100)
+    failed = [request for request in world.state.requests.values() if request.failure]
+    assert [request.request_id.name for request in failed] == ["r7"]
+    assert "3 wrong answers, from e" in failed[0].failure and "token id -7" in failed[0].failure
+    assert failed[0].failure_kind is FailureKind.WRONG_ANSWERS
+    assert not any(record(world, engine).is_quarantined for engine in engines)
+    assert not any(id_of("r7") in one for one in world.state.wronged.values())
+    world.assert_all_right()
+
+
+def test_with_one_engine_a_request_that_is_answered_wrongly_fails_after_twice_as_many():
+    world, [one] = lying_world("one", liars=["one"], lies_about=[7])
+    for number in range(20):
+        world.submit(f"r{number}", 20, seed=number)
+    world.run_until_all_ended(100)
+    assert [r.request_id.name for r in world.state.requests.values() if r.failure] == ["r7"]
+    assert record(world, one).wrong_answers == 2 * RULES.poison_engines
+    assert not record(world, one).is_quarantined
+
+
+def test_a_request_waits_for_another_engine_rather_than_going_back_to_the_one_that_answered_wrongly():
+    world, (bad, good) = lying_world("bad", "good", liars=["bad"], lies_about=[0], capacity=1)
+    world.submit("r0", 30, seed=0)
+    world.submit("r1", 300, seed=1)
+    assert {request.request_id.name: request.engine_id for request in world.state.requests.values()} == {
+        "r0": bad.engine_id,
+        "r1": good.engine_id,
+    }
+    world.run_until_all_ended(100)
+    assert record(world, bad).wrong_answers == 1
+    world.assert_all_right()
+
+
+def test_what_runs_where_all_engines_are_quarantined_says_so_at_its_deadline():
+    world, _ = lying_world("bad", liars=["bad"])
+    for number in range(4):
+        world.submit(f"r{number}", 20, seed=number, deadline_s=5.0)
+    world.run_until_all_ended(100)
+    reasons = {request.failure for request in world.state.requests.values()}
+    assert any("no engine in the pool that answers rightly" in reason for reason in reasons), reasons
+
+
+@pytest.mark.parametrize(("refusers", "asked"), [("a", 2), ("abc", 2)], ids=["one of three", "all"])
+def test_a_request_fails_only_when_a_second_engine_refuses_it(refusers, asked):
+    world, _ = ready_world("a", "b", "c")
+    world.submit("r", 30)
+    request, names = world.request("r"), []
+    while request.is_open:
+        names.append(world.state.engines[request.engine_id].offer.name)
+        if names[-1] not in refusers:
+            break
+        world.engines[request.engine_id].attempts.clear()
+        world.tell(events.Broken(id_of("r"), request.attempt, "HTTP 400: no", is_refusal=True))
+    assert len(set(names)) == len(names) <= asked
+    assert bool(request.failure) is (refusers == "abc")
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+
+
+def test_a_continuation_that_is_refused_is_begun_anew_once():
+    world, [one] = ready_world("one")
+    world.submit("r", 60)
+    world.run(1.5)
+    request = world.request("r")
+    assert request.token_ids
+    one.crash()
+    two = world.join("two")
+    world.run(world.now + 0.2)
+    assert request.attempt_start > 0 and request.engine_id == two.engine_id
+    two.attempts.clear()
+    refusal = "HTTP 400: token id 300 is out of vocabulary"
+    world.tell(events.Broken(id_of("r"), request.attempt, refusal, is_refusal=True))
+    assert not request.failure and request.restarts == 1 and not request.token_ids
+    world.run_until_all_ended(50)
+    world.assert_all_right()

@@ -1,0 +1,420 @@
+"""Where responses are to be of one weight version: engines finish what they began, then take the next."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.pool.api.status import totals_of
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights, WeightsReport
+from rl_agent.testing.pool_world import RULES, World, ready_world, record
+
+LIMIT_S = 50.0
+
+
+def publish(world, version, finish_within_s=LIMIT_S):
+    weights = Weights(
+        version, f"digest {version}", ("tcp://10.0.0.1:7000",), "token", version, finish_within_s
+    )
+    world.tell(events.WeightsWanted(weights))
+
+
+def follow(world, engine):
+    """As a worker does: fetch what is wanted, ask now and again, load when it may; until the world ends."""
+
+    def look():
+        if not engine.is_alive or engine.engine_id not in world.state.engines:
+            return
+        wanted, own = world.state.weights, record(world, engine)
+        if own.is_switching:
+            engine.report(WeightsReport(own.weights.fetched_version, f"digest {own.weights.fetched_version}"))
+        elif own.weights.fetched_version is not None:
+            engine.report(own.weights)
+        elif wanted is not None and own.weight_version < wanted.weight_version:
+            engine.fetch_wanted()
+        world.at(world.now + 0.25, look)
+
+    look()
+
+
+def versions(world):
+    """Of each request, what sampled its tokens."""
+    return {
+        request_id.name: sorted({span.weight_version for span in request.spans})
+        for request_id, request in world.state.requests.items()
+    }
+
+
+def test_an_engine_takes_new_weights_when_it_has_finished_and_gets_nothing_new_before():
+    world, [engine] = ready_world("a")
+    world.submit("old", 400)
+    world.run(2.0)
+    publish(world, 1)
+    world.submit("before the fetch", 400)
+    engine.fetch_wanted()
+    world.submit("new", 40)
+    assert not record(world, engine).is_switching
+    assert world.request("new").state is RequestState.QUEUED
+    follow(world, engine)
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert versions(world) == {"old": [0], "before the fetch": [0], "new": [1]}
+    assert world.state.account.moves == 0
+    assert 5.0 < record(world, engine).finishing_s < 8.5
+
+
+def test_an_engine_without_requests_takes_them_at_once():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.fetch_wanted()
+    assert record(world, engine).is_switching
+    world.submit("new", 40)
+    assert not engine.attempts, "it was given a request while it took new weights"
+    engine.load_wanted()
+    assert engine.attempts
+
+
+def test_others_that_have_the_new_weights_take_what_is_new():
+    world, [slow, quick] = ready_world("a", "b")
+    world.submit("old", 4000)
+    [holder] = [engine for engine in (slow, quick) if engine.attempts]
+    other = quick if holder is slow else slow
+    publish(world, 1)
+    for engine in (holder, other):
+        engine.fetch_wanted()
+    other.load_wanted()
+    for number in range(20):
+        world.submit(f"r{number}", 40, seed=number, min_weight_version=number % 2)
+    assert len(holder.attempts) == 1 and len(other.attempts) == 20
+
+
+def test_what_is_not_finished_in_time_goes_on_with_the_new_weights():
+    world, [engine] = ready_world("a")
+    world.submit("long", 4000)
+    publish(world, 1)
+    follow(world, engine)
+    world.run_until_all_ended(1000)
+    world.assert_all_right()
+    assert versions(world) == {"long": [0, 1]}
+    assert LIMIT_S <= record(world, engine).finishing_s < LIMIT_S + 1.0
+
+
+def test_a_half_generated_response_goes_on_where_the_weights_are_that_began_it():
+    world, engines = ready_world("a", "b", "c")
+    world.submit("r0", 400)
+    world.run(2.0)
+    [holder] = [engine for engine in engines if engine.attempts]
+    same, other = [engine for engine in engines if engine is not holder]
+    publish(world, 1)
+    same.fetch_wanted()  # it has nothing: it would load now
+    other.load_wanted()
+    same.report(WeightsReport())  # the load failed: it serves on
+    holder.die()
+    assert world.attempts_at(same) == ["r0"] and not other.attempts
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert versions(world) == {"r0": [0]}
+    assert world.request("r0").restarts == 0
+
+
+def test_an_engine_that_finishes_takes_over_what_its_weights_began_and_nothing_else():
+    world, [one, two] = ready_world("a", "b", capacity=4)
+    for number in range(2):
+        world.submit(f"r{number}", 400, seed=number)
+    world.run(2.0)
+    assert len(one.attempts) == len(two.attempts) == 1
+    publish(world, 1)
+    follow(world, one)
+    world.submit("new", 40, min_weight_version=1)
+    two.die()
+    assert sorted(world.attempts_at(one)) == ["r0", "r1"]
+    world.run_until_all_ended(200)
+    world.assert_all_right()
+    assert versions(world) == {"r0": [0], "r1": [0], "new": [1]}
+
+
+def test_where_its_weights_are_gone_a_response_begins_anew_and_what_it_had_is_counted():
+    world, [one, two] = ready_world("a", "b")
+    world.submit("r0", 400)
+    world.run(3.0)
+    holder, other = (one, two) if one.attempts else (two, one)
+    made = len(world.request("r0").token_ids)
+    publish(world, 1)
+    other.load_wanted()
+    holder.crash()
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert versions(world) == {"r0": [1]}
+    assert made > 0 and world.request("r0").restarts == 1
+    totals = totals_of(world.state, world.now)
+    assert (totals.recomputed_tokens, totals.useful_tokens) == (made, 400)
+
+
+def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
+    """As where the only engine takes turns with a trainer: it comes back with the weights that it had."""
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.load_wanted()
+    world.submit("r0", 400)
+    world.run(3.0)
+    world.tell(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
+    publish(world, 2)
+    world.run(5.0)
+    again = world.join("a")
+    again.report(WeightsReport(1, "digest 1"))
+    follow(world, again)
+    world.submit("new", 40)
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert versions(world)["r0"] == [1]
+    assert world.request("r0").restarts == 0
+
+
+def test_what_waited_with_tokens_before_the_first_publish_is_not_mixed_either():
+    world, [old, new] = ready_world("a", "b", capacity=1)
+    for number in range(2):
+        world.submit(f"r{number}", 400, seed=number)
+    world.run(3.0)
+    new.crash()  # its request waits for the other's place
+    publish(world, 1)
+    fresh = world.join("c")
+    fresh.load_wanted()
+    follow(world, old)
+    world.run_until_all_ended(200)
+    world.assert_all_right()
+    assert all(len(found) == 1 for found in versions(world).values())
+
+
+def test_a_failed_load_lets_the_engine_go_on_and_it_finishes_again_before_the_next_try():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.fetch_wanted()
+    engine.report(WeightsReport(problem="broken"))
+    world.submit("r0", 400)
+    assert engine.attempts
+    engine.fetch_wanted()
+    assert not record(world, engine).is_switching
+
+
+def test_finishing_does_not_count_as_staying_behind_and_a_load_that_hangs_does():
+    rules = replace(RULES, weights_timeout_s=20.0)
+    world, [engine] = ready_world("a", rules=rules)
+    world.submit("long", 1500)  # 30 s
+    publish(world, 1)
+    engine.fetch_wanted()
+    world.run(35.0)
+    assert engine.is_ready and world.request("long").state is RequestState.COMPLETED
+    engine.report(record(world, engine).weights)
+    assert record(world, engine).is_switching
+    world.run(world.now + rules.weights_timeout_s - 1)
+    assert engine.is_ready
+    world.run(world.now + 2)
+    assert not engine.is_ready and "stays at weight version 0" in world.state.departed[-1].reason
+
+
+def test_an_engine_does_not_switch_while_what_its_weights_began_waits_for_it():
+    world, [one, two] = ready_world("a", "b")
+    world.submit("r0", 400)
+    world.run(3.0)
+    holder, other = (one, two) if one.attempts else (two, one)
+    publish(world, 1)
+    world.tell(events.Beat(other.engine_id, problem="no answer to /health"))
+    holder.die()
+    other.fetch_wanted()
+    assert not other.attempts and not record(world, other).is_switching
+    follow(world, other)
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert versions(world) == {"r0": [0]}
+
+
+def test_a_suspect_whose_weights_are_gone_is_tried_anew():
+    world, engines = ready_world("a", "b", "c", speed=1.0)
+    world.submit("r0", 40)
+    world.run(30.0)
+    publish(world, 1)
+    [holder] = [engine for engine in engines if engine.attempts]
+    same, new = [engine for engine in engines if engine is not holder]
+    new.load_wanted()
+    holder.crash()
+    assert same.attempts
+    same.crash()
+    assert world.request("r0").num_deaths == 1
+    world.run_until_all_ended(200)
+    world.assert_all_right()
+    assert versions(world) == {"r0": [1]}
+
+
+def test_no_work_is_moved_to_an_engine_that_only_finishes():
+    world, [one, two] = ready_world("a", "b", speed=50.0, batch=1)
+    publish(world, 1)
+    world.submit("r0", 400)
+    [finishing] = [engine for engine in (one, two) if engine.attempts]
+    finishing.fetch_wanted()
+    for number in range(1, 8):
+        world.submit(f"r{number}", 400, seed=number)
+    world.run(15.0)
+    assert world.state.account.moves == 0
+
+
+def test_work_is_not_evened_out_between_versions():
+    world, [one, two] = ready_world("a", "b", speed=50.0, batch=1)
+    for number in range(8):
+        world.submit(f"r{number}", 400, seed=number)
+    world.run(4.0)
+    publish(world, 1)
+    follow(world, one)
+    follow(world, two)
+    world.submit("short", 40)
+    world.run_until_all_ended(500)
+    world.assert_all_right()
+    assert all(len(found) == 1 for found in versions(world).values())
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told of its end", "not told"])
+def test_an_engine_waits_for_the_next_turns_of_an_episode_until_it_is_over_or_too_late(is_told):
+    world, [engine] = ready_world("a")
+    world.submit("turn 1", 40, episode="e")
+    world.run(3.0)
+    publish(world, 1)
+    follow(world, engine)
+    world.run(10.0)
+    assert not record(world, engine).is_switching
+    world.submit("turn 2", 40, episode="e")
+    world.submit("other", 40, episode="f")
+    world.run(15.0)
+    assert versions(world) == {"turn 1": [0], "turn 2": [0], "other": []}
+    if is_told:
+        world.tell(events.EpisodeEnded("run", "e"))
+        world.run(16.0)
+    else:
+        world.run(3.0 + LIMIT_S + 1.0)
+    assert record(world, engine).weight_version == 1
+    world.submit("turn 3", 40, episode="e")
+    world.run_until_all_ended(200)
+    assert (versions(world)["turn 3"], versions(world)["other"]) == ([1], [1])
+
+
+def test_a_turn_that_asks_for_newer_weights_than_its_episode_has_gets_them():
+    world, [one, two] = ready_world("a", "b")
+    publish(world, 0)
+    world.submit("turn 1", 40, episode="e")
+    [began] = [engine for engine in (one, two) if engine.attempts]
+    other = two if began is one else one
+    world.run(3.0)
+    publish(world, 1)
+    other.load_wanted()
+    world.submit("turn 2", 40, episode="e", min_weight_version=1)
+    world.run_until_all_ended(100)
+    assert versions(world) == {"turn 1": [0], "turn 2": [1]}
+
+
+def test_an_episode_is_waited_for_by_an_engine_that_comes_back_with_its_weights():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.load_wanted()
+    world.submit("turn 1", 40, episode="e")
+    world.run(3.0)
+    world.tell(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
+    publish(world, 2)
+    again = world.join("a")
+    again.report(WeightsReport(1, "digest 1"))
+    follow(world, again)
+    world.run(10.0)
+    world.submit("turn 2", 40, episode="e")
+    world.run(15.0)
+    assert versions(world) == {"turn 1": [1], "turn 2": [1]}
+    world.tell(events.EpisodeEnded("run", "e"))
+    world.run(16.0)
+    assert record(world, again).weight_version == 2
+
+
+def test_a_turn_goes_to_the_engine_that_has_the_turns_before_it():
+    world, engines = ready_world("a", "b", "c")
+    publish(world, 0)
+    world.submit("turn 1", 40, episode="e")
+    [began] = [engine for engine in engines if engine.attempts]
+    world.run(3.0)
+    publish(world, 1)
+    for number in range(5):
+        world.submit(f"r{number}", 400, seed=number)
+    world.submit("turn 2", 40, episode="e")
+    assert "turn 2" in world.attempts_at(began)
+
+
+def test_who_reads_along_is_never_begun_anew():
+    world, [one, two] = ready_world("a", "b")
+    world.submit("r0", 400, is_read_along=True)
+    world.run(3.0)
+    holder, other = (one, two) if one.attempts else (two, one)
+    publish(world, 1)
+    other.load_wanted()
+    holder.crash()
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert versions(world) == {"r0": [0, 1]}
+
+
+def test_without_the_demand_an_engine_that_has_fetched_goes_on_taking_requests():
+    world, [engine] = ready_world("a")
+    publish(world, 1, finish_within_s=None)
+    engine.fetch_wanted()
+    world.submit("r0", 40)
+    assert engine.attempts and record(world, engine).finishing_since is None
+
+
+FAULTS = ("submit", "submit", "turn", "end", "join", "kill", "crash", "drain", "break", "publish", "publish")
+
+
+def cause(world, fault, random_):
+    alive = [engine for engine in world.engines.values() if engine.is_alive]
+    number, name = len(world.state.requests), f"e{random_.randrange(4)}"
+    if fault in ("submit", "turn"):
+        episode = name if fault == "turn" else ""
+        newest = random_.choice([0, 0, world.state.weight_version])
+        length = random_.randint(2, 300)
+        world.submit(f"r{number}", length, seed=number, episode=episode, min_weight_version=newest)
+    elif fault == "end":
+        world.tell(events.EpisodeEnded("run", name))
+    elif fault == "join":
+        follow(world, world.join(random_.choice("abcdef"), capacity=4))
+    elif fault == "publish":
+        publish(world, world.state.weight_version + 1)
+    elif alive:
+        engine = random_.choice(alive)
+        if fault == "kill":
+            engine.die()
+        elif fault == "crash":
+            engine.crash()
+        elif fault == "drain":
+            until = world.now + random_.uniform(0, 20)
+            world.tell(events.DrainAsked(engine.engine_id, until, "notice"))
+        elif engine.attempts:
+            world.tell(events.Broken(*random_.choice(list(engine.attempts)), "garbage"))
+
+
+@given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=60))
+def test_whatever_happens_every_response_ends_and_only_a_late_engine_mixes_versions(seed, faults):
+    random_, world = random.Random(seed), World()
+    late = set()
+
+    def note_late():
+        for engine in world.state.living(EngineState.READY):
+            if engine.is_switching and engine.running:
+                late.update(engine.running)
+        world.at(world.now + 0.05, note_late)
+
+    publish(world, 0)
+    for number, fault in enumerate(faults):
+        world.at(number * random_.uniform(0.0, 1.5), lambda fault=fault: cause(world, fault, random_))
+    note_late()
+    world.run(3.0 * len(faults))
+    for name in ("last-1", "last-2", "last-3"):
+        follow(world, world.join(name))
+    world.run_until_all_ended(world.now + 5000)
+    world.assert_all_right()
+    for name, found in versions(world).items():
+        assert len(found) <= 1 or name in late

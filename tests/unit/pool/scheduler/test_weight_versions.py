@@ -1,0 +1,197 @@
+"""Weight versions in the pool's machine: who is behind, who gets what, who is given up."""
+
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights, WeightsReport
+from rl_agent.pool.scheduler.weight_versions import MAX_PEERS, sources_for
+from rl_agent.testing.pool_world import RULES, ready_world, record
+
+TRAINER = "tcp://10.0.0.1:7000"
+
+
+def publish(world, version, digest=None, source=TRAINER):
+    world.tell(
+        events.WeightsWanted(Weights(version, digest or f"digest {version}", (source,), "token", version))
+    )
+
+
+def request(world, request_id="r0"):
+    return world.request(request_id)
+
+
+def test_an_engine_that_is_behind_goes_on_with_its_own_version_and_its_tokens_say_so():
+    world, [engine] = ready_world("a")
+    world.submit("r0", 400)
+    world.run(2.0)
+    publish(world, 1)
+    assert engine.is_ready and request(world).state is RequestState.RUNNING
+    world.run(4.0)
+    before = len(request(world).token_ids)
+    engine.load_wanted()
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+    assert [(span.start, span.weight_version) for span in request(world).spans] == [(0, 0), (before, 1)]
+
+
+def test_a_stale_publish_is_skipped_and_the_same_one_again_names_other_sources():
+    world, _ = ready_world("a")
+    publish(world, 3)
+    publish(world, 2)
+    publish(world, 3, digest="another")
+    assert world.state.weights.digest == "digest 3"
+    publish(world, 3, source="tcp://10.0.0.9:7000")
+    assert world.state.weights.sources == ("tcp://10.0.0.9:7000",)
+
+
+def test_a_request_waits_for_an_engine_with_the_version_it_asks_for():
+    world, [old, new] = ready_world("a", "b")
+    publish(world, 1)
+    world.submit("strict", 40, min_weight_version=1)
+    world.submit("any", 40)
+    assert request(world, "strict").state is RequestState.QUEUED
+    assert request(world, "any").state is RequestState.RUNNING
+    new.load_wanted()
+    assert request(world, "strict").engine_id == new.engine_id
+    world.run_until_all_ended(100)
+    assert [span.weight_version for span in request(world, "strict").spans] == [1]
+    assert old.is_ready
+
+
+def test_held_requests_fill_every_engine_that_has_caught_up_and_no_other():
+    world, engines = ready_world("a", "b", "c", capacity=4)
+    publish(world, 1)
+    for number in range(12):
+        world.submit(f"r{number}", 4000, seed=number, min_weight_version=1)
+    assert not any(engine.attempts for engine in engines)
+    engines[0].load_wanted()
+    engines[1].load_wanted()
+    assert [len(engine.attempts) for engine in engines] == [4, 4, 0]
+    engines[2].load_wanted()
+    assert [len(engine.attempts) for engine in engines] == [4, 4, 4]
+
+
+def test_siblings_and_moved_work_do_not_go_to_an_engine_that_is_too_old():
+    world, [old, new] = ready_world("a", "b", capacity=4)
+    world.submit("warm", 400, group="g")
+    on_old = world.state.engines[request(world, "warm").engine_id].offer.name == "a"
+    old, new = (old, new) if on_old else (new, old)
+    publish(world, 1)
+    new.load_wanted()
+    for number in range(3):
+        world.submit(f"r{number}", 400, seed=number, group="g", min_weight_version=1)
+    world.run(20.0)
+    assert not any(name.startswith("r") for name, _ in old.attempts)
+    world.run_until_all_ended(200)
+    world.assert_all_right()
+
+
+def test_a_strict_request_that_no_version_satisfies_fails_at_its_deadline_and_says_why():
+    world, _ = ready_world("a")
+    world.submit("r0", 40, min_weight_version=7, deadline_s=5.0)
+    world.run(10.0)
+    assert request(world).failure.endswith("in the queue for weight version 7")
+
+
+def test_an_engine_too_far_behind_gets_nothing_until_it_has_caught_up():
+    world, [engine] = ready_world("a", rules=replace(RULES, max_versions_behind=1))
+    publish(world, 1)
+    assert engine.is_ready
+    publish(world, 2)
+    assert record(world, engine).state is EngineState.LOADING
+    world.submit("r0", 40)
+    assert not engine.attempts
+    engine.load_wanted()
+    assert engine.is_ready and engine.attempts
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (WeightsReport(9, "digest 9"), "which this pool does not know"),
+        (WeightsReport(2, "another digest"), "serves other weights than version 2"),
+    ],
+)
+def test_an_engine_with_weights_that_the_pool_has_not_published_gets_nothing(report, words):
+    world, [engine] = ready_world("a")
+    publish(world, 2)
+    engine.report(report)
+    assert record(world, engine).state is EngineState.LOADING
+    assert words in record(world, engine).reason
+
+
+def test_loaded_weights_are_of_no_use_once_the_pool_wants_a_folder():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.load_wanted()
+    world.tell(events.ModelWanted("model", 2))
+    assert record(world, engine).state is EngineState.LOADING
+    engine.report(WeightsReport())
+    assert engine.is_ready and record(world, engine).weight_version == 2
+
+
+def test_a_checkpoint_of_the_published_weights_restarts_nobody():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    engine.load_wanted()
+    world.tell(events.ModelWanted("version-000001", 1))
+    assert engine.is_ready and world.state.model == "model"
+
+
+def test_a_rollback_takes_the_pool_to_an_older_version():
+    world, [engine] = ready_world("a")
+    world.tell(events.ModelWanted("new", 3))
+    world.tell(events.ModelWanted("model", 2))
+    assert world.state.model == "new"
+    world.tell(events.ModelWanted("model", 2, is_rollback=True))
+    assert engine.is_ready and record(world, engine).weight_version == 2
+
+
+def test_an_engine_that_never_catches_up_is_given_up_with_its_workers_reason():
+    world, [stuck, well] = ready_world("a", "b")
+    world.submit("r0", 40)
+    publish(world, 1)
+    well.load_wanted()
+    stuck.report(WeightsReport(problem="tcp://10.0.0.1:7000: connection refused"))
+    world.run(1.0 + RULES.weights_timeout_s + 1)
+    assert not stuck.is_ready and well.is_ready
+    reason = world.state.departed[-1].reason
+    assert reason == "stays at weight version 0 for 60 s: tcp://10.0.0.1:7000: connection refused"
+    assert world.state.account.engine_deaths == 0
+
+
+def test_an_engine_that_is_always_one_behind_but_moves_on_stays():
+    world, [engine] = ready_world("a")
+    for version in range(1, 9):
+        publish(world, version)
+        world.run(world.now + RULES.weights_timeout_s / 3)
+        engine.report(WeightsReport(version - 1, f"digest {version - 1}"))
+        assert engine.is_ready
+
+
+def test_sources_are_the_publisher_then_a_few_peers_that_have_it_or_are_getting_it():
+    world, engines = ready_world(*"abcdefgh")
+    publish(world, 1)
+    assert sources_for(world.state, record(world, engines[0])) == (TRAINER,)
+    for engine in engines[1:3]:
+        engine.load_wanted()
+    for engine in engines[3:]:
+        engine.report(WeightsReport(source=f"tcp://{engine.name}:1", is_fetching=True))
+    sources = sources_for(world.state, record(world, engines[0]))
+    assert sources[0] == TRAINER and len(sources) == 1 + MAX_PEERS
+    assert set(sources[1:3]) == {"tcp://b:1", "tcp://c:1"}
+    asked = {sources_for(world.state, record(world, engine))[1:] for engine in engines}
+    assert len(asked) > 2, "all are sent to the same peers"
+
+
+def test_an_engine_that_comes_back_with_its_weights_is_known_by_them_at_once():
+    world, [engine] = ready_world("a")
+    publish(world, 1)
+    held = WeightsReport(1, "digest 1")
+    offer = replace(record(world, engine).offer, engine_id="again")
+    world.engines["again"] = engine
+    world.tell(events.Registered(offer, held))
+    world.tell(events.Probed("again", "model", 0))
+    assert world.state.engines["again"].weight_version == 1

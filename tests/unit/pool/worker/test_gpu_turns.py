@@ -1,0 +1,50 @@
+"""Turns of a trainer and an engine when the number of a dead process is a stranger's by now."""
+
+import asyncio
+import dataclasses
+import json
+import os
+
+import pytest
+
+from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.pool.worker.engine_turns import EngineTurns
+from rl_agent.pool.worker.gpu_turns import EngineSays, TrainerTurns, Turn, TurnFiles
+
+ALIVE = ProcessId.of(os.getpid())
+REUSED = dataclasses.replace(ALIVE, start_ticks=ALIVE.start_ticks - 1)
+"""A process that has ended; its number is now that of a process that lives."""
+
+
+@pytest.fixture
+def files(tmp_path):
+    return TurnFiles(tmp_path / "turn.json")
+
+
+def test_a_stranger_with_the_number_of_a_dead_worker_is_not_waited_for(files):
+    files.write_engine(EngineSays(1, is_awake=True, has_served=True, worker=REUSED))
+    assert files.read_engine() is None
+    TrainerTurns(files, timeout_s=0.0).take()
+    files.write_engine(EngineSays(2, is_awake=True, has_served=True, worker=ALIVE))
+    assert files.read_engine() is not None
+
+
+@pytest.mark.parametrize(("trainer", "is_engines"), [(ALIVE, False), (REUSED, True)], ids=["alive", "reused"])
+async def test_a_stranger_with_the_number_of_a_dead_trainer_does_not_keep_the_engine_asleep(
+    files, trainer, is_engines
+):
+    files.write_turn(Turn(7, is_engines=False, trainer=trainer))
+    leaving = asyncio.Event()
+    begun = asyncio.create_task(EngineTurns(files).begin(leaving))
+    await asyncio.sleep(0)
+    assert begun.done() == is_engines
+    leaving.set()
+    await begun
+    assert files.read_engine().is_awake == is_engines
+
+
+def test_what_another_release_wrote_counts_as_nothing(files):
+    files.turn.write_text(json.dumps({"number": 3, "is_engines": False, "trainer": os.getpid()}))
+    assert files.read_turn() is None
+    TrainerTurns(files, timeout_s=0.0).give()
+    assert files.read_turn() == Turn(1, is_engines=True, trainer=ALIVE)

@@ -1,0 +1,430 @@
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from rl_agent.engine.wire import completion_request
+from rl_agent.errors import EngineError, EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RetryLater
+from rl_agent.rollout.collector import episode as episode_module
+from rl_agent.rollout.collector.episode import Episode
+from rl_agent.rollout.collector.lengths import ResponseLengths
+from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.types import Failure, Observation, Status, StepResult
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec, run_episode
+
+
+class Failing(FakeEngine):
+    """Raises `error` at the request of that number, counted from 1."""
+
+    def __init__(self, error, at):
+        super().__init__()
+        self.error, self.at = error, at
+
+    async def before_answer(self):
+        if len(self.contexts) == self.at:
+            raise self.error
+
+
+async def test_an_episode_is_recorded_as_it_happened():
+    environment, engine = FakeEnvironment(length=2), FakeEngine("<think>easy</think> 4")
+    trajectory = await run_episode(environment, engine)
+
+    assert trajectory.status is Status.COMPLETED
+    assert (trajectory.reward, trajectory.truncated, trajectory.failure) == (1.0, False, None)
+    assert environment.actions == ["4", "4"]
+    assert [step.observation.text for step in trajectory.steps] == ["2+2=", "go on"]
+    assert [step.generation.text for step in trajectory.steps] == ["<think>easy</think> 4"] * 2
+    assert (trajectory.weight_version_min, trajectory.weight_version_max) == (5, 5)
+    assert trajectory.seed == 100
+    assert environment.closed == 1
+
+
+async def test_what_an_environment_does_to_its_task_is_not_in_what_is_recorded():
+    class Writing(FakeEnvironment):
+        async def reset(self, task, seed):
+            task.extra["seen"].append(float("nan"))
+            return await super().reset(task, seed)
+
+    spec = make_spec()
+    spec = replace(spec, task=replace(spec.task, extra={"seen": []}))
+    for _ in range(2):
+        trajectory = await Episode(spec, make_setup(Writing())).run()
+        assert trajectory.task.extra == {"seen": []}
+
+
+async def test_the_context_is_what_was_sent_and_received_and_nothing_else():
+    engine = FakeEngine()
+    trajectory = await run_episode(FakeEnvironment(length=4), engine)
+
+    context = []
+    for step, sent in zip(trajectory.steps, engine.contexts, strict=True):
+        context += step.prompt_token_ids
+        assert sent == context
+        context += step.generation.token_ids
+
+
+@given(st.lists(st.binary(max_size=6), min_size=1, max_size=5))
+def test_contexts_grow_by_tokens_whatever_the_model_says(said):
+    class Babbling(FakeEngine):
+        def generation(self):
+            ids = tuple(3 + byte for byte in said[len(self.contexts) - 1])
+            return super().generation().__class__(ids, (0.0,) * len(ids), "?", "length", 0, 0)
+
+    engine = Babbling()
+    trajectory = asyncio.run(run_episode(FakeEnvironment(length=len(said)), engine))
+
+    context = []
+    for step, sent in zip(trajectory.steps, engine.contexts, strict=True):
+        context += step.prompt_token_ids
+        assert sent == context
+        context += step.generation.token_ids
+
+
+def keeping_version(engine):
+    policy = make_setup(FakeEnvironment(), engine).policy
+    return {"policy": replace(policy, keeps_version=True, lengths=ResponseLengths())}
+
+
+@pytest.mark.parametrize("error", [None, EngineError("refused")], ids=["completed", "failed"])
+async def test_turns_that_are_to_be_of_one_version_name_their_episode_and_its_end_is_told(error):
+    engine = Failing(error, at=3 if error else 0)
+    await run_episode(FakeEnvironment(length=3), engine, **keeping_version(engine))
+    other = FakeEngine()
+    await run_episode(FakeEnvironment(length=1), other, **keeping_version(other))
+
+    [name] = {sampling.episode for sampling in engine.samplings}
+    assert len(engine.samplings) == 3
+    assert engine.ended_episodes == [name]
+    assert other.ended_episodes == [other.samplings[0].episode] != [name]
+
+
+async def test_a_turn_for_which_an_engine_waits_does_not_wait_behind_those_that_wait_for_the_engine():
+    """Else new requests, which wait for new weights, could hold every place until the engine gives up."""
+    engine, gate = FakeEngine(), EngineGate(1)
+    policy = replace(keeping_version(engine)["policy"], gate=gate)
+
+    class Meanwhile(FakeEnvironment):
+        async def step(self, action):
+            if not self.actions:
+                await gate.__aenter__()  # another episode's first turn
+            return await super().step(action)
+
+    trajectory = await run_episode(Meanwhile(length=3), engine, policy=policy)
+    assert trajectory.status is Status.COMPLETED
+    assert gate.in_use == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"keeps_version": False}, {"max_steps": 1}], ids=["any version", "one turn"]
+)
+async def test_no_episode_is_named_where_nothing_has_to_be_held_together(more):
+    engine = FakeEngine()
+    policy = replace(keeping_version(engine)["policy"], keeps_version=more.get("keeps_version", True))
+    await run_episode(FakeEnvironment(), engine, policy=policy, max_steps=more.get("max_steps", 10))
+    assert engine.samplings[0].episode == "" and engine.ended_episodes == []
+    assert b"episode" not in completion_request("model", [1], engine.samplings[0], "r")
+
+
+async def test_no_two_turns_or_episodes_share_a_sampling_seed():
+    seeds = []
+    for index in range(5):
+        engine = FakeEngine()
+        await Episode(make_spec(index), make_setup(FakeEnvironment(length=5), engine)).run()
+        seeds += [sampling.seed for sampling in engine.samplings]
+
+    assert len(set(seeds)) == 25
+
+
+async def test_the_step_limit_truncates_and_keeps_the_reward_so_far():
+    trajectory = await run_episode(FakeEnvironment(length=9), max_steps=3)
+
+    assert trajectory.status is Status.COMPLETED
+    assert (len(trajectory.steps), trajectory.reward, trajectory.truncated) == (3, 0.0, True)
+
+
+async def test_an_environment_may_end_an_episode_for_a_limit_of_its_own():
+    trajectory = await run_episode(FakeEnvironment(length=2, truncates=True))
+
+    assert (trajectory.status, len(trajectory.steps), trajectory.truncated) == (Status.COMPLETED, 2, True)
+
+
+async def test_a_full_context_truncates_an_episode_that_has_begun():
+    trajectory = await run_episode(FakeEnvironment(length=9), Failing(PromptTooLong("full"), at=3))
+
+    assert (trajectory.status, len(trajectory.steps), trajectory.truncated) == (Status.COMPLETED, 2, True)
+
+
+async def test_a_task_that_never_fitted_is_a_failure():
+    trajectory = await run_episode(FakeEnvironment(), Failing(PromptTooLong("full"), at=1))
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure == Failure("PromptTooLong", "full")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("boom"), KeyError(), SystemExit(3), asyncio.CancelledError(), TimeoutError("mine")]
+)
+@pytest.mark.parametrize("call", ["reset", "step 1", "step 2"])
+async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
+    environment = FakeEnvironment(length=3, faults={call: error})
+    trajectory = await run_episode(environment)
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure.kind == "EnvironmentFailure"
+    assert type(error).__name__ in trajectory.failure.message
+    assert len(trajectory.steps) == {"reset": 0, "step 1": 0, "step 2": 1}[call]
+    assert (trajectory.reward, environment.closed) == (None, 1)
+
+
+async def test_an_environments_error_is_recorded_in_writable_characters_and_not_whole():
+    error = ValueError("\ud800" + "page " * 10_000)
+    message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
+
+    assert message.encode().startswith(b"reset failed: ValueError: \\ud800page")
+    assert len(message) < 2100
+
+
+async def test_an_environment_that_names_its_failure_is_quoted():
+    trajectory = await run_episode(FakeEnvironment(faults={"reset": EnvironmentFailure("no browser")}))
+
+    assert trajectory.failure == Failure("EnvironmentFailure", "no browser")
+
+
+async def test_a_failure_that_an_environment_names_is_recorded_in_writable_characters_too():
+    error = EnvironmentFailure("\ud800" + "page " * 10_000)
+    message = (await run_episode(FakeEnvironment(faults={"step 1": error}))).failure.message
+
+    assert message.encode().startswith(b"\\ud800page")
+    assert len(message) < 2100
+
+
+async def test_an_environment_that_cannot_be_made_fails_its_episode():
+    def create(kind):
+        raise OSError("no display")
+
+    trajectory = await run_episode(create)
+
+    assert trajectory.failure == Failure("EnvironmentFailure", "could not be made: OSError: no display")
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "step returned NoneType, not a StepResult"),
+        (StepResult("text"), "step returned str, not an Observation"),
+        (
+            StepResult(Observation("\ud800")),
+            "step returned an observation that is no text: UnicodeEncodeError",
+        ),
+        (
+            StepResult(Observation("look", ("/screens/\udcff.png",))),
+            "step returned an observation with an image path that is no text: UnicodeEncodeError",
+        ),
+        (StepResult(Observation(None)), "step returned an observation that is no text: AttributeError"),
+        (StepResult(Observation(""), reward="a lot"), "step returned a reward that is no number: ValueError"),
+    ],
+)
+async def test_nonsense_from_an_environment_is_its_failure_too(result, message):
+    class Talking(FakeEnvironment):
+        async def step(self, action):
+            return result
+
+    trajectory = await run_episode(Talking())
+
+    assert trajectory.failure.kind == "EnvironmentFailure"
+    assert trajectory.failure.message.startswith(message)
+
+
+async def test_a_reset_that_shows_nothing_is_the_environments_failure():
+    class Mute(FakeEnvironment):
+        async def reset(self, task, seed):
+            return None
+
+    failure = (await run_episode(Mute())).failure
+    assert failure == Failure("EnvironmentFailure", "reset returned NoneType, not an Observation")
+
+
+async def test_a_librarys_numbers_are_recorded_as_plain_ones():
+    import numpy
+
+    class Numeric(FakeEnvironment):
+        async def step(self, action):
+            return StepResult(Observation(""), numpy.float32(0.5), done=numpy.bool_(True))
+
+    trajectory = await run_episode(Numeric())
+
+    assert (trajectory.reward, type(trajectory.reward), trajectory.truncated) == (0.5, float, False)
+
+
+async def test_an_engine_error_keeps_the_finished_steps():
+    trajectory = await run_episode(FakeEnvironment(length=3), Failing(EngineError("HTTP 400"), at=3))
+
+    assert (trajectory.status, len(trajectory.steps)) == (Status.FAILED, 2)
+    assert trajectory.failure == Failure("EngineError", "HTTP 400")
+
+
+async def test_a_dead_engine_is_not_an_outcome_of_an_episode():
+    environment = FakeEnvironment()
+    with pytest.raises(RetryLater):
+        await run_episode(environment, Failing(RetryLater("gone"), at=1))
+    assert environment.closed == 1
+
+
+async def test_an_environment_that_cannot_work_here_is_not_an_outcome_of_an_episode():
+    environment = FakeEnvironment(faults={"step 1": EnvironmentUnavailable("nothing is installed")})
+    with pytest.raises(EnvironmentUnavailable):
+        await run_episode(environment, FakeEngine())
+    assert environment.closed == 1
+
+
+@pytest.mark.parametrize(("call", "steps"), [("reset", 0), ("step 2", 1)])
+async def test_a_slow_environment_times_its_episode_out(call, steps):
+    environment = FakeEnvironment(length=3, hangs=[call])
+    trajectory = await run_episode(environment, step_timeout_s=0.01)
+
+    assert (trajectory.status, len(trajectory.steps)) == (Status.TIMED_OUT, steps)
+    expected = f"the environment's {call.split()[0]} took longer than 0.01 s"
+    assert trajectory.failure == Failure("TimeoutError", expected)
+    assert environment.closed == 1
+
+
+async def test_a_request_timeout_times_the_episode_out_with_its_reason():
+    trajectory = await run_episode(FakeEnvironment(), Failing(TimeoutError("no answer within 240 s"), at=1))
+
+    assert trajectory.status is Status.TIMED_OUT
+    assert trajectory.failure == Failure("TimeoutError", "no answer within 240 s")
+
+
+async def test_the_episode_timeout_bounds_everything_together():
+    trajectory = await run_episode(FakeEnvironment(hangs=["step 1"]), episode_timeout_s=0.01)
+
+    assert trajectory.failure == Failure("TimeoutError", "the episode took longer than 0.01 s")
+
+
+async def test_an_abandoned_episode_keeps_its_steps():
+    environment = FakeEnvironment(length=3, hangs=["step 2"])
+    running = Episode(make_spec(), make_setup(environment))
+    async with asyncio.TaskGroup() as jobs:
+        job = jobs.create_task(running.run())
+        while len(environment.actions) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        running.abandon()
+        running.abandon()
+
+    assert (job.result().status, len(job.result().steps)) == (Status.ABANDONED, 1)
+    assert environment.closed == 1
+
+
+async def test_an_episode_abandoned_before_it_began_makes_no_environment():
+    def create(kind):
+        raise AssertionError("made an environment")
+
+    unstarted = Episode(make_spec(), make_setup(create))
+    unstarted.abandon()
+    assert (await unstarted.run()).status is Status.ABANDONED
+
+
+async def test_an_environment_that_answers_its_cancellation_with_an_error_is_still_cancelled():
+    class Stubborn(FakeEnvironment):
+        async def step(self, action):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise ValueError("how dare you") from None
+
+    environment = Stubborn()
+    async with asyncio.TaskGroup() as jobs:
+        job = jobs.create_task(run_episode(environment))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        job.cancel()
+    assert job.cancelled()
+    assert environment.closed == 1
+
+
+@pytest.mark.parametrize("fault", [{"faults": {"close": ValueError("x")}}, {"hangs": ["close"]}], ids=str)
+async def test_an_environment_that_does_not_close_changes_nothing(fault, monkeypatch):
+    monkeypatch.setattr(episode_module, "CLOSE_TIMEOUT_S", 0.01)
+    assert (await run_episode(FakeEnvironment(**fault))).status is Status.COMPLETED
+
+
+async def test_no_place_at_the_engine_is_held_while_the_environment_works():
+    class Watching(FakeEnvironment):
+        async def step(self, action):
+            in_use.append(setup.policy.gate.in_use)
+            return await super().step(action)
+
+    in_use = []
+    setup = make_setup(Watching(length=3))
+    await Episode(make_spec(), setup).run()
+    assert in_use == [0, 0, 0]
+
+
+async def test_images_go_as_messages_and_every_prompt_is_whole_again():
+    class Visual(FakeEnvironment):
+        async def step(self, action):
+            result = await super().step(action)
+            return StepResult(Observation("look", ("/tmp/a b.png",)), result.reward, done=result.done)
+
+    engine = FakeEngine()
+    trajectory = await run_episode(Visual(length=3), engine)
+
+    assert [step.context_reset for step in trajectory.steps] == [False, True, True]
+    assert trajectory.steps[1].prompt_token_ids == (7, 8, 9)
+    image = {"type": "image_url", "image_url": {"url": "file:///tmp/a%20b.png"}}
+    shown = [image, {"type": "text", "text": "look"}]
+    assert engine.messages[1] == [
+        {"role": "user", "content": "2+2="},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": shown},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": shown},
+    ]
+
+
+async def test_images_are_kept_where_the_engine_may_read_them_also_when_the_next_one_replaces_them(tmp_path):
+    screenshot = tmp_path / "screen.png"
+
+    class Screen(FakeEnvironment):
+        async def step(self, action):
+            result = await super().step(action)
+            Image.new("RGB", (8, len(self.actions))).save(screenshot)
+            return replace(result, observation=Observation("look", (str(screenshot),)))
+
+    setup = replace(make_setup(Screen(length=3)), images=tmp_path / "images")
+    trajectory = await Episode(make_spec(), setup).run()
+
+    kept = [Path(step.observation.images[0]) for step in trajectory.steps[1:]]
+    sizes = []
+    for path in kept:
+        with Image.open(path) as image:
+            sizes.append(image.size)
+    assert sizes == [(8, 1), (8, 2)]
+    assert all(path.is_relative_to(tmp_path / "images") for path in kept)
+
+
+async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):
+    class Blind(FakeEnvironment):
+        async def reset(self, task, seed):
+            return Observation("look", (str(tmp_path / "missing.png"),))
+
+    trajectory = await Episode(make_spec(), replace(make_setup(Blind()), images=tmp_path / "images")).run()
+
+    assert trajectory.status is Status.FAILED
+    assert "missing.png" in trajectory.failure.message
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+async def test_a_reward_that_is_not_finite_is_a_failure_of_the_environment(reward):
+    class Odd(FakeEnvironment):
+        async def step(self, action):
+            return replace(await super().step(action), reward=reward)
+
+    trajectory = await run_episode(Odd())
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure.kind == "EnvironmentFailure"

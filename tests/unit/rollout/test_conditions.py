@@ -1,0 +1,98 @@
+"""Every setting either decides how the episodes of an iteration are made, or may change in its middle."""
+
+import pytest
+
+from rl_agent.cluster.protocol.shared import is_per_node
+from rl_agent.errors import StoreError
+from rl_agent.paths import RunPaths
+from rl_agent.plan.keys import valid_keys
+from rl_agent.rollout import conditions
+from rl_agent.rollout.conditions import DECIDING, DECIDING_BY_VALUE, DECIDING_IN, Conditions, first_change
+
+BASE = "model_config.base_model"
+MAY_CHANGE = (
+    "run_name",
+    "model_config.model_type",  # chooses other keys' defaults
+    "model_config.template",  # LLaMA-Factory's
+    "model_config.reasoning_parser",  # splits a text that is not read
+    "model_config.trust_remote_code",
+    "env_config.train_tasks",  # another file may hold the same tasks, which are compared
+    "env_config.test_tasks",
+    "rollout.completion_threshold",
+    "rollout.completion_grace_period",
+    "rollout.request_timeout_s",
+    "rollout.step_timeout_s",
+    "rollout.episode_timeout_s",
+    "rollout.judge_timeout_s",
+    "rollout.request_retries",
+    "rollout.fsync",
+    "openai_config.base_url",  # the same model elsewhere
+    "openai_config.openai_api_key_env_var",
+    "openai_config.evaluation.base_url",
+    "openai_config.evaluation.openai_api_key_env_var",
+    "openai_config.timeout_s",
+    "openai_config.max_retries",
+    "openai_config.max_concurrency",
+    "openai_config.use_cache",
+    "openai_config.price_per_million_prompt_tokens",
+    "openai_config.price_per_million_completion_tokens",
+    "trainer",  # what is trained on and how: plan.changes fixes how samples are dealt to steps
+    "cluster",
+    "pool",
+)
+"""A key that a person adds goes here, or into one of the lists of `rollout.conditions`."""
+
+
+def leaves() -> list[str]:
+    keys = valid_keys()
+    return [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
+
+
+def lists_of(key: str) -> list[str]:
+    found = {
+        "decides": (*DECIDING, *DECIDING_IN["train"], *DECIDING_IN["test"], *DECIDING_BY_VALUE),
+        "may change": MAY_CHANGE,
+    }
+    return [
+        name
+        for name, prefixes in found.items()
+        if any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+    ]
+
+
+@pytest.mark.parametrize("key", [key for key in leaves() if not is_per_node(key)])
+def test_every_shared_setting_decides_or_may_change(key):
+    wanted = ["decides", "may change"] if key == "trainer.kind" else None
+    found = lists_of(key)
+    assert found == wanted if wanted else len(found) == 1, key
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "change"),
+    [
+        ({"a": 1}, {"a": 1}, ""),
+        ({"a": 1}, {"a": 2}, "a=1, not 2"),
+        ({"a": 1}, {}, "a=1, not unset"),
+        ({"a": 1, "b": 1}, {"b": 2}, "b=1, not 2"),  # what both have says more
+        ({"model_config.base_model": "m"}, {}, ""),  # a trainer has published meanwhile
+        (
+            {"model_config.base_model": "m"},
+            {"model_config.base_model": "n"},
+            "model_config.base_model=m, not n",
+        ),
+    ],
+)
+def test_the_first_setting_that_differs_is_named(begun, now, change):
+    assert first_change(begun, now) == change
+
+
+def test_what_was_written_is_read_back_and_damage_is_named(tmp_path):
+    paths = RunPaths(tmp_path)
+    begun = Conditions({"a": [1, {"b": None}], "c": 1.0}, {"ü/1": "d"}, "s", "/t.jsonl")
+    assert conditions.read(paths, "run", "train", 3) is None
+    conditions.write(paths, "run", "train", 3, begun)
+    assert conditions.read(paths, "run", "train", 3) == begun
+    assert conditions.read(paths, "run", "test", 3) is None
+    paths.begun("run", "train", 3).write_text("{")
+    with pytest.raises(StoreError, match=r"train-iteration3\.json: what .* was begun with cannot be read"):
+        conditions.read(paths, "run", "train", 3)

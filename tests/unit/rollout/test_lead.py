@@ -1,0 +1,408 @@
+"""The master of a rollout: what is on the disk counts once, what is missing is run, then it is finished."""
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.errors import ConfigError, RetryLater, StoreError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.conditions import Conditions
+from rl_agent.rollout.lead import Lead
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
+from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.rollout.trajectories.shard import read_header
+from rl_agent.types import EpisodeKey, EpisodeSpec
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
+
+SIZE = 12
+HEADER = replace(make_header(), run_id="run", sample_digest="abc", weight_version=0, attempt=2)
+CONDITIONS = Conditions({"policy_config.temperature": 1.0}, {"task-1": "d"}, HEADER.sample_digest, "t.jsonl")
+COLDER = replace(CONDITIONS, settings={"policy_config.temperature": 0.7})
+OTHER_RUN = replace(HEADER, run_id="another")
+
+
+def make_sample(size=SIZE):
+    made = map(make_trajectory, range(size))
+    return Sample([EpisodeSpec(one.key, one.task, max_steps=1, seed=one.seed) for one in made])
+
+
+@dataclass
+class Part:
+    name: str
+    rank: int
+    cut_bytes: int | None = None
+
+
+class FakeWork:
+    """Hands everything published to the master at once; `others` are files of other ranks at the end."""
+
+    def __init__(self, others=()):
+        self.others = list(others)
+        self.shard = None
+        self.is_published = False
+        self.published = None
+        self.on_lost = None
+        self.complete = asyncio.Event()
+        self.is_closed = False
+
+    async def publish(self, groups, *, digest, weight_version):
+        self.is_published = True
+        self.published = [index for group in groups for index in group]
+        self.terms = (digest, weight_version)
+
+    async def all_complete(self):
+        await self.complete.wait()
+        own = [Part(self.shard, 0)] if self.shard else []
+        return own + self.others
+
+    def close(self):
+        self.is_closed = True
+
+
+class FakeRollout:
+    """Records what is published (but `skipped`) through the real file; counts like the real one."""
+
+    def __init__(self, work, shard, ledger, skipped=(), error=None):
+        self.collector = SimpleNamespace(ended=Counter())
+        self._work, self._shard, self._ledger = work, shard, ledger
+        self._skipped, self._error = skipped, error
+
+    async def collect(self, source):
+        for index in self._work.published:
+            episode = make_trajectory(index)
+            if index not in self._skipped and not self._ledger.holds(episode.key):
+                await self._shard.append(episode)
+                self.collector.ended[episode.status] += 1
+        if self._error:
+            raise self._error
+        self._work.complete.set()
+        await asyncio.Event().wait()
+
+    def count(self, recorded):
+        number = 0
+        for episode in recorded:
+            number += 1
+            if self._ledger.record(episode.key):
+                self.collector.ended[episode.status] += 1
+        return number
+
+    def record(self):
+        return {"iteration": 1, "episodes": self.collector.ended.total()}
+
+
+async def lead(
+    paths,
+    *,
+    resume=False,
+    num_nodes=1,
+    work=None,
+    must_exist=True,
+    sample=None,
+    group_size=1,
+    begins_with=CONDITIONS,
+    **changes,
+):
+    work, sample = work or FakeWork(), sample or make_sample()
+    config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
+    plan = SimpleNamespace(run_id="run", config=config)
+    assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
+    ledger = Ledger(sample)
+    async with asyncio.timeout(10):
+        async with RankShard(
+            paths,
+            HEADER,
+            ledger,
+            rank=0,
+            is_sole=num_nodes == 1,
+            fsync=False,
+            on_begun=lambda name: setattr(work, "shard", name),
+        ) as shard:
+            rollout = FakeRollout(work, shard, ledger, **changes)
+            account = await Lead(
+                assignment, sample, ledger, HEADER, begins_with, work=work, rollout=rollout, shard=shard
+            ).run()
+    return account, work
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path)
+
+
+def write(shard: Path, *indices: int, header=HEADER, torn=b"") -> Path:
+    return write_shard(shard, header, *map(make_trajectory, indices), torn=torn)
+
+
+def read(paths: RunPaths) -> list[int]:
+    return [found.seed for found in read_iteration(paths, "train", 1, TRAJECTORY)]
+
+
+def manifest(paths: RunPaths) -> dict[str, dict]:
+    entries = json.loads(paths.manifest("train", 1).read_bytes())
+    return {entry.pop("file").partition("iteration1")[2]: entry for entry in entries}
+
+
+def names(paths: RunPaths) -> list[str]:
+    folder = paths.trajectory_dir("train")
+    return sorted(entry.name.partition("iteration1")[2] for entry in folder.iterdir())
+
+
+async def test_one_node_leaves_one_file_and_a_manifest(paths):
+    account, work = await lead(paths)
+
+    assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
+    assert names(paths) == ["", ".manifest.json"]
+    size_bytes = paths.shard("train", 1).stat().st_size
+    assert manifest(paths) == {"": {"rank": 0, "bytes": size_bytes, "episodes": 12, "damaged": 0}}
+    assert read(paths) == list(range(SIZE))
+    assert work.is_closed
+    assert work.terms == ("abc", 0)
+
+
+async def test_the_numbers_are_those_of_all_files(paths):
+    write(paths.checkpoint_shard("train", 1, rank=1), 3, 4)
+    await lead(paths, resume=True, num_nodes=3)
+    assert json.loads(paths.metrics.read_text())["episodes"] == SIZE
+
+
+async def test_a_fresh_start_sets_every_file_aside(paths):
+    write(paths.checkpoint_shard("train", 1), 0)
+    write(paths.checkpoint_shard("train", 1, rank=1), 1, header=OTHER_RUN)
+    _, work = await lead(paths)
+
+    assert work.published == list(range(SIZE))
+    stamp = "20231114T221320.000000Z"
+    aside = [f".checkpoint.aside-{stamp}", f"_rank_1.checkpoint.aside-{stamp}"]
+    assert names(paths) == ["", aside[0], ".manifest.json", aside[1]]
+    assert manifest(paths).keys() == {""}
+
+
+async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
+    write(paths.checkpoint_shard("train", 1), 0, 1, torn=b"{")
+    write(paths.checkpoint_shard("train", 1, rank=1), 1, 2, torn=to_line(make_trajectory(5))[:-1])
+    write(paths.checkpoint_shard("train", 1, rank=2), 3, header=OTHER_RUN)
+    paths.checkpoint_shard("train", 1, rank=3).touch()
+    size_bytes = paths.checkpoint_shard("train", 1, rank=1).read_bytes().rfind(b"\n") + 1
+
+    account, work = await lead(paths, resume=True)
+
+    assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
+    assert work.published == list(range(3, SIZE))
+    own_bytes = paths.shard("train", 1).stat().st_size
+    assert manifest(paths) == {
+        "": {"rank": 0, "bytes": own_bytes, "episodes": 11, "damaged": 0},
+        "_rank_1": {"rank": 1, "bytes": size_bytes, "episodes": 2, "damaged": 0},
+    }
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+async def test_a_run_of_one_node_goes_on_with_its_file_and_one_of_several_begins_another(paths):
+    write(paths.checkpoint_shard("train", 1), 0)
+    write(paths.checkpoint_shard("train", 1, rank=0), 1)
+    await lead(paths, resume=True, num_nodes=2)
+
+    assert {name: entry["episodes"] for name, entry in manifest(paths).items()} == {
+        "": 1,
+        "_rank_0": 1,
+        "_rank_0_part_2": 10,
+    }
+    assert names(paths) == ["", ".manifest.json", "_rank_0", "_rank_0_part_2"]
+
+
+async def test_a_resume_with_everything_on_the_disk_only_finishes(paths):
+    write(paths.checkpoint_shard("train", 1, rank=1), *range(SIZE))
+    _, work = await lead(paths, resume=True)
+    assert work.published == []
+    assert manifest(paths).keys() == {"_rank_1"}
+    assert read(paths) == list(range(SIZE))
+
+
+async def test_a_node_of_an_earlier_start_that_writes_on_is_not_listened_to(paths):
+    class Waking(FakeWork):
+        async def publish(self, groups, **terms):
+            await super().publish(groups, **terms)
+            with asleep.open("ab") as file:
+                file.write(to_line(replace(make_trajectory(5), reward=0.25)))
+
+    asleep = write(paths.checkpoint_shard("train", 1, rank=1), 0)
+    await lead(paths, resume=True, work=Waking())
+    rewards = {found.seed: found.reward for found in read_iteration(paths, "train", 1, TRAJECTORY)}
+    assert rewards == dict.fromkeys(range(SIZE), 1.0)
+
+
+async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
+    dead = write(paths.checkpoint_shard("train", 1, rank=1), 0, 1)
+    cut = dead.stat().st_size
+    with dead.open("ab") as file:
+        file.write(to_line(make_trajectory(2)))
+    dead.rename(dead.with_name("begun-later"))
+
+    class Losing(FakeWork):
+        async def publish(self, groups, **terms):
+            await super().publish(groups, **terms)
+            dead.with_name("begun-later").rename(dead)  # the rank begins only when there is work
+
+    work = Losing([Part(dead.name.removesuffix(".checkpoint"), 1, cut)])
+    await lead(paths, work=work, num_nodes=2, skipped=(0, 1))
+
+    assert manifest(paths)["_rank_1"] == {"rank": 1, "bytes": cut, "episodes": 2, "damaged": 0}
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+async def test_what_a_lost_rank_has_recorded_is_told_by_its_file(paths):
+    shard = write(paths.checkpoint_shard("train", 1, rank=1), 4, 2, torn=b"{")
+    work = FakeWork()
+    with pytest.raises(RetryLater):
+        await lead(paths, work=work, error=RetryLater("x"), must_exist=False, resume=True)
+
+    assert work.on_lost(shard.name.removesuffix(".checkpoint")) == (shard.stat().st_size - 1, {2, 4})
+    assert work.on_lost("train_trajectories.jsonl.iteration1_rank_7") == (0, set())
+
+
+async def test_an_episode_that_was_run_and_is_in_no_file_is_an_error_and_finishes_nothing(paths):
+    with pytest.raises(StoreError, match=r"with 2 episodes that were run, task-7:0:0 the first"):
+        await lead(paths, skipped=(7, 8))
+    assert paths.iterations("train") == []
+
+
+async def test_after_the_engine_was_lost_the_master_goes_on_with_what_it_had_published(paths):
+    work = FakeWork()
+    with pytest.raises(RetryLater, match="the engine is gone"):
+        await lead(paths, work=work, skipped=(5, 6), error=RetryLater("the engine is gone"), num_nodes=2)
+    other = write(paths.checkpoint_shard("train", 1, rank=1), 5)  # recorded meanwhile, and cut afterwards
+    work.others = [Part(other.name.removesuffix(".checkpoint"), 1, read_header_bytes(other))]
+    account, _ = await lead(paths, work=work, num_nodes=2)
+
+    assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
+    assert names(paths) == [".manifest.json", "_rank_0", "_rank_1"]
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+def read_header_bytes(shard: Path) -> int:
+    read_header(shard)
+    return shard.read_bytes().index(b"\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (
+            replace(HEADER, sample_digest="x"),
+            "was begun with another train sample than that of now; put it back",
+        ),
+        (replace(HEADER, weight_version=3), "was begun with weight version 3; the engine has 0"),
+    ],
+)
+async def test_files_of_another_sample_or_model_are_refused(paths, header, message):
+    shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, header=header)
+    with pytest.raises(ConfigError, match=message):
+        await lead(paths, resume=True)
+    assert shard.exists()
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        (COLDER, r"policy_config\.temperature=1\.0, not 0\.7"),
+        (replace(CONDITIONS, tasks={"task-1": "e"}), r"another task 'task-1' than t\.jsonl has now"),
+    ],
+)
+async def test_an_iteration_goes_on_only_as_it_was_begun(paths, now, message):
+    with pytest.raises(RetryLater):
+        await lead(paths, skipped=(5,), error=RetryLater("stopped"))
+    before = read_files(paths)
+    with pytest.raises(ConfigError, match=f"was begun with {message}; put it back .*without --resume"):
+        await lead(paths, resume=True, begins_with=now)
+    assert read_files(paths) == before
+    await lead(paths, resume=True)
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+async def test_an_iteration_that_begins_afresh_begins_with_what_holds_then(paths):
+    for begins_with in (CONDITIONS, COLDER):
+        with pytest.raises(RetryLater):
+            await lead(paths, skipped=(5,), error=RetryLater("stopped"), begins_with=begins_with)
+    await lead(paths, resume=True, begins_with=COLDER)
+    assert sorted(read(paths)) == list(range(SIZE))
+
+
+async def test_tasks_that_change_while_the_engine_is_away_are_refused_too(paths):
+    work = FakeWork()
+    with pytest.raises(RetryLater):
+        await lead(paths, work=work, skipped=range(SIZE), error=RetryLater("the engine is gone"))
+    with pytest.raises(ConfigError, match="another task 'task-1'"):
+        await lead(paths, work=work, begins_with=replace(CONDITIONS, tasks={"task-1": "e"}))
+
+
+def read_files(paths) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in paths.trajectory_dir("train").iterdir()}
+
+
+@pytest.mark.parametrize("must_exist", [True, False])
+async def test_a_resume_with_nothing_begun_is_an_error_only_where_it_must_exist(paths, must_exist):
+    write(paths.checkpoint_shard("train", 1), 0, header=OTHER_RUN)
+    if must_exist:
+        with pytest.raises(ConfigError, match="no unfinished rollout"):
+            await lead(paths, resume=True)
+        assert names(paths) == [".checkpoint"]
+    else:
+        await lead(paths, resume=True, must_exist=False)
+        assert read(paths) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("line", [0, 1])
+async def test_what_a_damaged_line_held_is_run_again_and_the_iteration_reads_whole(paths, caplog, line):
+    shard = write(paths.checkpoint_shard("train", 1), 0, 1, 2)
+    lines = shard.read_bytes().splitlines(keepends=True)
+    damaged = lines[line].replace(b'"seed":', b'"sEed":')
+    shard.write_bytes(b"".join([*lines[:line], damaged, *lines[line + 1 :]]))
+
+    _, work = await lead(paths, resume=True, must_exist=False)
+
+    assert f"iteration1.checkpoint:{line + 1}: is damaged" in caplog.text
+    assert work.published == ([0, *range(3, SIZE)] if line else list(range(SIZE)))
+    assert sorted(read(paths)) == list(range(SIZE))
+    assert manifest(paths)[""]["damaged"] == line
+
+
+FILES = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, SIZE - 1), unique=True, max_size=SIZE),
+        st.sampled_from([HEADER, HEADER, OTHER_RUN]),
+        st.integers(0, 60),
+    ),
+    max_size=5,
+)
+
+
+@given(files=FILES, has_bare=st.booleans(), nodes=st.integers(1, 3))
+def test_any_number_of_nodes_may_have_begun_and_any_number_may_resume(
+    tmp_path_factory, files, has_bare, nodes
+):
+    paths = RunPaths(tmp_path_factory.mktemp("log"))
+    for rank, (indices, header, torn_bytes) in enumerate(files):
+        place = {} if has_bare and rank == 0 else {"rank": rank // 2, "part": 1 + rank % 2}
+        torn = to_line(make_trajectory(0))[:torn_bytes]
+        write(paths.checkpoint_shard("train", 1, **place), *indices, header=header, torn=torn)
+    held = {index for indices, header, _ in files if header is HEADER for index in indices}
+
+    account, work = asyncio.run(lead(paths, resume=True, must_exist=False, num_nodes=nodes))
+
+    assert set(work.published) == set(range(SIZE)) - held
+    assert sorted(read(paths)) == list(range(SIZE))
+    assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
+    assert not [name for name in names(paths) if name.endswith(".checkpoint")]
+
+
+def test_a_key_that_is_not_of_the_sample_is_refused_by_name():
+    with pytest.raises(StoreError, match="episode x:0:1 is not of this iteration's sample"):
+        Ledger(make_sample()).holds(EpisodeKey("x", 0, 1))

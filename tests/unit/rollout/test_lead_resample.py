@@ -1,0 +1,206 @@
+"""The master samples other groups while the rollout runs, and goes on with them after whatever happened."""
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rl_agent.errors import RetryLater
+from rl_agent.paths import RunPaths
+from rl_agent.rollout import lead as lead_module
+from rl_agent.rollout.lead import Lead
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
+from tests.integration.trainer.settings import loss_settings
+from tests.unit.rollout.test_lead import CONDITIONS, HEADER, Part
+from tests.unit.rollout.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
+from tests.unit.rollout.trajectories_made import write_shard
+
+
+class FakeWork:
+    """Hands what is published to whoever collects; `others` are files of other ranks."""
+
+    def __init__(self, others=()):
+        self.others, self.shard, self.on_lost = list(others), None, None
+        self.published: list[int] = []
+        self.done: set[int] = set()
+        self.changed = asyncio.Event()
+
+    @property
+    def is_published(self):
+        return bool(self.published)
+
+    async def publish(self, groups, *, digest, weight_version):
+        new = [index for group in groups for index in group if index not in self.published]
+        self.published += new
+        self.changed.set()
+
+    async def all_complete(self):
+        while not self.done.issuperset(self.published):
+            self.changed.clear()
+            await self.changed.wait()
+        return [*([Part(self.shard, 0)] if self.shard else []), *self.others]
+
+    def finish(self, index):
+        self.done.add(index)
+        self.changed.set()
+
+    def close(self):
+        assert self.done.issuperset(self.published)
+
+
+class FakeRollout:
+    """Records what is published through the real file; `rewards` are those of a group, by its number."""
+
+    def __init__(self, work, shard, ledger, rewards, *, elsewhere=(), last=None, dies_at=None):
+        self.collector = SimpleNamespace(ended=Counter())
+        self._work, self._shard, self._ledger, self._rewards = work, shard, ledger, rewards
+        self._elsewhere, self._last, self._dies_at = elsewhere, last, dies_at
+
+    async def collect(self, source):
+        recorded = 0
+        while True:
+            for index in self._todo():
+                group, attempt = divmod(index, SIZE)
+                if group not in self._elsewhere:
+                    if recorded == self._dies_at:
+                        raise RetryLater("the engine is gone")
+                    made = episode(group, attempt, self._rewards.get(group, MIXED)[attempt])
+                    await self._shard.append(made)
+                    self.collector.ended[made.status] += 1
+                    recorded += 1
+                self._work.finish(index)
+            await asyncio.sleep(0.01)
+
+    def _todo(self):
+        todo = [index for index in self._work.published if index not in self._work.done]
+        is_held = self._last is not None and max(self._work.published) < self._last[1] * SIZE
+        return [index for index in todo if not is_held or index // SIZE != self._last[0]]
+
+    def count(self, recorded):
+        new = [found for found in recorded if self._ledger.record(found.key)]
+        self.collector.ended.update(found.status for found in new)
+        return len(new)
+
+    def record(self):
+        return {"iteration": 1}
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch) -> RunPaths:
+    monkeypatch.setattr(lead_module, "_LOOK_S", 0.02)
+    return RunPaths(tmp_path)
+
+
+async def lead(paths, rewards, *, work=None, sample=None, resume=False, num_nodes=1, **changes):
+    work, sample = work or FakeWork(), sample or make_sample()
+    grpo = SimpleNamespace(loss=loss_settings(drop_uninformative=True))
+    config = SimpleNamespace(
+        paths=paths, is_streaming=True, grpo=grpo, rollout=SimpleNamespace(group_size=SIZE)
+    )
+    plan = SimpleNamespace(run_id="run", config=config)
+    assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=False)
+    ledger, own = Ledger(sample), {"rank": 0, "is_sole": num_nodes == 1, "fsync": False}
+    begun = {"on_begun": lambda name: setattr(work, "shard", name)}
+    async with asyncio.timeout(10), RankShard(paths, HEADER, ledger, **own, **begun) as shard:
+        rollout = FakeRollout(work, shard, ledger, rewards, **changes)
+        made = Lead(assignment, sample, ledger, HEADER, CONDITIONS, work=work, rollout=rollout, shard=shard)
+        account = await made.run()
+    return account, work
+
+
+def groups(paths: RunPaths) -> Counter[int]:
+    found = read_iteration(paths, "train", 1, TRAJECTORY)
+    return Counter(int(one.key.task_id.removeprefix("task-")) for one in found)
+
+
+def numbers(paths: RunPaths) -> tuple[int, int]:
+    found = json.loads(paths.metrics.read_text().splitlines()[-1])
+    return found["train/uninformative_groups"], found["train/resampled_groups"]
+
+
+def account_of(number: int) -> str:
+    return f"submitted={number} completed={number} failed=0 timed_out=0 abandoned=0"
+
+
+async def test_as_many_groups_are_sampled_as_it_takes_and_all_numbers_count_them_alone(paths, caplog):
+    caplog.set_level(logging.INFO)
+    account, work = await lead(paths, {1: EQUAL, 2: EQUAL, 4: EQUAL})
+
+    assert account == account_of(7 * SIZE)
+    assert groups(paths) == dict.fromkeys(range(7), SIZE)
+    assert sorted(work.published) == list(range(7 * SIZE))
+    assert numbers(paths) == (3, 3)
+    assert "3 of 7 groups teach nothing, 3 were sampled in place of others" in caplog.text
+    assert "allows no more" not in caplog.text
+
+
+async def test_where_the_limit_is_reached_the_phase_ends_and_says_so(paths, caplog):
+    caplog.set_level(logging.INFO)
+    account, _ = await lead(paths, dict.fromkeys(range(6), EQUAL), sample=make_sample(groups=6))
+
+    assert account == account_of(6 * SIZE)
+    assert numbers(paths) == (6, 2)
+    assert "trainer.max_num_gen_batches allows no more" in caplog.text
+
+
+async def test_another_group_is_sampled_while_the_last_one_still_runs(paths):
+    """It ends only once the group for the first one has been given out."""
+    await lead(paths, {0: EQUAL}, last=(ASKED - 1, ASKED))
+    assert groups(paths) == dict.fromkeys(range(ASKED + 1), SIZE)
+
+
+async def test_groups_that_other_ranks_have_recorded_count_as_well(paths):
+    file = write_shard(
+        paths.checkpoint_shard("train", 1, rank=1), replace(HEADER, attempt=2), episode(1, 0), episode(1, 1)
+    )
+    hidden = file.rename(file.with_name("begun-later"))
+
+    class Later(FakeWork):
+        async def publish(self, groups, **terms):
+            if hidden.exists():
+                hidden.rename(file)
+            await super().publish(groups, **terms)
+
+    work = Later([Part(file.name.removesuffix(".checkpoint"), 1)])
+    account, _ = await lead(paths, {}, work=work, num_nodes=2, elsewhere=(1,))
+    assert account == account_of((ASKED + 1) * SIZE)
+    assert groups(paths) == dict.fromkeys(range(ASKED + 1), SIZE)
+
+
+async def test_a_resume_runs_what_is_left_of_what_was_asked_for(paths):
+    """Of the reserve one group has begun, and two of what is recorded are left out."""
+    recorded = [episode(group, n) for group in (0, 2) for n in range(SIZE)]
+    write_shard(paths.checkpoint_shard("train", 1), HEADER, *recorded, episode(4, 1))
+    account, work = await lead(paths, {}, resume=True)
+
+    assert work.published == [2, 3, 6, 7, 8, 10, 11]
+    assert account == account_of((ASKED + 2) * SIZE)
+    assert groups(paths) == dict.fromkeys(range(ASKED + 2), SIZE)
+    assert numbers(paths) == (2, 2)
+
+
+@pytest.mark.parametrize("dies_at", range(0, 7 * SIZE, 3))
+async def test_a_lost_engine_costs_no_group_and_none_is_sampled_twice(paths, dies_at):
+    rewards, work = {0: EQUAL, 3: EQUAL, 5: EQUAL}, FakeWork()
+    with pytest.raises(RetryLater):
+        await lead(paths, rewards, work=work, dies_at=dies_at, num_nodes=2)
+    account, _ = await lead(paths, rewards, work=work, num_nodes=2)
+
+    assert account == account_of(7 * SIZE)
+    assert sorted(work.published) == list(range(7 * SIZE))
+    assert groups(paths) == dict.fromkeys(range(7), SIZE)
+
+
+async def test_without_a_reserve_there_is_nothing_to_tell(paths):
+    sample = Sample(make_sample().specs[: ASKED * SIZE])
+    await lead(paths, dict.fromkeys(range(ASKED), EQUAL), sample=sample)
+    assert groups(paths) == dict.fromkeys(range(ASKED), SIZE)
+    assert json.loads(paths.metrics.read_text()) == {"iteration": 1}

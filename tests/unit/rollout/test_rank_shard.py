@@ -1,0 +1,124 @@
+"""A rank's own file: a name nobody else has, begun with the first episode, each episode once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rl_agent.errors import StoreError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.types import EpisodeSpec
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory
+
+SAMPLE = Sample(
+    [EpisodeSpec(made.key, made.task, max_steps=1, seed=0) for made in map(make_trajectory, range(20))]
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path)
+
+
+def shard_of(paths, rank=2, *, is_sole=False, ledger=None, **changes):
+    ledger = ledger or Ledger(SAMPLE)
+    return RankShard(paths, make_header(), ledger, rank=rank, is_sole=is_sole, fsync=False, **changes)
+
+
+async def record(shard: RankShard, *indices: int) -> Path:
+    async with shard:
+        for index in indices:
+            await shard.append(make_trajectory(index))
+    return shard.shard
+
+
+async def test_without_an_episode_there_is_no_file(paths):
+    async with shard_of(paths) as shard:
+        await shard.close()
+    assert shard.shard is None
+    assert paths.shards("train", 1) == []
+
+
+async def test_the_only_node_names_no_rank_and_others_do(paths):
+    assert await record(shard_of(paths, 0, is_sole=True), 0) == paths.shard("train", 1)
+    assert await record(shard_of(paths, 2), 0) == paths.shard("train", 1, rank=2)
+
+
+@pytest.mark.parametrize("name", ["shard", "checkpoint_shard"])
+async def test_a_rank_that_began_before_takes_the_next_part(paths, name):
+    taken = getattr(paths, name)("train", 1, rank=2)
+    taken.parent.mkdir(parents=True)
+    taken.touch()
+    assert await record(shard_of(paths), 0) == paths.shard("train", 1, rank=2, part=2)
+    assert await record(shard_of(paths), 0) == paths.shard("train", 1, rank=2, part=3)
+    assert taken.read_bytes() == b""
+
+
+async def test_two_that_begin_at_once_get_two_files(paths):
+    async with shard_of(paths) as one, shard_of(paths) as other:
+        await asyncio.gather(one.append(make_trajectory(0)), other.append(make_trajectory(1)))
+    found = [list(read_shard(paths.checkpoint_shard("train", 1, rank=2, part=n))[1]) for n in (1, 2)]
+    assert sorted(episode.seed for (episode,) in found) == [0, 1]
+
+
+async def test_first_episodes_that_end_together_begin_one_file_and_its_name_is_told_once(paths):
+    told = []
+    async with shard_of(paths, on_begun=told.append) as shard:
+        await asyncio.gather(*(shard.append(make_trajectory(index)) for index in range(8)))
+    assert told == ["train_trajectories.jsonl.iteration1_rank_2"]
+    assert shard.episodes == 8
+
+
+async def test_an_episode_is_recorded_only_once_also_after_a_resume(paths):
+    ledger = Ledger(SAMPLE)
+    begun = await record(shard_of(paths, ledger=ledger), 0)
+    async with shard_of(paths, ledger=ledger) as shard:
+        await shard.resume(begun, episodes=1)
+        with pytest.raises(StoreError, match="episode task-0:0:0 of iteration 1 was recorded before"):
+            await shard.append(make_trajectory(0))
+        await shard.append(make_trajectory(1))
+        waiting = asyncio.ensure_future(shard.append(make_trajectory(2)))
+        await asyncio.sleep(0)
+        with pytest.raises(StoreError, match="task-2:0:0 of iteration 1 was recorded before"):
+            await shard.append(make_trajectory(2))
+        await waiting
+
+    assert shard.episodes == 3
+    assert ledger.missing() == list(range(3, 20))
+
+
+async def test_an_episode_of_another_sample_is_refused(paths):
+    async with shard_of(paths) as shard:
+        with pytest.raises(StoreError, match="task-99:0:0 is not of this iteration's sample"):
+            await shard.append(make_trajectory(99))
+
+
+async def test_what_could_not_be_written_may_be_tried_again_and_is_not_counted(paths):
+    ledger = Ledger(SAMPLE)
+    paths.trajectory_dir("train").parent.joinpath("train_trajectories").touch()  # no folder can be made
+    async with shard_of(paths, ledger=ledger) as shard:
+        with pytest.raises(StoreError, match="train_trajectories: cannot be made: File exists"):
+            await shard.append(make_trajectory(0))
+        paths.trajectory_dir("train").unlink()
+        await shard.append(make_trajectory(0))
+    assert ledger.missing() == list(range(1, 20))
+
+
+def test_the_ledger_takes_one_byte_an_episode_and_none_for_what_is_recorded():
+    ledger = Ledger(SAMPLE)
+    before = len(ledger._is_recorded)
+    assert [ledger.record(make_trajectory(3).key) for _ in range(2)] == [True, False]
+    assert len(ledger._is_recorded) == before == 20
+    assert [spec.key for spec in ledger.left([2, 3, 4])] == [make_trajectory(2).key, make_trajectory(4).key]
+
+
+def test_attempts_of_one_task_stay_together():
+    specs = [
+        EpisodeSpec(made.key.__class__(made.key.task_id, 0, attempt), made.task, max_steps=1, seed=0)
+        for made in map(make_trajectory, range(3))
+        for attempt in range(3)
+    ]
+    assert Sample(specs).groups([0, 2, 4, 6, 7, 8]) == [[0, 2], [4], [6, 7, 8]]

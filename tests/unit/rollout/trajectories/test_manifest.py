@@ -1,0 +1,159 @@
+"""An iteration that several nodes recorded: finished by its manifest, read as one, each episode once."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.errors import StoreError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.browse import Filter, find
+from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
+from rl_agent.rollout.trajectories.manifest import ManifestEntry, parts_of, read_iteration, write_manifest
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path / "log with space ü")
+
+
+def write(shard: Path, *indices: int, torn: bytes = b"") -> Path:
+    return write_shard(shard, make_header(), *map(make_trajectory, indices), torn=torn)
+
+
+def read(paths: RunPaths) -> list[int]:
+    return [found.seed for found in read_iteration(paths, "train", 1, TRAJECTORY)]
+
+
+def entry(shard: Path, episodes: int, *, rank: int = 0, size_bytes: int | None = None) -> ManifestEntry:
+    return ManifestEntry(
+        file=shard.name.removesuffix(".checkpoint"), rank=rank, bytes=size_bytes, episodes=episodes
+    )
+
+
+def test_an_iteration_of_several_files_is_finished_by_its_manifest_alone(paths):
+    one = write(paths.checkpoint_shard("train", 1, rank=0), 0)
+    other = write(paths.checkpoint_shard("train", 1, rank=1, part=2), 1)
+    assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([], [1])
+
+    write_manifest(paths, "train", 1, [entry(one, 1), entry(other, 1, rank=1)])
+    assert (paths.iterations("train"), paths.iterations("train", unfinished=True)) == ([1], [])
+
+
+def test_a_file_that_lost_its_suffix_is_of_a_finished_iteration_whatever_became_of_the_manifest(paths):
+    write(paths.shard("train", 1))
+    write(paths.checkpoint_shard("train", 2))
+    write(paths.shard("train", 3, rank=0))
+    write(paths.checkpoint_shard("train", 3, rank=1))
+    for iteration in (1, 3):
+        paths.manifest("train", iteration).unlink(missing_ok=True)
+
+    assert paths.iterations("train") == [1, 3]
+    assert paths.iterations("train", unfinished=True) == [2]
+
+
+def test_names_of_files_follow_rank_and_part(paths):
+    write(paths.checkpoint_shard("train", 1, rank=10))
+    write(paths.shard("train", 1, rank=2, part=2))
+    write(paths.shard("train", 1, rank=2))
+    write(paths.checkpoint_shard("train", 1))
+    write(paths.shard("train", 11, rank=2))
+
+    prefix = "train_trajectories.jsonl.iteration1"
+    names = [shard.name.removeprefix(prefix) for shard in paths.shards("train", 1)]
+    assert names == ["", "_rank_2", "_rank_2_part_2", "_rank_10"]
+    assert paths.checkpoint_shard("train", 1, rank=2, part=2).name == f"{prefix}_rank_2_part_2.checkpoint"
+
+
+def test_files_are_read_with_and_without_their_suffix(paths):
+    write(paths.checkpoint_shard("train", 1, rank=0), 0, 1)
+    write(paths.checkpoint_shard("train", 1, rank=1), 2)
+    entries = [entry(shard, 1) for shard in paths.shards("train", 1)]
+    assert read(paths) == [0, 1, 2]
+
+    write_manifest(paths, "train", 1, entries)
+    paths.checkpoint_shard("train", 1, rank=1).rename(paths.shard("train", 1, rank=1))
+    assert read(paths) == [0, 1, 2]
+
+
+def test_a_cut_file_counts_up_to_its_cut_whatever_was_written_behind(paths):
+    dead = write(paths.checkpoint_shard("train", 1, rank=1), 0, 1)
+    cut = dead.stat().st_size
+    write(paths.shard("train", 1, rank=0), 2, 3)
+    entries = [entry(paths.shard("train", 1, rank=0), 2), entry(dead, 2, rank=1, size_bytes=cut)]
+    write_manifest(paths, "train", 1, entries)
+    with dead.open("ab") as file:  # it woke up
+        file.write(to_line(make_trajectory(3)) + to_line(make_trajectory(4)))
+
+    assert read(paths) == [2, 3, 0, 1]
+
+
+def test_a_torn_last_line_is_no_episode(paths):
+    write(paths.checkpoint_shard("train", 1, rank=0), 0, torn=to_line(make_trajectory(1))[:-1])
+    write(paths.checkpoint_shard("train", 1, rank=1), 2, torn=b"{")
+    assert read(paths) == [0, 2]
+
+
+def test_a_file_whose_header_was_never_written_holds_nothing(paths):
+    write(paths.checkpoint_shard("train", 1, rank=0), 0)
+    paths.checkpoint_shard("train", 1, rank=1).touch()
+    assert read(paths) == [0]
+
+
+def test_a_missing_file_is_named_with_the_manifest_that_wants_it(paths):
+    shard = write(paths.shard("train", 1, rank=0), 0)
+    write_manifest(paths, "train", 1, [entry(shard, 1), entry(paths.shard("train", 1, rank=3), 1, rank=3)])
+    with pytest.raises(StoreError, match=r"iteration1_rank_3: is missing; .*iteration1\.manifest\.json"):
+        parts_of(paths, "train", 1)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "message"),
+    [(100_000, "is shorter than the 100000 bytes"), (None, "holds 1 of the 2 episodes")],
+)
+def test_a_file_that_lost_episodes_is_named(paths, size_bytes, message):
+    shard = write(paths.shard("train", 1, rank=0), 0)
+    write_manifest(paths, "train", 1, [entry(shard, 2, size_bytes=size_bytes)])
+    with pytest.raises(StoreError, match=rf"iteration1_rank_0: {message}"):
+        read(paths)
+
+
+@pytest.mark.parametrize("content", [b"", b"[{}]", b'{"file": "x"}', b'[{"file": "a", "rank": -1}]'])
+def test_a_damaged_manifest_is_named(paths, content):
+    write(paths.shard("train", 1, rank=0), 0)
+    paths.manifest("train", 1).write_bytes(content)
+    with pytest.raises(StoreError, match=r"iteration1\.manifest\.json: cannot be read"):
+        read(paths)
+
+
+def test_browsing_sees_finished_and_unfinished_iterations_of_several_nodes(paths):
+    shards = [write(paths.checkpoint_shard("train", 1, rank=rank), rank, 2) for rank in (0, 1)]
+    assert [found.seed for found in find(paths, Filter(split="train"))] == [0, 2, 1]
+    write_manifest(paths, "train", 1, [entry(shard, 2) for shard in shards])
+    assert [found.seed for found in find(paths, Filter(split="train"))] == [0, 2, 1]
+
+
+RECORDED = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=4)
+
+
+@given(recorded=RECORDED, cuts=st.lists(st.none() | st.integers(0, 5000), min_size=4, max_size=4))
+def test_whatever_the_files_hold_each_episode_within_the_cuts_is_read_exactly_once(
+    tmp_path_factory, recorded, cuts
+):
+    paths = RunPaths(tmp_path_factory.mktemp("log"))
+    entries, expected = [], set()
+    for rank, (indices, cut) in enumerate(zip(recorded, cuts, strict=False)):
+        shard = write(paths.checkpoint_shard("train", 1, rank=rank), *indices, torn=b"{")
+        content = shard.read_bytes()
+        counted = content if cut is None else content[:cut]
+        whole = counted.count(b"\n")
+        expected |= set(indices[: max(0, whole - 1)])
+        size_bytes = None if cut is None else min(cut, len(content))
+        entries.append(entry(shard, max(0, whole - 1), rank=rank, size_bytes=size_bytes))
+    write_manifest(paths, "train", 1, entries)
+
+    found = read(paths)
+    assert len(found) == len(set(found))
+    assert set(found) == expected

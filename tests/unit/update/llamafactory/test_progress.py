@@ -1,0 +1,51 @@
+"""What a person sees while LLaMA-Factory trains: where it is, and how long it will take."""
+
+import json
+
+from rl_agent.update.llamafactory.progress import LOG, TrainingProgress
+
+
+def log_step(folder, step, loss=0.5, end="\n"):
+    with (folder / LOG).open("a") as file:
+        file.write(json.dumps({"current_steps": step, "total_steps": 140, "loss": loss}) + end)
+
+
+def test_a_line_says_the_step_the_loss_and_the_time_left(tmp_path):
+    progress = TrainingProgress(tmp_path, 2)
+    assert progress.line(1.0) == ""
+    log_step(tmp_path, 50)
+    assert progress.line(5.0) == "update iteration 2: optimizer step 50 of 140, loss 0.500, 0:05 gone, ? left"
+    log_step(tmp_path, 60, loss=0.25)
+    assert (
+        progress.line(15.0)
+        == "update iteration 2: optimizer step 60 of 140, loss 0.250, 0:15 gone, 1:20 left"
+    )
+
+
+def test_what_was_said_is_not_said_again(tmp_path):
+    progress = TrainingProgress(tmp_path, 2)
+    log_step(tmp_path, 50)
+    assert progress.line(5.0)
+    log_step(tmp_path, 60, end="")  # a line that is being written
+    assert progress.line(10.0) == ""
+
+
+def test_the_steps_of_an_earlier_start_are_not_taken_for_progress(tmp_path):
+    log_step(tmp_path, 50)
+    progress = TrainingProgress(tmp_path, 2)
+    assert progress.line(5.0) == ""
+
+
+def test_the_last_of_many_lines_is_read_without_the_others(tmp_path):
+    progress = TrainingProgress(tmp_path, 2)
+    for step in range(1, 101):
+        log_step(tmp_path, step)
+    assert "optimizer step 100 of 140" in progress.line(5.0)
+
+
+def test_lines_without_a_loss_are_passed_over(tmp_path):
+    progress = TrainingProgress(tmp_path, 2)
+    log_step(tmp_path, 50)
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"current_steps": 60, "total_steps": 140, "eval_loss": 1}\n')
+    assert "optimizer step 50" in progress.line(5.0)

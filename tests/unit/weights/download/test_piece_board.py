@@ -1,0 +1,217 @@
+"""Which connection fetches which piece, when a second one fetches it beside, and who may write it."""
+
+import heapq
+import threading
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.weights.download.endgame import PATIENCE_S, ClaimedPiece, worth_a_second_fetch
+from rl_agent.weights.download.piece_board import Claim, PieceBoard
+from rl_agent.weights.format.pieces import PieceSet
+
+
+def held(index=1, *, ahead=0, for_s=0.0, pace_s=None):
+    return ClaimedPiece(index, ahead, for_s, pace_s)
+
+
+@pytest.mark.parametrize(
+    ("others", "own_pace_s", "worth"),
+    [
+        ([], 0.1, set()),
+        # Near the end of every transfer: the last pieces are nearly there.
+        ([held(for_s=0.05, pace_s=0.1)], 0.1, set()),
+        ([held(for_s=0.05)], None, set()),
+        # It is at it for long, and nobody knows what a piece takes it.
+        ([held(for_s=1.1)], 0.1, {1}),
+        ([held(for_s=1.1)], 2.0, set()),
+        ([held(for_s=3.1)], 2.0, {1}),
+        # Who has brought nothing himself waits a little longer.
+        ([held(for_s=1.1)], None, set()),
+        ([held(for_s=2.1)], None, {1}),
+        # A source that is known to be slow, asked just now; and one that is nearly through.
+        ([held(for_s=0.1, pace_s=9.0)], 0.5, {1}),
+        ([held(for_s=8.5, pace_s=9.0)], 0.5, set()),
+        # One that was fast, and is stuck now.
+        ([held(for_s=1.2, pace_s=0.1)], 0.1, {1}),
+        # What it has not begun comes after what it is at.
+        ([held(1, for_s=0.4), held(2, ahead=1, for_s=0.4), held(3, ahead=2, for_s=0.4)], 0.1, {3}),
+        ([held(2, ahead=3, for_s=0.0, pace_s=0.5)], 0.1, {2}),
+        # Somebody who is fast is at it already; one who has brought nothing is no reason to wait again.
+        ([held(for_s=9.0, pace_s=20.0), held(for_s=0.1, pace_s=0.2)], 0.1, set()),
+        ([held(for_s=9.0), held(for_s=0.1)], 0.1, {1}),
+        ([held(for_s=9.0, pace_s=20.0), held(for_s=0.1)], 0.1, {1}),
+    ],
+)
+def test_a_piece_is_fetched_beside_who_is_at_it_where_that_would_clearly_end_sooner(
+    others, own_pace_s, worth
+):
+    assert worth_a_second_fetch(others, own_pace_s) == worth
+
+
+def board(pieces=6, verified=()):
+    here, now = PieceSet(pieces), [100.0]
+    for index in verified:
+        here.add(index)
+    return PieceBoard(here, clock=lambda: now[0]), now
+
+
+def claim(source="source"):
+    return Claim(source, lambda: None)
+
+
+def test_a_piece_is_one_connections_job_at_a_time():
+    jobs, _ = board()
+    one, other = claim("a"), claim("b")
+    assert jobs.claim(one, [1, 2, 2, 99, -1]) == [1, 2]
+    assert jobs.claim(other, [2, 3]) == [3]
+    jobs.give_back(one)
+    assert jobs.open_to("c").tolist() == [True, True, True, False, True, True]
+
+
+def test_a_verified_piece_is_nobodys_job():
+    jobs, _ = board(2)
+    one = claim()
+    jobs.claim(one, [0, 1])
+    jobs.done(one, 0)
+    assert jobs.next(one) == 1
+    jobs.give_back(one)
+    assert jobs.claim(one, [0, 1]) == [1]
+    jobs.done(one, 1)
+    assert jobs.is_finished
+
+
+def test_what_a_slow_one_has_not_begun_is_taken_over_and_what_it_is_at_is_fetched_beside():
+    jobs, now = board(4, verified=[3])
+    slow, fast = claim("slow"), claim("fast")
+    jobs.claim(slow, [0, 1, 2])
+    assert jobs.next(slow) == 0
+    assert not jobs.open_to("fast").any()
+    now[0] += 2 * PATIENCE_S + 0.1
+    assert jobs.claim(fast, [0, 1, 2]) == [0, 1, 2]
+    assert slow.indices == [0]
+    assert jobs.next(fast) == 0
+    jobs.done(fast, 0)
+    assert jobs.next(slow) is None
+    assert jobs.next(fast) == 1
+    jobs.give_back(slow)
+    jobs.give_back(fast)
+    assert jobs.open_to("third").tolist() == [False, True, True, False]
+
+
+def test_who_receives_into_a_pieces_place_has_left_before_another_writes_there():
+    jobs, _ = board(1)
+    events, may_leave = [], threading.Event()
+    slow, fast = Claim("slow", may_leave.set), claim("fast")
+    jobs.claim(slow, [0])
+    assert jobs.take_place(slow, 0)
+    assert not jobs.take_place(fast, 0)
+
+    def receive():
+        may_leave.wait(30)
+        events.append("left")
+        jobs.give_back(slow)
+
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    with jobs.writing(fast, 0) as is_needed:
+        events.append("writes")
+        assert is_needed
+        assert not jobs.take_place(slow, 0)
+        jobs.done(fast, 0)
+    receiving.join(30)
+    assert events == ["left", "writes"]
+    assert slow.was_cut
+    with jobs.writing(slow, 0) as is_needed:
+        assert not is_needed
+
+
+def test_after_the_end_nobody_has_a_place_and_nobody_gets_one():
+    jobs, _ = board(2)
+    receiving = claim()
+    jobs.claim(receiving, [0])
+    jobs.take_place(receiving, 0)
+    receiving.cut = lambda: jobs.give_back(receiving)
+    jobs.close()
+    assert not jobs.take_place(receiving, 1)
+    with jobs.writing(receiving, 1) as is_needed:
+        assert not is_needed
+
+
+@dataclass(frozen=True)
+class Model:
+    """A source in virtual time."""
+
+    pace_s: float
+    streams: int = 2
+    good: int = 10**6
+    """Pieces that it brings; then it is at one for ever, with the rest of what it claimed."""
+
+
+POLL_S, AT_ONCE = 0.2, 4
+
+
+def finish_s(pieces, *models):
+    """When all pieces are there, and how many were fetched in vain."""
+    jobs, now = board(pieces)
+    began, order, brought, in_vain = now[0], count(), dict.fromkeys(range(len(models)), 0), 0
+    streams = [
+        (number, claim(str(number))) for number, model in enumerate(models) for _ in range(model.streams)
+    ]
+    events = [(began, next(order), number, one, None) for number, one in streams]
+    while not jobs.is_finished:
+        now[0], _, number, one, index = heapq.heappop(events)
+        model = models[number]
+        if index is not None:
+            brought[number] += 1
+            with jobs.writing(one, index) as is_needed:
+                in_vain += not is_needed
+                if is_needed:
+                    jobs.done(one, index)
+        index = jobs.next(one)
+        if index is None:
+            jobs.give_back(one)
+            jobs.claim(one, np.flatnonzero(jobs.open_to(one.source))[:AT_ONCE].tolist())
+            index = jobs.next(one)
+        if index is None:
+            heapq.heappush(events, (now[0] + POLL_S, next(order), number, one, None))
+        elif brought[number] < model.good:
+            heapq.heappush(events, (now[0] + model.pace_s, next(order), number, one, index))
+    return now[0] - began, in_vain
+
+
+HONEST = Model(pace_s=0.005)
+
+
+def test_one_slow_peer_that_claims_what_it_can_costs_a_moment_and_not_the_transfer():
+    alone_s, _ = finish_s(258, HONEST)
+    assert 0.6 < alone_s < 0.7
+    assert finish_s(258, Model(pace_s=59.0), HONEST)[0] < alone_s + 2 * PATIENCE_S
+    assert finish_s(258, Model(pace_s=1.0, good=0), HONEST)[0] < alone_s + 2 * PATIENCE_S
+    assert finish_s(3, Model(pace_s=59.0), HONEST)[0] < 4 * PATIENCE_S
+
+
+def test_sources_that_are_alike_fetch_nothing_twice():
+    assert finish_s(258, HONEST, HONEST, HONEST)[1] == 0
+    assert finish_s(60, *[Model(pace_s=0.9)] * 4)[1] == 0
+
+
+MODELS = st.builds(
+    Model,
+    pace_s=st.floats(0.001, 100.0),
+    streams=st.integers(1, 3),
+    good=st.sampled_from([0, 1, 5, 10**6]),
+)
+
+
+@given(st.lists(MODELS, max_size=4), st.integers(1, 60), st.floats(0.001, 3.0))
+def test_no_others_make_a_transfer_much_longer_than_one_honest_source_takes(others, pieces, pace_s):
+    honest = Model(pace_s, streams=2)
+    alone_s, _ = finish_s(pieces, honest)
+    took_s, _ = finish_s(pieces, *others, honest)
+    streams = sum(model.streams for model in others)
+    assert took_s <= 2.5 * alone_s + (streams + 2) * (2 * PATIENCE_S + 2 * pace_s)

@@ -1,0 +1,162 @@
+"""What no digest from the trainer covers is not believed, and the full version is always the way out."""
+
+import pytest
+from msgspec.structs import replace
+
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import announced
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.format.checksums import digest
+from rl_agent.weights.store.store import DELTA, FULL
+from tests.unit.weights.weight_sources import StoreSource, receiving
+from tests.unit.weights.weight_versions import publish_steps
+
+
+@pytest.fixture
+def sender(tmp_path):
+    """A store with versions 1, 2 and 3, the later ones also as differences."""
+    with publish_steps(tmp_path / "sender", 3, rows=300) as store:
+        yield store
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    with receiving(tmp_path / "receiver") as parts:
+        yield parts
+
+
+def snapshot_of(store, weight_version):
+    with store.hold(weight_version) as snapshot:
+        return snapshot
+
+
+def version(store, weight_version):
+    return announced(snapshot_of(store, weight_version))
+
+
+def with_delta(manifest, **changes):
+    return replace(manifest, delta=replace(manifest.delta, **changes))
+
+
+def with_wrong_delta_digests(manifest):
+    if manifest.delta is None:
+        return manifest
+    blob = manifest.delta.blob
+    return with_delta(manifest, blob=replace(blob, digests=(digest(b"a lie"),) * len(blob.digests)))
+
+
+def with_huge_delta(manifest):
+    blob = manifest.delta.blob
+    return with_delta(manifest, blob=replace(blob, size_bytes=2**47, piece_bytes=2**30))
+
+
+def with_other_base(manifest):
+    return with_delta(manifest, base_version=7, base_digest=digest(b"no version"))
+
+
+def test_a_version_comes_by_differences_that_the_announcement_covers(sender, receiver):
+    receive, _, _ = receiver
+    source = StoreSource(sender)
+    receive(version(sender, 1), source)
+    snapshot, report = receive(version(sender, 3), source)
+    assert report.deltas == 2
+    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
+    assert snapshot.manifest == snapshot_of(sender, 3).manifest
+
+
+@pytest.mark.parametrize("lie", [with_wrong_delta_digests, with_huge_delta, with_other_base])
+def test_a_manifest_whose_difference_is_a_lie_costs_the_difference_alone(sender, receiver, lie):
+    receive, store, catalog = receiver
+    receive(version(sender, 2), StoreSource(sender))
+    given_on = []
+
+    def watched(content, *_):
+        given_on.append(catalog.manifest(3))
+        return content
+
+    liar = StoreSource(sender, "liar", {"manifest": lie, "read_piece": watched})
+    honest = StoreSource(sender, "honest", {"read_piece": watched})
+    snapshot, report = receive(version(sender, 3), liar, honest)
+    assert report.deltas == 0
+    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
+    assert not any(source.wrong_pieces for source in report.by_source.values())
+    assert given_on
+    assert all(manifest.delta is None for manifest in [*given_on, store.newest.manifest])
+
+
+def test_a_lie_about_an_earlier_version_of_a_chain_is_found_as_well(sender, receiver):
+    receive, _, _ = receiver
+    receive(version(sender, 1), StoreSource(sender))
+
+    def lie(manifest):
+        return with_wrong_delta_digests(manifest) if manifest.weight_version == 2 else manifest
+
+    snapshot, report = receive(version(sender, 3), StoreSource(sender, "liar", {"manifest": lie}))
+    assert report.deltas == 0
+    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
+    assert not any(source.wrong_pieces for source in report.by_source.values())
+
+
+def test_without_an_announced_difference_the_version_comes_in_full(sender, receiver):
+    receive, _, _ = receiver
+    receive(version(sender, 2), StoreSource(sender))
+    content = version(sender, 3).digest
+    snapshot, report = receive(Announcement(3, content), StoreSource(sender))
+    assert report.deltas == 0
+    assert snapshot.manifest.delta is None
+
+
+def test_a_manifest_of_another_version_is_its_sources_failure(sender, receiver):
+    receive, store, _ = receiver
+
+    def renumbered(manifest):
+        return replace(manifest, weight_version=8)
+
+    liar = StoreSource(sender, "liar", {"manifest": renumbered})
+    with pytest.raises(WeightsError, match=r"liar: .*version 8.*not 3"):
+        receive(version(sender, 3), liar)
+    assert store.versions == []
+    receive(version(sender, 3), liar, StoreSource(sender))
+    assert store.versions == [3]
+
+
+def wrong_bytes_of_delta(content, blob, index):
+    return bytes(len(content)) if blob == DELTA else content
+
+
+def no_delta(content, blob, index):
+    if blob == DELTA:
+        raise WeightsError("has no delta blob of version 3")
+    return content
+
+
+def test_a_difference_from_a_version_that_was_removed_is_followed_by_the_full_version(sender, receiver):
+    receive, store, _ = receiver
+    receive(version(sender, 2), StoreSource(sender))
+    snapshot_of(store, 2).path(FULL).unlink()
+    snapshot, report = receive(version(sender, 3), StoreSource(sender))
+    assert report.deltas == 0
+    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
+
+
+@pytest.mark.parametrize("lie", [wrong_bytes_of_delta, no_delta])
+def test_a_difference_that_nobody_gives_right_is_followed_by_the_full_version(sender, receiver, lie):
+    receive, _, _ = receiver
+    receive(version(sender, 2), StoreSource(sender))
+    snapshot, report = receive(version(sender, 3), StoreSource(sender, "only one", {"read_piece": lie}))
+    assert report.deltas == 0
+    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)
+    assert snapshot.manifest.delta is None
+
+
+def test_a_difference_that_cannot_be_applied_is_followed_by_the_full_version(sender, receiver, monkeypatch):
+    receive, _, _ = receiver
+    receive(version(sender, 2), StoreSource(sender))
+
+    def bomb(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("rl_agent.weights.download.receive.decode_delta", bomb)
+    snapshot, report = receive(version(sender, 3), StoreSource(sender))
+    assert report.deltas == 0
+    assert snapshot.map(FULL) == snapshot_of(sender, 3).map(FULL)

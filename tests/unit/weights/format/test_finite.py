@@ -1,0 +1,115 @@
+"""A version that holds NaN or infinity, or values of another kind than the model's, is not published."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.format.checksums import piece_digests
+from rl_agent.weights.format.dtypes import torch_dtype
+from rl_agent.weights.format.finite import FiniteCheck
+from rl_agent.weights.format.manifest import TensorSpec, lay_out
+from rl_agent.weights.load.same_model import check_same_model, shapes_of
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.store.tensor_sources import StateDict
+from tests.unit.weights.weight_versions import open_store, random_state
+from tests.unit.weights.weight_versions import settings as publish_settings
+
+CHECKED = ["F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "C64"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CHECKED), st.binary(min_size=8, max_size=64), st.integers(0, 40))
+def test_it_says_what_torch_says_of_any_bits(dtype, bits, place):
+    values = torch.frombuffer(bytearray(bits[: len(bits) // 8 * 8]), dtype=torch.uint8).view(
+        torch_dtype(dtype)
+    )
+    layout = lay_out([TensorSpec("a", dtype, (place,)), TensorSpec("b", dtype, tuple(values.shape))])
+    blob = np.zeros(layout.size_bytes, np.uint8)
+    entry = layout.tensors[1]
+    blob[entry.start : entry.end] = values.view(torch.uint8).numpy()
+    is_finite = bool(torch.isfinite(values.to(torch.complex64 if dtype == "C64" else torch.float64)).all())
+    check = FiniteCheck(layout.tensors)
+    try:
+        piece_digests(blob.data, 64, threads=1, look=check.look)
+    except WeightsError as error:
+        assert not is_finite
+        assert str(error).startswith("b: holds NaN or infinity")
+    else:
+        assert is_finite
+
+
+def test_the_digests_are_the_same_whether_somebody_looks_or_not():
+    content = np.random.default_rng(0).integers(0, 256, 3_000_001, np.uint8).data
+    seen = []
+    looked = piece_digests(content, 2**20, threads=2, look=lambda at, part: seen.append((at, len(part))))
+    assert looked == piece_digests(content, 2**20, threads=2)
+    assert sum(length for _, length in seen) == len(content)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["embed.weight", "norm.weight", "scale"])
+def test_a_value_that_is_not_finite_is_refused_by_name_and_nothing_is_left(tmp_path, name, value):
+    state = random_state()
+    with open_store(tmp_path) as store:
+        publisher = Publisher(store, publish_settings())
+        publisher.publish(1, StateDict.of(state))
+        odd = state[name].clone()
+        odd.view(-1)[-1] = value
+        with pytest.raises(WeightsError, match=f"{name}: holds NaN or infinity.*weights.check_finite"):
+            publisher.publish(2, StateDict.of(state | {name: odd}))
+        assert store.versions == [1]
+        assert not list(tmp_path.glob("draft-*"))
+        publisher.publish(2, StateDict.of(state))
+
+
+def test_the_check_can_be_switched_off(tmp_path):
+    from dataclasses import replace
+
+    state = random_state() | {"scale": torch.tensor(float("nan"))}
+    with open_store(tmp_path) as store:
+        Publisher(store, replace(publish_settings(), check_finite=False)).publish(1, StateDict.of(state))
+        assert store.versions == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.float8_e4m3fn, torch.bool])
+def test_a_tensor_of_another_kind_is_refused_where_it_was_a_float_before(tmp_path, dtype):
+    state = random_state()
+    with open_store(tmp_path) as store:
+        publisher = Publisher(store, publish_settings())
+        publisher.publish(1, StateDict.of(state))
+        with pytest.raises(WeightsError, match=r"embed\.weight: is of type .*, in the version before BF16"):
+            publisher.publish(2, StateDict.of(state | {"embed.weight": state["embed.weight"].to(dtype)}))
+        publisher.publish(2, StateDict.of(state | {"embed.weight": state["embed.weight"].to(torch.float32)}))
+
+
+def test_a_tensor_that_comes_in_another_kind_than_was_said_is_refused(tmp_path):
+    class Lying(StateDict):
+        def tensors(self):
+            for name, tensor in super().tensors():
+                yield name, tensor.to(torch.int64) if name == "norm.weight" else tensor
+
+    with (
+        open_store(tmp_path) as store,
+        pytest.raises(WeightsError, match=r"norm\.weight: came as torch.int64"),
+    ):
+        Publisher(store, publish_settings()).publish(1, Lying(random_state(), {}))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [(torch.int64, "is of type I64"), (torch.float8_e4m3fn, "is of type F8_E4M3"), (torch.float16, None)],
+)
+def test_an_engine_takes_no_version_whose_values_are_of_another_kind_than_its_own(tmp_path, dtype, said):
+    state = random_state()
+    with open_store(tmp_path / "own") as own, open_store(tmp_path / "other") as other:
+        known = shapes_of(Publisher(own, publish_settings()).publish(1, StateDict.of(state)))
+        changed = state | {"norm.weight": state["norm.weight"].to(dtype)}
+        version = Publisher(other, publish_settings()).publish(1, StateDict.of(changed))
+        if said is None:
+            check_same_model(version, known)
+        else:
+            with pytest.raises(WeightsError, match=rf"norm\.weight {said}, the engine's float"):
+                check_same_model(version, known)

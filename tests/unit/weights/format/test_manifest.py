@@ -1,0 +1,233 @@
+"""A manifest says exactly one thing, and one that says anything else is refused."""
+
+import json
+import tracemalloc
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.format.checksums import digest
+from rl_agent.weights.format.delta import blocks_of
+from rl_agent.weights.format.dtypes import WIDTH_OF
+from rl_agent.weights.format.manifest import (
+    ALIGNMENT,
+    MAX_PIECES,
+    Blob,
+    Delta,
+    Manifest,
+    TensorSpec,
+    content_digest,
+    dump_manifest,
+    lay_out,
+    make_manifest,
+    parse_manifest,
+)
+from rl_agent.weights.publish.publish import choose_piece_bytes
+
+SPECS = st.dictionaries(
+    st.text("abc.", min_size=1, max_size=4),
+    st.tuples(st.sampled_from(sorted(WIDTH_OF)), st.lists(st.integers(0, 9), max_size=3)),
+    max_size=8,
+).map(lambda found: [TensorSpec(name, dtype, tuple(shape)) for name, (dtype, shape) in found.items()])
+
+
+def manifest() -> Manifest:
+    layout = lay_out([TensorSpec("a", "BF16", (3, 5)), TensorSpec("b", "F32", (4,))])
+    blob = Blob(size_bytes=layout.size_bytes, piece_bytes=100, digests=(digest(b"1"), digest(b"2")))
+    return make_manifest(3, layout, {"c": "a"}, blob)
+
+
+def with_changes(**changes: object) -> bytes:
+    """A manifest whose digest fits what it says."""
+    record = json.loads(dump_manifest(manifest())) | changes
+    said = msgspec.convert(record, Manifest)
+    record["digest"] = content_digest(said.tensors, said.aliases, said.full)
+    return json.dumps(record).encode()
+
+
+@given(SPECS)
+def test_tensors_are_aligned_and_do_not_overlap_whatever_the_order(specs):
+    layout = lay_out(specs)
+    assert lay_out(reversed(specs)) == layout
+    end = 0
+    for tensor in layout.tensors:
+        assert tensor.start % ALIGNMENT == 0
+        assert tensor.start >= end
+        end = tensor.start + tensor.size_bytes
+    assert end <= layout.size_bytes
+
+
+@given(SPECS, st.sampled_from([64, 128, 4096]))
+def test_blocks_cover_every_byte_once_and_hold_values_of_one_width(specs, block_bytes):
+    layout = lay_out(specs)
+    blocks = blocks_of(layout.tensors, layout.size_bytes, block_bytes)
+    assert [start for start, _, _ in blocks] == [0, *(end for _, end, _ in blocks)][: len(blocks)]
+    assert (blocks[-1][1] if blocks else 0) == layout.size_bytes
+    for tensor in layout.tensors:
+        inside = {
+            width
+            for start, end, width in blocks
+            if start < tensor.start + tensor.size_bytes and tensor.start < end
+        }
+        assert inside <= {WIDTH_OF[tensor.dtype]}
+
+
+def test_a_manifest_survives_being_written_and_read():
+    assert parse_manifest(dump_manifest(manifest()), expected_digest=manifest().digest) == manifest()
+
+
+def test_the_same_content_has_the_same_digest_under_another_version_number():
+    renumbered = replace(manifest(), weight_version=9)
+    assert parse_manifest(dump_manifest(renumbered)).digest == manifest().digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"{", "manifest"),
+        (dump_manifest(manifest()).replace(b'"weight_version":3', b'"weight_version":-3'), "weight_version"),
+        (dump_manifest(manifest()).replace(b'"c":"a"', b'"d":"a"'), "does not match its digest"),
+        (dump_manifest(manifest()).replace(b'"format":1', b'"format":2'), "format"),
+        (with_changes(aliases={"c": "missing"}), "cannot be another name"),
+        (with_changes(aliases={"a": "b"}), "cannot be another name"),
+        (with_changes(tensors=json.loads(dump_manifest(manifest()))["tensors"][::-1]), "laid out"),
+        (
+            with_changes(
+                tensors=[{"name": "a", "dtype": "BF16", "shape": [2**40, 2**40], "start": 0, "size_bytes": 2}]
+            ),
+            "do not fit",
+        ),
+        (
+            with_changes(full={"size_bytes": 128, "piece_bytes": 10, "digests": [digest(b"")]}),
+            "number of pieces",
+        ),
+    ],
+)
+def test_a_manifest_that_is_damaged_or_contradicts_itself_is_refused(text, message):
+    with pytest.raises(WeightsError, match=message):
+        parse_manifest(text)
+
+
+def test_a_manifest_takes_no_more_memory_than_it_is_long_whatever_it_says_of_its_difference():
+    text = json.loads(dump_manifest(manifest()))
+    blob = {"size_bytes": 2**20, "piece_bytes": 1, "digests": []}  # and it may say 2**47
+    text["delta"] = {"base_version": 2, "base_digest": digest(b""), "blob": blob}
+    tracemalloc.start()
+    try:
+        with pytest.raises(WeightsError, match="number of pieces"):
+            parse_manifest(json.dumps(text).encode())
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_manifest_other_than_the_announced_one_is_refused():
+    with pytest.raises(WeightsError, match="not the announced"):
+        parse_manifest(dump_manifest(manifest()), expected_digest=digest(b"another"))
+
+
+def test_types_that_have_no_bytes_of_their_own_are_refused():
+    with pytest.raises(WeightsError, match="cannot send tensors of type F4"):
+        lay_out([TensorSpec("a", "F4", (2,))])
+
+
+def many(count: int, **changes: object) -> bytes:
+    """A manifest of many tensors that agree with nothing."""
+    entry = {"name": "model.layers.0.weight", "dtype": "BF16", "shape": [1], "start": 0, "size_bytes": 2}
+    record = json.loads(dump_manifest(manifest()))
+    return json.dumps(record | {"tensors": [entry] * count, "aliases": {}} | changes).encode()
+
+
+def with_own_digest(text: bytes) -> bytes:
+    said = msgspec.json.decode(text, type=Manifest)
+    return msgspec.json.encode(replace(said, digest=content_digest(said.tensors, said.aliases, said.full)))
+
+
+def test_a_name_that_comes_a_hundred_thousand_times_is_found_in_one_pass():
+    with pytest.raises(WeightsError, match=r"model\.layers\.0\.weight: is there twice"):
+        parse_manifest(with_own_digest(many(100_000)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (with_changes(tensors=[]).replace(b'"tensors": []', b'"tensors": [' + b"[" * 500), "manifest"),
+        (
+            many(
+                1, tensors=[{"name": "a", "dtype": "U8", "shape": [1] * 10**5, "start": 0, "size_bytes": 1}]
+            ),
+            "<= 16",
+        ),
+        (
+            many(1, tensors=[{"name": "a" * 10**5, "dtype": "U8", "shape": [], "start": 0, "size_bytes": 1}]),
+            "<= 1024",
+        ),
+        (
+            many(1, full={"size_bytes": 2**40, "piece_bytes": 1, "digests": ["0" * 64] * (2**18 + 1)}),
+            "<= 262144",
+        ),
+        (
+            many(1, full={"size_bytes": 64, "piece_bytes": 64, "digests": ["G" * 64]}),
+            "not 64 hexadecimal digits",
+        ),
+        (many(1, full={"size_bytes": 64, "piece_bytes": 64, "digests": ["\ud800" * 64]}), "manifest"),
+        (many(1, full={"size_bytes": True, "piece_bytes": 64, "digests": []}), "Expected `int`"),
+        (b" " * (2**25 + 1), "33,554,433 bytes of at most"),
+    ],
+)
+def test_what_would_take_time_or_memory_beyond_its_length_is_refused(text, message):
+    with pytest.raises(WeightsError, match=message) as caught:
+        parse_manifest(text)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_long_manifest_takes_a_few_times_its_length():
+    text = many(20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WeightsError, match="does not match its digest"):
+            parse_manifest(text)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_version_of_more_pieces_than_a_manifest_names_has_larger_ones():
+    for size_bytes in (2**30, 2**42, 2**47):
+        piece_bytes = choose_piece_bytes(size_bytes, 2**20)
+        assert -(-size_bytes // piece_bytes) <= MAX_PIECES
+
+
+def test_a_mixture_of_tens_of_thousands_of_experts_fits_whatever_the_size_of_a_piece():
+    """By its sizes alone: 60 layers of 384 experts with three matrices each are 2 TB in 69,120 tensors."""
+    names = (
+        f"model.layers.{layer}.mlp.experts.{expert}.{matrix}_proj.weight"
+        for layer in range(60)
+        for expert in range(384)
+        for matrix in ("gate", "up", "down")
+    )
+    layout = lay_out(TensorSpec(name, "BF16", (2048, 7168)) for name in names)
+    piece_bytes = choose_piece_bytes(layout.size_bytes, 2**20)
+    digests = (digest(b"1"),) * -(-layout.size_bytes // piece_bytes)
+    full = Blob(size_bytes=layout.size_bytes, piece_bytes=piece_bytes, digests=digests)
+    delta = Delta(base_version=1, base_digest=digest(b"2"), blob=full)  # a change of every value
+    text = dump_manifest(make_manifest(2, layout, {}, full, delta))
+    assert len(parse_manifest(text).tensors) == 69_120
+
+
+@given(st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4))
+def test_the_content_digest_is_that_of_plain_json_whatever_the_names(aliases):
+    layout = lay_out([TensorSpec("ü\n", "BF16", (3, 5))])
+    blob = Blob(size_bytes=layout.size_bytes, piece_bytes=100, digests=(digest(b"1"),))
+    content = [
+        1,
+        [[t.name, t.dtype, list(t.shape), t.start, t.size_bytes] for t in layout.tensors],
+        sorted(aliases.items()),
+        [blob.size_bytes, blob.piece_bytes, list(blob.digests)],
+    ]
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode()
+    assert content_digest(layout.tensors, aliases, blob) == digest(text)

@@ -1,0 +1,210 @@
+"""Whatever a source does is its own failure: the fetch goes on with others, and ends in time without them."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import announced
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.sources.asking import first_answer
+from rl_agent.weights.sources.source import GuardedConnection, SourceFailure, one_line, reason_of
+from rl_agent.weights.store.store import FULL
+from tests.unit.weights.weight_sources import StoreSource, receiving
+from tests.unit.weights.weight_versions import publish_steps
+
+
+class Odd(Exception):
+    def __str__(self):
+        raise KeyError("not even a text")
+
+
+ERRORS = [
+    TypeError("list indices must be integers"),
+    RecursionError("maximum recursion depth exceeded"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    MemoryError(),
+    ZeroDivisionError("division by zero"),
+    AttributeError("'NoneType' object has no attribute 'get'"),
+    StopIteration(),
+    AssertionError(),
+    Odd(),
+]
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory):
+    with publish_steps(tmp_path_factory.mktemp("sender"), 1, rows=300) as store:
+        yield store
+
+
+@pytest.fixture
+def receive(tmp_path):
+    with receiving(tmp_path, streams_per_source=1, retries=1, retry_pause_s=0.0) as (function, _, _):
+        yield function
+
+
+def raising(error):
+    def lie(*_):
+        raise error
+
+    return lie
+
+
+@pytest.mark.parametrize("method", ["connection", "open", "manifest", "recommend", "read_piece", "close"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_exception_of_any_kind_is_the_failure_of_its_source_alone(sender, receive, method, error):
+    broken = StoreSource(sender, "broken", {method: raising(error)})
+    snapshot, _ = receive(announced(sender.newest), broken, StoreSource(sender))
+    assert snapshot.map(FULL) == sender.newest.map(FULL)
+
+
+@pytest.mark.parametrize("method", ["connection", "open", "manifest", "recommend", "read_piece"])
+def test_the_only_source_fails_with_the_kind_of_what_it_did(sender, receive, method):
+    broken = StoreSource(sender, "broken", {method: raising(TypeError("x" * 10_000 + "\x1b[2J"))})
+    with pytest.raises(WeightsError, match=r"broken: TypeError: x{100,300}$") as failure:
+        receive(announced(sender.newest), broken)
+    assert str(failure.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([True], "no piece's number"),
+        ([1.0], "no piece's number"),
+        (["1"], "no piece's number"),
+        ([np.int64(1)], "no piece's number"),
+        (None, "list of pieces"),
+        ({"1": 1}, "list of pieces"),
+        ("12", "list of pieces"),
+        ([1, 1], "twice"),
+        ([-1], "that there are not"),
+        ([2**70], "that there are not"),
+        ([0], "not asked for"),
+        ([1, 2, 3, 4], "proposes 4 pieces, and was asked for 3"),
+    ],
+)
+def test_a_proposal_is_a_list_of_some_of_the_wanted_pieces(sender, answer, message):
+    lying = GuardedConnection(StoreSource(sender, "lying", {"recommend": lambda *_: answer}))
+    wanted = np.array([False, True, True, True, True])
+    with pytest.raises(SourceFailure, match=message):
+        lying.recommend(1, FULL, wanted, 3, 0.0, Deadline.after(10))
+
+
+@given(st.text(), st.sampled_from([OSError, WeightsError, ValueError]))
+def test_a_reason_is_one_short_printable_line(text, kind):
+    reason = reason_of(kind(text))
+    assert reason.isprintable()
+    assert 0 < len(reason) <= 300
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """A wait that no interrupt ends, until the test does."""
+    monkeypatch.setattr("rl_agent.weights.sources.asking.GRACE_S", 0.05)
+    monkeypatch.setattr("rl_agent.weights.download.fetch.GRACE_S", 0.05)
+    released = threading.Event()
+
+    def wait(right, *_):
+        released.wait(60)
+        return right
+
+    yield wait
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("fetch-", "ask-")):
+            thread.join(30)
+
+
+@pytest.mark.parametrize("method", ["open", "recommend", "read_piece", "close"])
+def test_a_source_that_cannot_be_interrupted_holds_up_nothing(sender, receive, never, method):
+    stuck = StoreSource(sender, "stuck", {method: never}, is_cut_at_once=False)
+    snapshot, _ = receive(announced(sender.newest), StoreSource(sender), stuck)
+    assert snapshot.map(FULL) == sender.newest.map(FULL)
+
+
+@pytest.mark.parametrize("method", ["open", "manifest", "recommend", "read_piece"])
+def test_a_stop_and_the_deadline_end_a_fetch_whose_only_source_cannot_be_interrupted(
+    sender, receive, never, method
+):
+    stuck = StoreSource(sender, "stuck", {method: never}, is_cut_at_once=False)
+    with pytest.raises(WeightsError, match=r"left behind|deadline"):
+        receive(announced(sender.newest), stuck, timeout_s=0.2)
+    stop = threading.Event()
+
+    def stopped(*arguments):
+        stop.set()
+        return never(*arguments)
+
+    stuck.lies[method] = stopped
+    with pytest.raises(WeightsError, match="cancelled"):
+        receive(announced(sender.newest), stuck, stop=stop)
+
+
+def question(connection, deadline):
+    return connection.manifest(1, None, deadline)
+
+
+def ask(*sources, failures=None, timeout_s=30.0):
+    def note(source, failure):
+        if failures is not None:
+            failures[str(source)] = str(failure)
+
+    stop = threading.Event()
+    return first_answer(sources, question, Deadline.after(timeout_s), stop, note, within_s=30.0, poll_s=0.05)
+
+
+def test_a_question_is_asked_in_order_until_one_answers_over_connections_that_are_closed(sender):
+    asked, closed, failures = [], [], {}
+
+    def source(name, **lies):
+        lies = {"open": lambda _: asked.append(name), "close": lambda _: closed.append(name)} | lies
+        return StoreSource(sender, name, lies)
+
+    broken = source("broken", manifest=raising(TypeError("no")))
+    found = ask(broken, source("right"), source("not asked"), failures=failures)
+    assert found == sender.newest.manifest
+    assert asked == closed == ["broken", "right"]
+    assert failures == {"broken": "TypeError: no"}
+    assert ask(broken, failures=failures) is None
+
+
+def test_another_is_asked_beside_one_that_was_reached_and_takes_its_time(sender, monkeypatch):
+    monkeypatch.setattr("rl_agent.weights.sources.asking.PATIENCE_S", 0.0)
+    slow, failures = StoreSource(sender, "slow"), {}
+
+    def until_interrupted(_):
+        assert slow.connections[-1].interrupted.wait(60)
+        raise ConnectionAbortedError("interrupted")
+
+    slow.lies["manifest"] = until_interrupted
+    assert ask(slow, StoreSource(sender), failures=failures) == sender.newest.manifest
+    assert not failures
+
+
+def test_one_that_cannot_be_reached_is_waited_for_since_it_is_to_be_left_out(sender, monkeypatch):
+    """Else the fetch that follows would wait for it, once for each try."""
+    monkeypatch.setattr("rl_agent.weights.sources.asking.PATIENCE_S", 0.0)
+    is_asked, failures = threading.Event(), {}
+
+    def out_of_reach(_):
+        assert not is_asked.wait(0.2)
+        raise TimeoutError("timed out")
+
+    other = StoreSource(sender, lies={"open": lambda _: is_asked.set()})
+    assert ask(StoreSource(sender, "far", {"open": out_of_reach}), other, failures=failures) is not None
+    assert failures == {"far": "timed out"}
+
+
+def test_what_is_still_asked_at_the_deadline_is_left_behind(sender, never):
+    failures = {}
+    stuck = StoreSource(sender, "stuck", {"manifest": never})
+    assert ask(stuck, failures=failures, timeout_s=0.1) is None
+    assert "left behind" in failures["stuck"]
+
+
+def test_what_others_wrote_is_one_short_line_without_escapes():
+    assert one_line("a\x1b[31m\nb\u2028c" + "x" * 999, 12) == "a [31m b cxx"

@@ -1,0 +1,182 @@
+"""A store that was damaged costs one try: what is damaged goes, and the version is had again in full."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import announced
+from rl_agent.weights.load.base import verify
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.store import mapped_file
+from rl_agent.weights.store.store import FULL, MANIFEST, PREALLOCATED, DamagedVersion
+from rl_agent.weights.store.tensor_sources import StateDict
+from tests.unit.weights.weight_sources import StoreSource, receiving
+from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
+
+
+def cut(folder: Path) -> None:
+    os.truncate(folder / f"{FULL}.bin", 100)
+
+
+def lose(folder: Path) -> None:
+    (folder / f"{FULL}.bin").unlink()
+
+
+def lose_manifest(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+
+
+def lose_all(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def replace_by_a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("stray")
+
+
+def replace_by_a_folder(folder: Path) -> None:
+    lose(folder)
+    (folder / f"{FULL}.bin").mkdir()
+
+
+def garble_manifest(folder: Path) -> None:
+    (folder / MANIFEST).write_text("{")
+
+
+DAMAGES = [cut, lose, lose_manifest, lose_all, replace_by_a_file, replace_by_a_folder]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, garble_manifest])
+def test_a_store_opens_without_its_damaged_version_and_takes_that_again(tmp_path, damage):
+    with publish_steps(tmp_path, 2) as store:
+        folder = store.newest.folder
+    damage(folder)
+    with open_store(tmp_path) as store:
+        assert store.versions == [1]
+        Publisher(store, settings()).publish(2, StateDict.of(random_state(2)))
+        assert store.versions == [1, 2]
+        verify(store.newest)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_version_that_is_damaged_while_the_store_is_open_is_dropped(tmp_path, damage, caplog):
+    with publish_steps(tmp_path, 2) as store:
+        damage(store.newest.folder)
+        with pytest.raises(WeightsError, match="has no version 2"), store.hold(2):
+            pass
+        assert store.versions == [1]
+        assert caplog.text.count("version-000002: is damaged and dropped") == 1
+        Publisher(store, settings()).publish(2, StateDict.of(random_state(2)))
+        verify(store.newest)
+
+
+def test_versions_whose_files_are_gone_are_collected_all_the_same(tmp_path):
+    with open_store(tmp_path, keep_versions=1) as store:
+        publisher = Publisher(store, settings("never"))
+        publisher.publish(1, StateDict.of(random_state(1)))
+        with store.hold(1) as held:
+            publisher.publish(2, StateDict.of(random_state(2)))
+            held.path(FULL).unlink()
+        publisher.publish(3, StateDict.of(random_state(3)))
+        assert store.versions == [3]
+
+
+@pytest.fixture
+def sender(tmp_path):
+    with publish_steps(tmp_path / "sender", 3, rows=300) as store:
+        yield store
+
+
+def version(sender, weight_version):
+    with sender.hold(weight_version) as snapshot:
+        return announced(snapshot)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_fetched_again_in_full(tmp_path, sender, damage):
+    with receiving(tmp_path / "receiver") as (receive, store, _):
+        receive(version(sender, 2), StoreSource(sender))
+        damage(store.newest.folder)
+        for number in (2, 3):
+            receive(version(sender, number), StoreSource(sender))
+            verify(store.newest)
+        assert store.newest.weight_version == 3
+
+
+STRAY = ["a file", "a link", "a folder for the blob", "a link for the blob", "a folder for the spare"]
+
+
+@pytest.mark.parametrize("stray", STRAY)
+def test_what_lies_in_the_place_of_the_next_version_is_removed(tmp_path, sender, stray):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    with receiving(tmp_path / "receiver") as (receive, store, _):
+        wanted = version(sender, 3)
+        place = store.root / f"draft-000003-{wanted.digest[:16]}"
+        if stray == "a file":
+            place.write_text("stray")
+        elif stray == "a link":
+            place.symlink_to(elsewhere)
+        elif stray == "a folder for the spare":
+            (store.root / PREALLOCATED).mkdir()
+        else:
+            place.mkdir()
+            blob = place / f"{FULL}.bin"
+            blob.symlink_to(elsewhere / "kept") if "link" in stray else (blob / "more").mkdir(parents=True)
+        (store.root / "version-000003").mkdir()
+        (store.root / "version-000003" / "stray").touch()
+        receive(wanted, StoreSource(sender))
+        verify(store.newest)
+    assert (elsewhere / "kept").read_bytes() == b""
+
+
+def test_bytes_that_differ_are_found_before_they_are_served_and_dropped(tmp_path, sender):
+    with receiving(tmp_path / "receiver") as (receive, store, _):
+        receive(version(sender, 3), StoreSource(sender))
+        with store.newest.path(FULL).open("r+b") as file:
+            file.write(b"\xff\xff")
+        with pytest.raises(DamagedVersion, match="1 pieces differ"):
+            verify(store.newest)
+        store.discard(3)
+        receive(version(sender, 3), StoreSource(sender))
+        verify(store.newest)
+
+
+def test_an_error_of_the_own_disk_is_named_once_and_the_next_try_begins_anew(tmp_path, sender, monkeypatch):
+    with receiving(tmp_path / "receiver") as (receive, store, _):
+        with monkeypatch.context() as broken:
+            broken.setattr(
+                os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error"))
+            )
+            with pytest.raises(WeightsError, match=r"receiver: .*Input/output error; the next try begins"):
+                receive(version(sender, 3), StoreSource(sender))
+        assert not list(store.root.glob("draft-*"))
+        receive(version(sender, 3), StoreSource(sender))
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "pwrite", "open", "mkdir", "write_bytes"])
+def test_a_full_disk_is_one_line_with_the_folder_what_is_needed_and_free_and_the_key(
+    tmp_path, monkeypatch, call
+):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with open_store(tmp_path / "store") as store:
+        publisher = Publisher(store, settings())
+        with monkeypatch.context() as no_room:
+            no_room.setattr(Path if call in ("mkdir", "write_bytes") else mapped_file.os, call, full)
+            with pytest.raises(WeightsError) as caught:
+                publisher.publish(1, StateDict.of(random_state(1)))
+        said = str(caught.value)
+        assert said.startswith(f"{tmp_path / 'store'}: no room for ")
+        assert "bytes of weights, " in said
+        assert " are free; make room there, or let weights.store name a folder with more" in said
+        assert "\n" not in said
+        publisher.publish(1, StateDict.of(random_state(1)))
+        verify(store.newest)

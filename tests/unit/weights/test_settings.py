@@ -1,0 +1,61 @@
+"""One group of settings, in the same unit, for whoever makes, gives or fetches weights."""
+
+import pytest
+
+from rl_agent.cli import join_pool
+from rl_agent.errors import ConfigError, UsageError
+from rl_agent.pool.settings import load_weights
+from rl_agent.weights.settings import publish_settings, receive_settings, server_settings
+from tests.unit.plan.test_compose import compose
+
+TEN_GBIT_IN_BYTES = 1.25e9
+
+
+def test_links_and_caps_are_in_gigabits_for_all():
+    weights = load_weights(["link_gbit_per_s=10", "cap_gbit_per_s=10", "piece_mib=2"])
+    made = publish_settings(weights, dtype="BF16")
+    assert (made.delta.link_bytes_per_s, made.piece_bytes) == (TEN_GBIT_IN_BYTES, 2**21)
+    assert server_settings(weights, ("127.0.0.1",), weights.peer_port).bytes_per_s == TEN_GBIT_IN_BYTES
+
+
+def test_no_cap_is_none():
+    assert server_settings(load_weights([]), ("127.0.0.1",), 0).bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("word", "hosts"),
+    [
+        ("host=10.0.0.1", ("10.0.0.1",)),
+        ("host=10.0.0.1,10.1.0.1", ("10.0.0.1", "10.1.0.1")),
+        ("host=[10.0.0.1,10.1.0.1]", ("10.0.0.1", "10.1.0.1")),
+        ("host=null", None),
+    ],
+)
+def test_one_address_or_several_are_written_alike_everywhere(word, hosts):
+    assert load_weights([word]).host == hosts
+    assert compose(f"weights.{word}").config.weights.host == hosts
+
+
+def test_threads_are_those_asked_for_at_both_ends():
+    weights = load_weights(["threads=3"])
+    assert publish_settings(weights, dtype=None).threads == receive_settings(weights).threads == 3
+
+
+@pytest.mark.parametrize("word", ["cap_gbit_per_s=0", "transport=pigeon", "peer_port=70000", "port"])
+def test_a_worker_is_told_which_of_its_words_does_not_fit(word):
+    with pytest.raises(ConfigError, match=word.partition("=")[0]):
+        load_weights([word])
+
+
+def test_gloo_is_refused_as_a_transport_with_what_to_use_instead():
+    with pytest.raises(ConfigError, match=r"transport='gloo': .*use tcp, the default, or nccl between GPUs"):
+        load_weights(["transport=gloo"])
+    with pytest.raises(ConfigError, match="use tcp, the default, or nccl between GPUs"):
+        compose("weights.transport=gloo")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(engine):
+    words = ["--engine", engine, "--direct", "10.0.0.9"]
+    with pytest.raises(UsageError, match="transport=nccl: this engine takes no weights while it runs"):
+        join_pool.main(["--manager", "http://127.0.0.1:1", "--weights", "transport=nccl", *words])

@@ -1,0 +1,71 @@
+"""Small weight versions for the tests of `rl_agent.weights`."""
+
+from pathlib import Path
+
+import torch
+
+from rl_agent.weights.format.delta_policy import DeltaSettings
+from rl_agent.weights.publish.publish import Publisher, PublishSettings
+from rl_agent.weights.store.store import FULL, Snapshot, SnapshotStore
+from rl_agent.weights.store.tensor_sources import StateDict, tensor_at
+
+PIECE_BYTES = 4096
+
+
+def settings(mode: str = "always", *, serving_dtype: str | None = None) -> PublishSettings:
+    delta = DeltaSettings(mode, block_bytes=1024, link_bytes_per_s=1e9, retry_after=2)
+    return PublishSettings(PIECE_BYTES, threads=2, serving_dtype=serving_dtype, delta=delta)
+
+
+def random_state(seed: int = 0, rows: int = 100) -> dict[str, torch.Tensor]:
+    """Tensors of several types and odd shapes, an empty one and a scalar among them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "embed.weight": normal(rows, 33).to(torch.bfloat16),
+        "norm.weight": normal(7),
+        "scale": normal(()),
+        "empty": torch.empty(0, 5, dtype=torch.float16),
+        "experts.weight": normal(3, 5, 7).to(torch.float8_e4m3fn),
+        "mask": normal(13) > 0,
+        "counts": torch.arange(9),
+    }
+
+
+def small_step(state: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """A state in which a few bf16 values moved by one unit in the last place."""
+    generator = torch.Generator().manual_seed(seed)
+    moved = {name: tensor.clone() for name, tensor in state.items()}
+    bits = moved["embed.weight"].view(torch.int16)
+    bits += (torch.rand(bits.shape, generator=generator) < 0.03).to(torch.int16)
+    return moved
+
+
+def open_store(root: Path, keep_versions: int = 3) -> SnapshotStore:
+    return SnapshotStore(root, keep_versions=keep_versions)
+
+
+def publish_steps(root: Path, count: int, *, rows: int = 100, mode: str = "always") -> SnapshotStore:
+    """A store with versions 1…count, each a small step from the one before."""
+    store = open_store(root, keep_versions=9)
+    publisher = Publisher(store, settings(mode))
+    state = random_state(rows=rows)
+    for weight_version in range(1, count + 1):
+        publisher.publish(weight_version, StateDict.of(state))
+        state = small_step(state, weight_version)
+    return store
+
+
+def state_of(snapshot: Snapshot) -> dict[str, torch.Tensor]:
+    view = snapshot.map(FULL)
+    return {entry.name: tensor_at(view, entry) for entry in snapshot.manifest.tensors}
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return bool(flat[0].equal(flat[1]))
