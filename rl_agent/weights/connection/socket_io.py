@@ -17,6 +17,7 @@ from rl_agent.weights.connection.deadline import Deadline
 _TIMEVAL = struct.Struct("@ll")
 _SENDFILE_BYTES = 2**24
 _FIRST_BYTES = 2**16
+_CLOSED = "the other side closed the connection"
 _WITHIN_A_HOST = b"cubic"
 """No link, so nothing to pace: where the system's choice is BBR, its timers cost as much as copying."""
 
@@ -87,11 +88,15 @@ class TimedSocket:
         while position < len(target):
             received = self._do(socket.SO_RCVTIMEO, receive_part, deadline)
             if received == 0:
-                raise ConnectionResetError("the other side closed the connection")
+                raise ConnectionResetError(_CLOSED)
             position += received
 
     def _do(self, option: int, move: Callable[[], int], deadline: Deadline) -> int:
-        """Call `move` until it has moved bytes; returns how many. Raises TimeoutError if none could be."""
+        """Call `move` until it has moved bytes; returns how many.
+
+        Raises TimeoutError if none could be, and ConnectionResetError once the other side is gone: which of
+        three ways the kernel has to say so (an end, a reset, a broken pipe) depends on who was faster.
+        """
         wait = deadline.sooner(self._idle_s)
         left_s = wait.remaining_s()
         if not left_s / 2 <= self._timeout_s[option] <= left_s:
@@ -103,6 +108,8 @@ class TimedSocket:
                 if wait.is_over:
                     raise TimeoutError("timed out: the other side moved no bytes") from None
                 self._set_timeout(option, wait.remaining_s())
+            except (ConnectionResetError, BrokenPipeError) as error:
+                raise ConnectionResetError(_CLOSED) from error
 
     def _set_timeout(self, option: int, seconds: float) -> None:
         whole = max(1, round(seconds * 1e6))

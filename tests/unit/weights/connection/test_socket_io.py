@@ -51,6 +51,27 @@ def test_a_length_that_was_only_announced_takes_no_memory(ends):
         tracemalloc.stop()
 
 
+def end_plainly(one: socket.socket) -> None:
+    one.close()
+
+
+def end_by_a_reset(one: socket.socket) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.close()
+
+
+@pytest.mark.parametrize("end", [end_plainly, end_by_a_reset])
+def test_an_other_side_that_is_gone_is_told_in_the_same_words_however_it_went(ends, end):
+    one, other = ends
+    gone = TimedSocket(other, 5.0)
+    end(one)
+    with pytest.raises(ConnectionResetError, match="the other side closed the connection"):
+        gone.receive(1, Deadline.after(5))
+    with pytest.raises(ConnectionResetError, match="the other side closed the connection"):
+        while True:
+            gone.send(bytes(2**20), Deadline.after(5))
+
+
 def test_a_frame_that_is_longer_than_its_kind_may_be_is_refused_unread(ends):
     one, other = ends
     one.sendall(struct.pack("<I", MAX_MESSAGE_BYTES + 1))
