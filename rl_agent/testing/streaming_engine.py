@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -230,13 +231,18 @@ Make = Callable[[list[int], str | None, int], dict[str, object]]
 """Tokens, finish and the number of tokens so far to an event."""
 
 
+ACCEPT_TICKS = 5
+"""Turns of the event loop after which a socket that it has accepted is a connection (asyncio takes three)."""
+
+
 class Served:
     """An engine in this process: `kill` ends it as SIGKILL would."""
 
-    def __init__(self, engine: StreamingEngine, runner: web.ServerRunner, port: int) -> None:
+    def __init__(self, engine: StreamingEngine, runner: web.ServerRunner, listening: socket.socket) -> None:
         self.engine = engine
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self._runner = runner
+        self._listening = listening
         self.is_alive = True
 
     async def kill(self) -> None:
@@ -245,6 +251,10 @@ class Served:
         self.is_alive = False
         server = self._runner.server
         assert server is not None
+        # asyncio loses an accepted socket if its server is closed before a connection is made of it.
+        asyncio.get_running_loop().remove_reader(self._listening)
+        for _ in range(ACCEPT_TICKS):
+            await asyncio.sleep(0)
         for handler in list(server.connections):
             if handler.transport is not None:
                 handler.transport.abort()
@@ -256,12 +266,12 @@ async def start_engine(engine: StreamingEngine, port: int = 0) -> Served:
     runner = web.ServerRunner(server, shutdown_timeout=0.05)
     try:
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
-        await site.start()
+        listening = socket.create_server(("127.0.0.1", port), backlog=1024)
+        await web.SockSite(runner, listening, backlog=1024).start()
     except BaseException:
         await runner.cleanup()
         raise
-    return Served(engine, runner, runner.addresses[0][1])
+    return Served(engine, runner, listening)
 
 
 @asynccontextmanager

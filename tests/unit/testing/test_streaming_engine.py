@@ -1,0 +1,24 @@
+"""The simulated engine leaves no open connection behind, whenever it ends."""
+
+import asyncio
+import gc
+import socket
+
+import pytest
+
+from rl_agent.testing.simulated_engine import Behaviour
+from rl_agent.testing.streaming_engine import StreamingEngine, start_engine
+
+
+@pytest.mark.parametrize("ticks", range(8))
+def test_a_client_that_connects_as_the_engine_ends_leaves_no_open_transport(ticks):
+    async def connect_and_end():
+        served = await start_engine(StreamingEngine(Behaviour()))
+        await asyncio.sleep(0.01)
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))):
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            await served.kill()
+
+    asyncio.run(connect_and_end())
+    gc.collect()
