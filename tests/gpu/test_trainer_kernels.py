@@ -1,6 +1,7 @@
 """What the trainer computes by kernels of its own choice on a GPU, beside the same written out in fp32."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,15 +88,28 @@ def test_logits_of_half_precision_operands_are_fp32():
     assert len(weight) == VOCABULARY
 
 
+@pytest.fixture(scope="module")
+def written_out(tmp_path_factory) -> dict[str, tuple[Path, torch.Tensor]]:
+    """Each family's files, and its log-probabilities by plain transformers before Liger patches a class."""
+    found = {}
+    for name, family in (FAMILIES | {name: one[0] for name, one in ONE_AFTER_THE_OTHER.items()}).items():
+        folder = tmp_path_factory.mktemp("family") / "model"
+        save(folder, family)
+        with torch.no_grad():
+            found[name] = folder, plain_logprobs(folder, rows(5))
+    return found
+
+
 @pytest.mark.parametrize("name", [*FAMILIES, *ONE_AFTER_THE_OTHER])
-def test_families_are_scored_in_half_precision_as_their_first_check_says(gpu, tmp_path, name, caplog):
-    family = FAMILIES[name] if name in FAMILIES else ONE_AFTER_THE_OTHER[name][0]
-    save(tmp_path / "model", family)
-    settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": "bf16"})
+def test_families_are_scored_in_half_precision_as_their_first_check_says(
+    gpu, tmp_path, written_out, name, caplog
+):
+    model, expected = written_out[name]
+    settings = trainer_settings(model, tmp_path, steps=1, parallel={"precision": "bf16"})
     policy = load_policy(settings, gpu)
     assert "on this device" not in caplog.text  # no false alarm of the kernels
     assert policy.is_packed == (name in FAMILIES or "llama" in name)
     with torch.no_grad():
         found, _ = policy(pack(rows(5), gpu.device))
-        expected = plain_logprobs(tmp_path / "model", rows(5)).to(gpu.device)
+    expected = expected.to(gpu.device)
     assert (found - expected).abs().median() < 0.05 * expected.std()

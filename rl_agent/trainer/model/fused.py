@@ -12,8 +12,8 @@ from transformers.utils import is_liger_kernel_available
 
 from rl_agent.errors import ConfigError
 
-_KERNELS = {"rope": True, "rms_norm": True, "swiglu": True}
 _OURS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+"""What Liger shall leave alone; the rest is as it is by default for a model: more it may refuse."""
 
 
 def use_fused_kernels(model: nn.Module, wanted: bool | None, device: torch.device) -> bool:
@@ -30,7 +30,7 @@ def use_fused_kernels(model: nn.Module, wanted: bool | None, device: torch.devic
                 f"trainer.parallel.use_liger_kernel: {obstacle}; null uses it where it can be had"
             )
         return False
-    apply_liger_kernel(model, _KERNELS | _OURS)
+    apply_liger_kernel(model, dict(_OURS))
     return True
 
 
