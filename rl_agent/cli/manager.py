@@ -15,7 +15,7 @@ from rl_agent.errors import UsageError, deliberate
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:
   python -m rl_agent.cli manager
-  python -m rl_agent.cli manager port=5001 policy=least_loaded journal=pool.jsonl
+  python -m rl_agent.cli manager port=5001 policy=least_loaded journal=pool.sqlite
   python -m rl_agent.cli manager host=0.0.0.0 token_file=pool.token
 
 configs/pool/elastic.yaml states and explains every key. The address is printed once it is listened on.

@@ -41,7 +41,7 @@ def _file(plan: Plan, ending: str) -> Path:
 def manager_settings(plan: Plan) -> PoolConfig:
     """Of the run's manager: it serves the run's newest model, and goes on after a restart where it was."""
     model, pool = resolve_model(plan.config), plan.config.pool
-    own = {"journal": _file(plan, "jsonl"), "model": model.path, "weight_version": model.weight_version}
+    own = {"journal": _file(plan, "sqlite"), "model": model.path, "weight_version": model.weight_version}
     with contextlib.suppress(FileNotFoundError):  # engines and trainer know that port
         own["port"] = pool.port or URL(_file(plan, "url").read_text(encoding="utf-8").strip()).port
     return pool.model_copy(update=own)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
 from yarl import URL
 
+from rl_agent.pool.scheduler.records import Span
 from rl_agent.pool.scheduler.sampling import MAX_TOKENS, OF_THE_POOL, TokenId, check_sampling
 
 MAX_PROMPT_TOKENS = 2**20
@@ -223,12 +224,6 @@ class BatchAnswer(Message):
     known: int
 
 
-class SpanRecord(Message):
-    start: int
-    engine_id: str
-    weight_version: int
-
-
 class Sample(Message):
     """One ended request, completed or failed with its reason; a line of `GET /runs/{run}/samples`."""
 
@@ -237,15 +232,15 @@ class Sample(Message):
     group: str | None
     is_completed: bool
     failure: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    text: str
-    finish_reason: str
-    stop_reason: int | str | None
-    spans: tuple[SpanRecord, ...]
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    text: str = ""
+    finish_reason: str = ""
+    stop_reason: int | str | None = None
+    spans: tuple[Span, ...] = ()
     """Which engine and weight version sampled the tokens from `start` on."""
-    moves: int
-    duration_s: float
+    moves: int = 0
+    duration_s: float = 0.0
 
 
 class Cursor(BaseModel):

@@ -24,7 +24,6 @@ WORDS = (
     "rebalance_interval_s=0.2",
     "rebalance_gain_s=0.05",
     "journal_interval_s=0.05",
-    "journal_compact_mib=0.02",
 )
 ACTIONS = ("join", "join", "kill", "stop", "resume", "drain", "crowd", "vanish")
 

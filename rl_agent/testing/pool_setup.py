@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,16 @@ class Client:
                 await asyncio.sleep(0.01)
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Its whole records."""
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+def read_journal(path: Path, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a journal that no manager has, each with its JSON read."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid")]
+    blobs = ("submission", "sample", "record")
+    return [
+        {key: json.loads(value) if key in blobs and value else value for key, value in row.items()}
+        for row in rows
+    ]
 
 
 def item(number: int, length: int, **more: Any) -> dict[str, Any]:

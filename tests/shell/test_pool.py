@@ -1,6 +1,5 @@
 """`pool=elastic` in the loop: a real manager, real workers, simulated engines, stubs of rollouts."""
 
-import json
 import signal
 import socket
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.client import ask
 from rl_agent.testing.certificate import make_certificate
+from rl_agent.testing.pool_setup import read_journal
 from rl_agent.testing.ports import quiet_port
 from tests.shell.conftest import wait_until
 from tests.shell.test_stopping import LIMIT_S, interrupt_as_a_terminal_does, seconds_until_gone
@@ -24,9 +24,10 @@ def pool(tmp_path):
     return ("pool=elastic", f"pool.port={quiet_port()}", f"weights.store={tmp_path / 'shm'}")
 
 
-def records(harness, attempt=1):
-    journal = harness.log / "runs" / "latest" / f"pool-{attempt}.jsonl"
-    return [json.loads(line) for line in journal.read_text().splitlines()]
+def wanted_model(harness, attempt=1):
+    """What the pool served last."""
+    rows = read_journal(harness.log / "runs" / "latest" / f"pool-{attempt}.sqlite", "wanted")
+    return next(row["record"] for row in rows if row["kind"] == "model")
 
 
 def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
@@ -35,8 +36,8 @@ def test_one_command_runs_an_iteration_over_a_pool_of_its_own(harness, pool):
     assert done.returncode == 0, done.stderr
     one = ["join-pool", "rollout", "rollout", "prepare-update", "train", "publish"]
     assert harness.verbs == one * 2
-    wanted = [r["asked"]["weight_version"] for r in records(harness) if r["kind"] == "model"]
-    assert wanted[-1] == 1, "the pool was never told of the model that was published"
+    version = wanted_model(harness)["weight_version"]
+    assert version == 1, "the pool was never told of the model that was published"
     assert harness.processes() == {}
 
 

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,7 +40,6 @@ from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.calls import key_of
 from rl_agent.pool.runtime.detokenize import text_of
 from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
-from rl_agent.pool.runtime.results import spans_of
 from rl_agent.pool.runtime.runs import Batches
 from rl_agent.pool.runtime.service import Watch
 from rl_agent.pool.scheduler.events import EpisodeEnded
@@ -330,7 +330,7 @@ class OpenAiApi:
                     "token_ids": list(one.token_ids),
                     "logprobs": list(one.logprobs),
                     "finish_reason": one.finish_reason,
-                    "weight_versions": [span.model_dump() for span in spans_of(one)],
+                    "weight_versions": [asdict(span) for span in one.spans],
                     "sampling": asked.params,
                     "time": time.time(),
                 }

@@ -12,19 +12,14 @@ it is the same one: with another prompt, seed or limit it begins anew.
 import hashlib
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from pydantic_core import to_json
 
-from rl_agent.pool.runtime.results import Zero, made_of, progress_record
+from rl_agent.pool.runtime.journal_rows import Key
+from rl_agent.pool.runtime.restore import LeftCall
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Made, Order, Request, RequestId
 from rl_agent.pool.scheduler.state import PoolState
-
-Key = tuple[str, str]
-"""The run, and the call's name in it."""
-
 
 MAX_NAME = 200
 """Of what a journal holds."""
@@ -34,15 +29,6 @@ def key_of(run: str, name: str, index: int) -> Key | None:
     """Of one response of a call; None if the call has no name, or one that a journal cannot hold."""
     key = f"{name}-{index}"
     return (run, key) if name and len(key) <= MAX_NAME and key.isprintable() else None
-
-
-@dataclass(frozen=True, slots=True)
-class LeftCall:
-    """A call that an earlier manager had begun; its deadline by the pool's clock."""
-
-    digest: str
-    deadline: float
-    made: Made
 
 
 class Calls:
@@ -78,26 +64,11 @@ class Calls:
             if request is not None and request.token_ids:
                 yield key, request
 
-    def call_of(self, request: Request, made: Made) -> LeftCall:
-        order = request.order
+    def digest(self, order: Order) -> str:
+        """Return `digest_of` the order, computed once for an open call."""
         if order.request_id not in self._digests:
             self._digests[order.request_id] = digest_of(order)
-        return LeftCall(self._digests[order.request_id], order.deadline, made)
-
-    def records(self, state: PoolState, now: float, zero: Zero) -> list[dict[str, Any]]:
-        """What a journal must hold of them."""
-        growing = [(key, self.call_of(request, made_of(request))) for key, request in self.growing(state)]
-        self.left = {key: left for key, left in self.left.items() if left.deadline >= now}
-        return [call_record(key, call, zero) for key, call in (*self.left.items(), *growing)]
-
-
-def call_record(key: Key, call: LeftCall, zero: Zero, start: int = 0, text_start: int = 0) -> dict[str, Any]:
-    record = progress_record(*key, call.made, start, text_start)
-    return record | {"kind": "call", "digest": call.digest} | zero.fields(call.deadline)
-
-
-def ended_call_record(key: Key) -> dict[str, Any]:
-    return {"kind": "call_ended", "run": key[0], "id": key[1]}
+        return self._digests[order.request_id]
 
 
 def digest_of(order: Order) -> str:

@@ -3,34 +3,28 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import chain
-from pathlib import Path
-from typing import Any
 
 from rl_agent.config import PoolConfig
-from rl_agent.errors import StoreError
-from rl_agent.pool.runtime.calls import Calls, Key, call_record, ended_call_record
+from rl_agent.pool.runtime.calls import Calls
 from rl_agent.pool.runtime.detokenize import text_of
-from rl_agent.pool.runtime.journal import Journal, line_of, rewrite_journal
-from rl_agent.pool.runtime.replay import Replay
-from rl_agent.pool.runtime.results import (
-    Run,
-    Submission,
-    Zero,
-    copy_of,
-    ended_record,
-    failed_sample,
-    made_of,
-    progress_record,
-    records_of,
-    sample_of,
-    submitted_record,
+from rl_agent.pool.runtime.journal import Journal, Write
+from rl_agent.pool.runtime.journal_rows import (
+    CallIdentity,
+    Key,
+    acknowledged_writes,
+    dropped_writes,
+    end_writes,
+    progress_end,
+    progress_writes,
+    submission_write,
+    wanted_writes,
 )
+from rl_agent.pool.runtime.restore import Restore
+from rl_agent.pool.runtime.results import Run, Submission, Zero, failed_sample, sample_of
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Made, Order, Request, RequestId, Weights
-from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.schemas import BatchRequest, ModelRequest, Sample, WeightsRequest
 
 log = logging.getLogger(__name__)
@@ -51,41 +45,37 @@ class Batches:
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
-        self._path: Path | None = config.journal.resolve() if config.journal else None
         self.runs: dict[str, Run] = {}
         self.calls = Calls()
         self._serials: dict[str, int] = {}
         """How often a run of that name was dropped: what an earlier one still has in the pool is not ours."""
-        self._journal = Journal(self._path, config.journal_compact_mib * 2**20) if self._path else None
+        self._journal = (
+            Journal(config.journal.resolve(), config.journal_compact_mib) if config.journal else None
+        )
         self._saved: dict[RequestId, tuple[int, int, int]] = {}
         """What the journal has of each of the pool's requests: tokens, characters; after so many restarts."""
         self._submitting = asyncio.Lock()
         """Held until the journal has been given a batch: who submits it again is told of it only then."""
-        self._ending = asyncio.Lock()
-        """Held while the journal knows of ends that the runs do not."""
         self._ended: asyncio.Queue[Request] = asyncio.Queue()
         self.pool: Pool = Pool(config, on_ended=self._ended.put_nowait)
         self.is_over = False
         """Nothing more will come from this manager: whoever waits for samples gets what there is."""
 
     def restore(self) -> None:
-        """Take up the journal: what waited or ran is submitted again. Raises StoreError."""
-        if self._path is None:
+        """Read the journal: what waited or ran is submitted again. Raises StoreError."""
+        if self._journal is None:
             return
-        replay = Replay(self.runs, self.calls.left, self._want, self._zero())
-        try:
-            replay.read(self._path)
-            rewrite_journal(self._path, self._all_records())
-        except OSError as error:
-            raise StoreError(f"the journal {self._path} cannot be used: {error.strerror}") from error
-        self.pool.faults.add(*replay.set_aside)
+        found = Restore(self._journal, self.pool.clock())
+        found.read()
+        self.runs, self.calls.left = found.runs, found.calls
+        self.pool.faults.add(*found.problems)
+        for asked in found.wanted:
+            self.pool.tell(_wanted_event(asked))
         for run in self.runs.values():
             for submission in sorted(run.open.values(), key=_longest_first):
-                self._hand_over(run.name, submission, run.made.get(submission.item.id))
-            run.made.clear()
-        open_count = sum(len(run.open) for run in self.runs.values())
-        found = (self._path, len(self.runs), open_count, len(self.calls.left))
-        log.info("journal %s: %d runs, %d requests go on, %d calls may", *found)
+                self._hand_over(run.name, submission, found.made.get((run.name, submission.item.id)))
+        counts = (len(self.runs), self.pool.open_requests(), len(found.calls))
+        log.info("journal %s: %d runs, %d requests go on, %d calls may", self._journal.path, *counts)
 
     async def run_jobs(self) -> None:
         """Record what ends, until cancelled."""
@@ -121,26 +111,23 @@ class Batches:
         return len(new), len(batch.requests) - len(new)
 
     async def _append_submitted(self, run: Run, submissions: list[Submission]) -> None:
-        """To the journal, all of them at once; making lines of a long batch leaves time for others."""
+        """Give the journal all of a batch at once; making rows of a long one leaves time for others."""
         if self._journal is None:
             return
-        zero, lines, made = self._zero(), [], 0
+        zero, writes, size = Zero.of(self.pool.clock()), [], 0
         for submission in submissions:
-            lines.append(line_of(submitted_record(run.name, submission, zero)))
-            made += len(lines[-1])
-            if made > BYTES_AT_ONCE:
-                made = 0
+            writes.append(submission_write(run.name, submission, zero))
+            size += len(writes[-1][1][-1])
+            if size > BYTES_AT_ONCE:
+                size = 0
                 await asyncio.sleep(0)
         if self.runs.get(run.name) is run:  # else it was dropped meanwhile
-            self._journal.append_lines(lines)
+            self._journal.append(writes)
 
     async def want(self, asked: ModelRequest | WeightsRequest) -> None:
         """From now on the pool serves this, also after a restart; what is stale is skipped."""
-        self._want(asked)
-        await self._commit(_wanted_records(self.pool.state))
-
-    def _want(self, asked: ModelRequest | WeightsRequest) -> None:
         self.pool.tell(_wanted_event(asked))
+        await self._commit(wanted_writes(self.pool.state))
 
     def begin_call(self, key: Key | None, order: Order) -> None:
         """Submit it; it goes on from what the journal has of it, if that is this very call."""
@@ -155,20 +142,20 @@ class Batches:
         if key is None or self.is_over or not self.calls.end(key, request_id):
             return
         if self._journal is not None and is_saved:
-            self._journal.append([ended_call_record(key)])
+            self._journal.append([progress_end("call", key)])
 
     async def acknowledge(self, name: str, cursor: int) -> None:
         run = self.runs[name]
         if cursor > run.acknowledged:
             run.acknowledge(cursor)
-            await self._commit([{"kind": "acknowledged", "run": name, "cursor": cursor}])
+            await self._commit(acknowledged_writes(name, cursor))
 
     async def drop(self, name: str) -> None:
         """End a run: what is open is cancelled, what ended is forgotten."""
         run = self.runs.pop(name, None)
         if run is None:
             return
-        await self._commit([{"kind": "dropped", "run": name}])
+        await self._commit(dropped_writes(name))
         for request_id in list(run.open):
             self.pool.cancel(self._pool_id(name, request_id))
         self._serials[name] = self._serials.get(name, 0) + 1
@@ -200,20 +187,26 @@ class Batches:
             ended = [await self._ended.get()]
             while not self._ended.empty():
                 ended.append(self._ended.get_nowait())
-            found = []
-            for request in ended:
-                name, request_id, serial = request.request_id
-                is_ours = serial == self._serials.get(name, 0) and name in self.runs
-                if is_ours and request_id in self.runs[name].open:
-                    found.append((name, await self._sample_of(request)))
-            async with self._ending:
-                await self._commit(ended_record(name, sample) for name, sample in found)
-                for name, sample in found:
-                    if name in self.runs and sample.id in self.runs[name].open:
-                        self.runs[name].end(sample)
+            found = [(request, await self._sample_of(request)) for request in ended if self._run_of(request)]
+            writes: list[Write] = []
+            shown: list[tuple[Run, list[Sample]]] = []
+            for request, sample in found:
+                if (run := self._run_of(request)) is not None:  # not dropped meanwhile
+                    shown.append((run, run.end(sample)))
+                    writes += end_writes(run.name, sample, shown[-1][1])
+            await self._commit(writes)
+            for run, samples in shown:
+                run.show(samples)
             for request in ended:
                 self._saved.pop(request.request_id, None)
             self.pool.tell(events.Forgotten(tuple(request.request_id for request in ended)))
+
+    def _run_of(self, request: Request) -> Run | None:
+        """Return the run in which a request of the pool is open."""
+        name, request_id, serial = request.request_id
+        run = self.runs.get(name)
+        is_ours = run is not None and serial == self._serials.get(name, 0) and request_id in run.open
+        return run if is_ours else None
 
     async def _sample_of(self, request: Request) -> Sample:
         """A failure where what the engines gave makes no sample: that request's alone."""
@@ -230,9 +223,6 @@ class Batches:
         while True:
             await asyncio.sleep(self._config.journal_interval_s)
             journal.append(self._new_progress())
-            if journal.is_due:
-                async with self._ending:
-                    journal.compact(self._all_records())
 
     def _open(self) -> Iterator[tuple[Run, str, Request]]:
         """Those of which a restarted manager could use the tokens."""
@@ -242,85 +232,45 @@ class Batches:
                 if request is not None and request.token_ids and can_continue(request.order.params):
                     yield run, request_id, request
 
-    def _new_progress(self) -> Iterator[dict[str, Any]]:
+    def _new_progress(self) -> Iterator[Write]:
         for run, request_id, request in self._open():
-            if (grown := self._grown(request)) is not None:
-                yield progress_record(run.name, request_id, *grown)
-        zero = self._zero()
+            if (starts := self._unsaved(request)) is not None:
+                yield from progress_writes("request", (run.name, request_id), request, *starts)
+        zero = Zero.of(self.pool.clock())
         for key, request in self.calls.growing(self.pool.state):
-            if (grown := self._grown(request)) is not None:
-                made, *starts = grown
-                yield call_record(key, self.calls.call_of(request, made), zero, *starts)
+            if (starts := self._unsaved(request)) is not None:
+                call = CallIdentity(self.calls.digest(request.order), zero.stamp(request.order.deadline))
+                yield from progress_writes("call", key, request, *starts, call)
 
-    def _grown(self, request: Request) -> tuple[Made, int, int] | None:
-        """What the journal has not of it yet, from which token and which character on."""
+    def _unsaved(self, request: Request) -> tuple[int, int] | None:
+        """Return from which token and character on the journal lacks it; None if it lacks nothing."""
         start, text_start, restarts = self._saved.get(request.request_id, (0, 0, 0))
         if restarts != request.restarts:
             start = text_start = 0
         if len(request.token_ids) <= start:
             return None
-        made = made_of(request, start, text_start)
-        size = (len(request.token_ids), text_start + len(made.text))
-        self._saved[request.request_id] = (*size, request.restarts)
-        return made, start, text_start
+        size = sum(map(len, request.texts))
+        self._saved[request.request_id] = (len(request.token_ids), size, request.restarts)
+        return start, text_start
 
-    def _all_records(self) -> Iterator[dict[str, Any]]:
-        """What the journal must hold now; read in another thread."""
-        runs, zero = copy_of(self.runs), self._zero()
-        for run, request_id, request in self._open():
-            runs[run.name].made[request_id] = made_of(request)
-        calls = self.calls.records(self.pool.state, self.pool.clock(), zero)
-        return chain(_wanted_records(self.pool.state), records_of(runs, zero), calls)
-
-    def _zero(self) -> Zero:
-        """Where other clocks began, by the pool's, as they stand now."""
-        return Zero.of(self.pool.clock())
-
-    async def _commit(self, records: Iterable[dict[str, Any]]) -> None:
+    async def _commit(self, writes: Iterable[Write]) -> None:
         if self._journal is not None:
-            await self._journal.commit(records)
+            await self._journal.commit(writes)
 
     def _pool_id(self, name: str, request_id: str) -> RequestId:
         return RequestId(name, request_id, self._serials.get(name, 0))
 
 
 def weights_of(asked: WeightsRequest) -> Weights:
+    """Return what the scheduler knows of a published version; useful from itself on where nobody says it."""
     useful_from = asked.weight_version if asked.useful_from is None else asked.useful_from
-    return Weights(
-        asked.weight_version,
-        asked.digest,
-        asked.sources,
-        asked.transfer_token,
-        useful_from,
-        asked.finish_within_s,
-        asked.delta_digest,
-    )
+    return Weights(**asked.model_dump() | {"useful_from": useful_from})
 
 
 def _wanted_event(asked: ModelRequest | WeightsRequest) -> events.Event:
     if isinstance(asked, WeightsRequest):
         return events.WeightsWanted(weights_of(asked))
     return events.ModelWanted(asked.model, asked.weight_version, asked.is_rollback)
-
-
-def _wanted_records(state: PoolState) -> list[dict[str, Any]]:
-    """What a restarted manager has to know before the runs; it holds whatever the settings say."""
-    if not state.model:
-        return []
-    model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
-    records = [{"kind": "model", "asked": model.model_dump()}]
-    if (weights := state.weights) is not None:
-        asked = WeightsRequest(
-            weight_version=weights.weight_version,
-            digest=weights.digest,
-            delta_digest=weights.delta_digest,
-            sources=weights.sources,
-            transfer_token=weights.transfer_token,
-            useful_from=weights.useful_from,
-            finish_within_s=weights.finish_within_s,
-        )
-        records.append({"kind": "weights", "asked": asked.model_dump()})
-    return records
 
 
 def _longest_first(submission: Submission) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.schemas import ENGINE_SECRET
-from rl_agent.testing.pool_setup import expected, item
+from rl_agent.testing.pool_setup import expected, item, read_journal
 from tests.integration.pool.test_worker import worker
 
 WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
@@ -38,7 +38,7 @@ async def manager_process(port: int, journal: Path, *more: str):
 
 async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_path):
     port, count = free_port(), 40
-    journal = tmp_path / "journal.jsonl"
+    journal = tmp_path / "journal"
     seen: list[dict] = []
     async with aiohttp.ClientSession() as session:
 
@@ -73,7 +73,7 @@ async def test_a_killed_manager_loses_no_request_and_its_workers_come_back(tmp_p
 async def test_a_call_sent_again_after_a_kill_goes_on_with_the_tokens_it_had(tmp_path):
     """What the second manager's engines made is what was missing, not all of it again."""
     port, length = free_port(), 400
-    journal, ready = tmp_path / "journal.jsonl", ("journal_interval_s=0.1",)
+    journal, ready = tmp_path / "journal", ("journal_interval_s=0.1",)
     body = {"prompt": item(3, length)["prompt_token_ids"], "max_tokens": length, "request_id": "task/0:0"}
     body |= {"return_token_ids": True, "detokenize": False}
     async with aiohttp.ClientSession(headers={"X-Run": "run"}) as session:
@@ -88,7 +88,7 @@ async def test_a_call_sent_again_after_a_kill_goes_on_with_the_tokens_it_had(tmp
             worker(url, tmp_path, is_direct=False, extra=("--interval", "0.01")),
         ):
             lost = asyncio.ensure_future(call(url))
-            while b'"call"' not in journal.read_bytes():  # noqa: ASYNC110 - another process writes it
+            while b'"digest"' not in journal.with_name("journal-wal").read_bytes():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.05)
             os.kill(first.pid, signal.SIGKILL)
             await first.wait()
@@ -121,31 +121,31 @@ async def submit(session: aiohttp.ClientSession, url: str, count: int) -> None:
 
 
 async def test_a_journal_has_one_manager_and_a_second_one_changes_nothing(tmp_path):
-    journal, link = tmp_path / "journal.jsonl", tmp_path / "link.jsonl"
+    journal, link = tmp_path / "journal", tmp_path / "link"
     link.symlink_to(journal)
     port = free_port()
     async with aiohttp.ClientSession() as session, manager_process(port, journal) as (first, url):
         await submit(session, url, 5)
-        before = journal.read_bytes()
+        before = [path.read_bytes() for path in sorted(tmp_path.glob("journal*"))]
         for other, path in ((port, journal), (0, link)):
             status, said, complained = await started(other, path)
             assert status == 75 and not said
             [line] = complained.decode().splitlines()
             assert f"is in use by process {first.pid} on " in line
-        assert journal.read_bytes() == before
+        assert [path.read_bytes() for path in sorted(tmp_path.glob("journal*"))] == before
         await submit(session, url, 6)
-    assert b'"r5"' in journal.read_bytes()
+    assert [row["id"] for row in read_journal(journal, "request")] == [f"r{number}" for number in range(6)]
 
 
 async def test_a_port_that_is_taken_leaves_the_journal_as_it_is(tmp_path):
-    journal, other = tmp_path / "journal.jsonl", tmp_path / "other.jsonl"
+    journal, other = tmp_path / "journal", tmp_path / "other"
     port = free_port()
     async with manager_process(port, other):
-        journal.write_text('{"kind": "a line of a newer manager"}\n')
+        journal.write_text("of a newer manager")
         status, _, complained = await started(port, journal)
         assert status == 69 and f"port={port} is in use" in complained.decode()
         assert len(complained.splitlines()) == 1
-        assert journal.read_text() == '{"kind": "a line of a newer manager"}\n'
+        assert journal.read_text() == "of a newer manager"
         assert not list(tmp_path.glob("journal*quarantine"))
 
 

@@ -1,10 +1,11 @@
 """Publishing weights over the manager's real HTTP: what workers are told, and what clients may ask for."""
 
 import asyncio
-import json
 from pathlib import Path
 
 from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.pool.runtime.journal import Journal
+from rl_agent.pool.runtime.journal_rows import ProgressRow
 from rl_agent.testing.pool_setup import item, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import StreamingEngine, serving
@@ -145,9 +146,14 @@ async def test_turns_of_an_episode_hold_their_engine_until_its_end_is_told():
         assert status == 400 and "episode" in answer["error"]["message"]
 
 
-async def test_what_a_response_had_before_it_began_anew_is_not_in_the_journal_of_what_it_has_now(tmp_path):
-    journal: Path = tmp_path / "pool.jsonl"
-    words = (f"journal={journal}", "journal_interval_s=0.05", "rebalance_gain_s=0")
+async def test_a_response_that_begins_anew_has_its_new_tokens_alone_in_the_journal(tmp_path, monkeypatch):
+    journaled: list[ProgressRow] = []
+
+    def note(self, writes) -> None:
+        journaled.extend(ProgressRow.model_validate_json(row[-1]) for sql, row in writes if "O prog" in sql)
+
+    monkeypatch.setattr(Journal, "write", note)
+    words = (f"journal={tmp_path / 'journal'}", "journal_interval_s=0.05", "rebalance_gain_s=0")
     slow = [StreamingEngine(Behaviour(), interval_s=0.005) for _ in range(2)]
     held = {"weights": {"weight_version": 1, "digest": DIGEST}}
     async with manager(*words) as pool, serving(slow[0]) as a, serving(slow[1]) as b:
@@ -161,13 +167,10 @@ async def test_what_a_response_had_before_it_began_anew_is_not_in_the_journal_of
         await pool.call("POST", f"/engines/{other}/beat", held)
         await a.kill()
         [sample] = await pool.samples("run")
-        lines = await asyncio.to_thread(journal.read_text)
     assert [span["weight_version"] for span in sample["spans"]] == [1]
-    records = [json.loads(line) for line in lines.splitlines()]
-    progress = [record for record in records if record["kind"] == "progress"]
-    anew = [record for record in progress if record["spans"][0][2] == 1]
-    assert len(anew) < len(progress)
-    assert anew[0]["start"] == anew[0]["text_start"] == 0
+    anew = [row for row in journaled if row.spans[0].weight_version == 1]
+    assert 0 < len(anew) < len(journaled)
+    assert anew[0].text_start == 0 and len(anew[0].token_ids) == len(anew[0].text)
 
 
 async def test_what_the_pool_wants_outlives_the_manager(tmp_path):

@@ -1,56 +1,55 @@
 """A call of the API that is sent again after its manager's death goes on where the journal has it."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from rl_agent.pool.runtime.calls import Calls, call_record, digest_of, ended_call_record, key_of
-from rl_agent.pool.runtime.journal import line_of
-from rl_agent.pool.runtime.replay import Replay
+from rl_agent.pool.runtime.calls import Calls, digest_of, key_of
+from rl_agent.pool.runtime.journal import Journal
+from rl_agent.pool.runtime.journal_rows import CallIdentity, progress_end, progress_writes
+from rl_agent.pool.runtime.restore import Restore
 from rl_agent.pool.runtime.results import Zero
-from rl_agent.pool.scheduler.records import Made, Order, RequestId, Span
+from rl_agent.pool.scheduler.records import Made, Order, Request, RequestId, Span
 
-ORDER = Order(RequestId("run", "api-1"), (1, 2, 3), 50, {"temperature": 1.0, "seed": 7}, deadline=100.0)
+NOW = time.monotonic()
+ORDER = Order(RequestId("run", "api-1"), (1, 2, 3), 50, {"temperature": 1.0, "seed": 7}, deadline=NOW + 1000)
 KEY = ("run", "task/0:1-0")
 MADE = Made((5, 6, 7), (-0.1, -0.2, -0.3), "abc", (Span(0, "e", 3),), 1)
-ZERO = Zero(-1000.0, 0.0, "")
 
 
-def after_a_death(tmp_path, *records) -> Calls:
+def after_a_death(tmp_path, *writes) -> Calls:
     """The next manager's."""
-    path = tmp_path / "journal"
-    path.write_bytes(b"".join(map(line_of, records)))
+    journal = Journal(tmp_path / "journal")
+    for some in writes:
+        journal.write(some)
+    found = Restore(journal, NOW)
+    found.read()
+    journal._connection.close()
+    assert not found.problems
     calls = Calls()
-    replay = Replay({}, calls.left, lambda asked: None, ZERO)
-    replay.read(path)
-    assert not replay.set_aside
+    calls.left = found.calls
     return calls
 
 
-def of(calls: Calls, made: Made, start: int = 0) -> dict:
-    left = calls.call_of(request(ORDER), made)
-    return call_record(KEY, left, ZERO, start, start)
-
-
-def request(order: Order):
-    class OfOrder:
-        pass
-
-    found = OfOrder()
-    found.order = order
-    return found
+def of(made: Made = MADE, start: int = 0) -> list:
+    request = Request(ORDER, 0, 0.0, texts=[made.text], spans=list(made.spans), moves=made.moves)
+    request.token_ids.extend(made.token_ids)
+    request.logprobs.extend(made.logprobs)
+    identity = CallIdentity(digest_of(ORDER), Zero.of(NOW).stamp(ORDER.deadline))
+    return progress_writes("call", KEY, request, start, start, identity)
 
 
 def test_it_goes_on_from_all_tokens_that_were_written_down(tmp_path):
-    calls = Calls()
-    first = of(calls, Made((5, 6), (-0.1, -0.2), "ab", (Span(0, "e", 3),), 0))
-    rest = of(calls, Made((7,), (-0.3,), "c", (Span(0, "e", 3),), 1), start=2)
-    assert (
-        after_a_death(tmp_path, first, rest).begin(
-            KEY, replace(ORDER, request_id=RequestId("run", "api-2")), 0.0
-        )
-        == MADE
-    )
+    first = of(Made((5, 6), (-0.1, -0.2), "ab", (Span(0, "e", 3),), 0))
+    again = replace(ORDER, request_id=RequestId("run", "api-2"))
+    assert after_a_death(tmp_path, first, of(start=2)).begin(KEY, again, NOW) == MADE
+
+
+def test_what_was_thrown_away_is_not_gone_on_from(tmp_path):
+    longer = of(Made((1, 2, 3, 4), (0.0,) * 4, "wxyz", (Span(0, "e", 2),), 0))
+    tail = of(Made((1, 2, 3, 4, 9), (0.0,) * 5, "wxyz9", (Span(0, "e", 2),), 0), start=4)
+    assert after_a_death(tmp_path, longer, tail, of()).begin(KEY, ORDER, NOW) == MADE
 
 
 @pytest.mark.parametrize(
@@ -64,15 +63,15 @@ def test_it_goes_on_from_all_tokens_that_were_written_down(tmp_path):
     ids=str,
 )
 def test_another_call_of_its_name_begins_anew(tmp_path, change):
-    calls = after_a_death(tmp_path, of(Calls(), MADE))
-    assert calls.begin(KEY, replace(ORDER, **change), 0.0) is None
+    calls = after_a_death(tmp_path, of())
+    assert calls.begin(KEY, replace(ORDER, **change), NOW) is None
     assert not calls.left
 
 
 def test_its_deadline_and_the_run_are_part_of_it_and_the_order_of_parameters_is_not(tmp_path):
     assert digest_of(ORDER) == digest_of(replace(ORDER, params={"seed": 7, "temperature": 1.0}, deadline=9.0))
-    assert after_a_death(tmp_path, of(Calls(), MADE)).begin(("other", KEY[1]), ORDER, 0.0) is None
-    assert after_a_death(tmp_path, of(Calls(), MADE)).begin(KEY, ORDER, ORDER.deadline + 1) is None
+    assert after_a_death(tmp_path, of()).begin(("other", KEY[1]), ORDER, NOW) is None
+    assert after_a_death(tmp_path, of()).begin(KEY, ORDER, ORDER.deadline + 1) is None
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "\x1b[2J", "x" * 4096])
@@ -85,19 +84,19 @@ def test_responses_of_one_call_have_names_of_their_own():
 
 
 def test_what_ended_is_forgotten(tmp_path):
-    assert not after_a_death(tmp_path, of(Calls(), MADE), ended_call_record(KEY)).left
+    assert not after_a_death(tmp_path, of(), [progress_end("call", KEY)]).left
 
 
 def test_of_two_at_once_the_first_is_the_one_that_is_kept(tmp_path):
-    calls = after_a_death(tmp_path, of(Calls(), MADE))
-    assert calls.begin(KEY, ORDER, 0.0) == MADE
+    calls = after_a_death(tmp_path, of())
+    assert calls.begin(KEY, ORDER, NOW) == MADE
     other = replace(ORDER, request_id=RequestId("run", "api-2"))
-    assert calls.begin(KEY, other, 0.0) is None
+    assert calls.begin(KEY, other, NOW) is None
     assert not calls.end(KEY, other.request_id)
     assert calls.end(KEY, ORDER.request_id) and not calls.end(KEY, ORDER.request_id)
 
 
 def test_what_begins_afresh_after_a_move_is_not_written_down():
     calls = Calls()
-    assert calls.begin(KEY, replace(ORDER, params={"presence_penalty": 1.0}), 0.0) is None
+    assert calls.begin(KEY, replace(ORDER, params={"presence_penalty": 1.0}), NOW) is None
     assert not calls.end(KEY, ORDER.request_id)

@@ -1,4 +1,4 @@
-"""What cannot be handled costs itself: refused at the door, set aside by the machine or in a journal."""
+"""What cannot be handled costs itself: refused at the door, set aside by the machine."""
 
 import json
 import math
@@ -9,18 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.pool.engines.link import read_load
-from rl_agent.pool.runtime.replay import Replay
-from rl_agent.pool.runtime.results import Zero
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.migration import can_continue, finish_of_tokens, params_of, stop_strings
 from rl_agent.pool.scheduler.records import FailureKind, Made, Order, RequestId, RequestState
 from rl_agent.pool.scheduler.records import Request as Running
 from rl_agent.pool.scheduler.sampling import Sampling, check_sampling
-from rl_agent.testing.pool_setup import expected, item, manager, read_journal
+from rl_agent.testing.pool_setup import item, manager
 from rl_agent.testing.pool_world import EOS, World, id_of
-from rl_agent.testing.simulated_engine import Behaviour
-from rl_agent.testing.streaming_engine import StreamingEngine, serving
 
 # At the door ------------------------------------------------------------------------------------------------
 
@@ -245,127 +241,3 @@ def test_an_event_that_makes_no_sense_is_named_and_the_rest_goes_on():
     world.submit("r0", 20)
     world.run_until_all_ended(50)
     assert world.state.account.completed == 1
-
-
-# In the journal ---------------------------------------------------------------------------------------------
-
-
-def submitted(number, **more):
-    request = item(number, 10) | more
-    return {"kind": "submitted", "run": "run", "request": request, "holds_group": False, "deadline": 4e9}
-
-
-def ended(number, **more):
-    names = ("failure", "text", "finish_reason")
-    sample = dict.fromkeys(names, "") | {"cursor": 0, "id": f"r{number}", "group": None, "is_completed": True}
-    sample |= {"token_ids": [5], "logprobs": [0.0], "stop_reason": None, "spans": [], "moves": 0}
-    return {"kind": "ended", "run": "run", "sample": sample | {"duration_s": 1.0} | more}
-
-
-def write(path, *records):
-    lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
-
-
-async def test_a_journal_that_made_a_manager_fail_lets_the_next_one_start(tmp_path):
-    """As older managers let it in: a bare number where `generation_config.json` has one, too."""
-    path = tmp_path / "journal"
-    write(path, submitted(0), submitted(1, sampling={"eos_token_ids": 2}), submitted(2))
-    async with serving(StreamingEngine(Behaviour())) as engine:
-        async with manager(f"journal={path}") as pool:
-            await pool.join(engine.url)
-            samples = {one["id"]: one for one in await pool.samples("run", at_least=3)}
-            assert samples["r0"]["token_ids"] == expected(10, 0)
-            assert samples["r2"]["token_ids"] == expected(10, 2)
-            assert not samples["r1"]["is_completed"]
-            assert "record 2: submitted.request.sampling" in samples["r1"]["failure"]
-            _, status = await pool.call("GET", "/status")
-            assert status["set_aside"]["count"] == 1 and "eos_token_ids" in status["set_aside"]["newest"][0]
-            assert "rl_pool_set_aside_total 1.0" in (await pool.call("GET", "/metrics"))[1]
-        [kept] = read_journal(tmp_path / "journal.quarantine")
-        assert json.loads(kept["record"]) == submitted(1, sampling={"eos_token_ids": 2})
-        assert (tmp_path / "journal.quarantine").stat().st_mode & 0o777 == 0o600
-        async with manager(f"journal={path}") as pool:
-            assert {one["id"] for one in await pool.samples("run", at_least=3)} == {"r0", "r1", "r2"}
-            assert pool.batches.pool.faults.count == 0
-        assert len(read_journal(tmp_path / "journal.quarantine")) == 1
-
-
-BROKEN = [
-    b"no JSON at all",
-    b"\xff\xfe\x00",
-    b"[" * 5000,
-    b"7",
-    b"{}",
-    {"kind": "nothing known", "run": "run"},
-    {"kind": "submitted", "run": 5},
-    {"kind": "submitted", "run": "run", "request": {"id": 5}},
-    {"kind": "progress", "run": "run", "id": "r0", "start": 3},
-    {"kind": "acknowledged", "run": "run", "cursor": "2"},
-    {"kind": "ended", "run": "run", "sample": {"id": "r9"}},
-    {"kind": "model", "asked": {"model": "m", "weight_version": "1"}},
-    {"kind": "weights", "asked": {}},
-]
-
-
-@pytest.mark.parametrize("record", BROKEN, ids=lambda record: str(record)[:40])
-def test_any_record_may_be_broken_and_the_others_count(record, tmp_path):
-    write(tmp_path / "journal", submitted(0), record, submitted(1), ended(0))
-    runs = {}
-    replay = Replay(runs, {}, lambda asked: None, Zero(0.0, 0.0, ""))
-    replay.read(tmp_path / "journal")
-    assert [sample.id for sample in runs["run"].samples] == ["r0"]
-    assert list(runs["run"].open) == ["r1"]
-    assert len(replay.set_aside) == 1 and replay.set_aside[0].startswith("record 2: ")
-    assert len(read_journal(tmp_path / "journal.quarantine")) == 1
-
-
-@pytest.mark.parametrize(
-    ("records", "seen"),
-    [
-        # A result that cannot be read keeps its place among the others.
-        (
-            [submitted(0), submitted(1), ended(0, token_ids="?"), ended(1)],
-            {1: ("r0", False), 2: ("r1", True)},
-        ),
-        # A request that cannot be read and ended all the same has its result.
-        ([submitted(0, max_tokens=-1), ended(0)], {1: ("r0", True)}),
-        # One that did not end fails, after all that did.
-        ([submitted(0, max_tokens=-1), submitted(1), ended(1)], {1: ("r1", True), 2: ("r0", False)}),
-        # A result whose submission is wholly lost counts.
-        ([b"lost", ended(0)], {1: ("r0", True)}),
-        # What was acknowledged stays so, though a record before it is lost.
-        (
-            [
-                submitted(0),
-                submitted(1),
-                b"lost",
-                ended(1),
-                {"kind": "acknowledged", "run": "run", "cursor": 2},
-            ],
-            {},
-        ),
-    ],
-)
-def test_cursors_stay_right_though_records_are_set_aside(records, seen, tmp_path):
-    write(tmp_path / "journal", *records)
-    runs = {}
-    Replay(runs, {}, lambda asked: None, Zero(0.0, 0.0, "")).read(tmp_path / "journal")
-    found = {sample.cursor: (sample.id, sample.is_completed) for sample in runs["run"].samples}
-    assert found == seen
-    if not seen:
-        assert runs["run"].next_cursor == 3 and runs["run"].acknowledged == 2
-
-
-@given(data=st.data())
-def test_a_journal_of_anything_is_read(data, tmp_path_factory):
-    whole = [submitted(0), submitted(1, group="g"), ended(0), {"kind": "dropped", "run": "other"}]
-    record = st.sampled_from(whole).flatmap(lambda one: st.fixed_dictionaries(dict.fromkeys(one, ANYTHING)))
-    mixed = data.draw(st.lists(st.sampled_from(whole) | record | ANYTHING, max_size=6))
-    path = tmp_path_factory.mktemp("journal") / "journal"
-    path.write_text("".join(json.dumps(one) + "\n" for one in mixed))
-    runs = {}
-    replay = Replay(runs, {}, lambda asked: None, Zero(0.0, 0.0, ""))
-    replay.read(path)
-    for run in runs.values():
-        assert not set(run.open) - run.ids

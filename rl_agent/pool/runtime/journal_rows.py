@@ -1,0 +1,137 @@
+"""The rows of the journal: what each of them holds, and the statements that write them. Pure."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import to_json
+
+from rl_agent.pool.runtime.journal import Write
+from rl_agent.pool.runtime.results import Stamp, Submission, Zero
+from rl_agent.pool.scheduler.records import Made, Request, Span
+from rl_agent.pool.scheduler.sampling import TokenId
+from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.schemas import BatchItem, ModelRequest, Sample
+
+Count = Annotated[int, Field(ge=0, lt=2**48)]
+Key = tuple[str, str]
+"""A run, and the name of a request or a call in it."""
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class SubmissionRow(_Row):
+    """An open request; its deadline by two clocks that outlive the manager."""
+
+    item: BatchItem
+    holds_group: bool
+    deadline: Stamp
+
+
+class ProgressRow(_Row):
+    """Tokens that were sampled since the row before it, and, of a call, what tells whether it is the same."""
+
+    token_ids: tuple[TokenId, ...]
+    logprobs: tuple[float, ...]
+    text_start: Count
+    text: str
+    spans: tuple[Span, ...]
+    moves: Count
+    digest: str = ""
+    deadline: Stamp | None = None
+
+    @model_validator(mode="after")
+    def _has_pairs(self) -> "ProgressRow":
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.token_ids)} tokens with {len(self.logprobs)} logprobs")
+        return self
+
+    def follows(self, before: Made | None, start: int) -> Made:
+        """Return the response so far. Raises ValueError if tokens before these are missing."""
+        before = before or Made((), (), "", (), 0)
+        if len(before.token_ids) < start or len(before.text) < self.text_start:
+            raise ValueError(f"the tokens before number {start} are missing")
+        return Made(
+            token_ids=(*before.token_ids[:start], *self.token_ids),
+            logprobs=(*before.logprobs[:start], *self.logprobs),
+            text=before.text[: self.text_start] + self.text,
+            spans=self.spans,
+            moves=self.moves,
+        )
+
+
+def submission_write(run: str, submission: Submission, zero: Zero) -> Write:
+    """Add an open request, in place of one whose row was quarantined."""
+    row = {"item": submission.item.model_dump(), "holds_group": submission.holds_group}
+    record = to_json(row | {"deadline": zero.stamp(submission.deadline)})
+    return "REPLACE INTO request(run, id, submission) VALUES (?, ?, ?)", (run, submission.item.id, record)
+
+
+def end_writes(run: str, sample: Sample, shown: list[Sample]) -> list[Write]:
+    """Record that a request ended, and the cursors of the samples that consumers may see from then on."""
+    key, record = (run, sample.id), sample.model_dump_json()
+    return [
+        ("UPDATE request SET submission = NULL, sample = ? WHERE run = ? AND id = ?", (record, *key)),
+        *(
+            ("UPDATE request SET cursor = ? WHERE run = ? AND id = ?", (one.cursor, run, one.id))
+            for one in shown
+        ),
+        progress_end("request", key),
+    ]
+
+
+def acknowledged_writes(run: str, cursor: int) -> list[Write]:
+    """Forget samples that their consumer has; their ids stay, so that none is submitted again."""
+    forget = "UPDATE request SET sample = NULL, cursor = NULL WHERE run = ? AND cursor <= ?"
+    return [("REPLACE INTO run(name, acknowledged) VALUES (?, ?)", (run, cursor)), (forget, (run, cursor))]
+
+
+def dropped_writes(run: str) -> list[Write]:
+    """Forget a run."""
+    return [
+        ("DELETE FROM run WHERE name = ?", (run,)),
+        ("DELETE FROM request WHERE run = ?", (run,)),
+        ("DELETE FROM progress WHERE kind = 'request' AND run = ?", (run,)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdentity:
+    """What decides whether a call that is sent again is the same one, and until when it is waited for."""
+
+    digest: str
+    deadline: Stamp
+
+
+def progress_writes(
+    kind: str, key: Key, request: Request, start: int, text_start: int, call: CallIdentity | None = None
+) -> list[Write]:
+    """Add what was sampled from token `start` and character `text_start` on, in place of what was there."""
+    row: dict[str, Any] = {
+        "token_ids": list(request.token_ids[start:]),
+        "logprobs": list(request.logprobs[start:]),
+        "text_start": text_start,
+        "text": "".join(request.texts)[text_start:],
+        "spans": request.spans,
+        "moves": request.moves,
+    }
+    if call is not None:
+        row |= {"digest": call.digest, "deadline": call.deadline}
+    insert = "INSERT INTO progress(kind, run, id, start, record) VALUES (?, ?, ?, ?, ?)"
+    return [progress_end(kind, key, start), (insert, (kind, *key, start, to_json(row)))]
+
+
+def progress_end(kind: str, key: Key, start: int = 0) -> Write:
+    """Forget the tokens from `start` on of a request or call."""
+    return "DELETE FROM progress WHERE kind = ? AND run = ? AND id = ? AND start >= ?", (kind, *key, start)
+
+
+def wanted_writes(state: PoolState) -> list[Write]:
+    """Record what engines must serve; it holds after a restart whatever the settings say."""
+    if not state.model:
+        return []
+    model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
+    wanted = {"model": to_json(model), "weights": None if state.weights is None else to_json(state.weights)}
+    return [("REPLACE INTO wanted(kind, record) VALUES (?, ?)", row) for row in wanted.items()]

@@ -1,0 +1,152 @@
+"""The journal: whole at every instant, patient with a full disk, one manager's at a time."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from rl_agent.errors import RetryLater, StoreError
+from rl_agent.pool.runtime import journal as journal_module
+from rl_agent.pool.runtime.journal import Journal, sole_owner
+from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
+from rl_agent.pool.runtime.results import Submission, Zero
+from rl_agent.pool.schemas import BatchItem, Sample
+from rl_agent.testing.pool_setup import read_journal
+
+
+def named(*names: str) -> list:
+    return [("INSERT INTO wanted(kind, record) VALUES (?, ?)", (name, None)) for name in names]
+
+
+def names_in(path) -> list[str]:
+    return [row["kind"] for row in read_journal(path, "wanted")]
+
+
+async def write(journal: Journal, play) -> None:
+    """Let `play` use a journal that runs."""
+    async with asyncio.TaskGroup() as jobs:
+        writer = jobs.create_task(journal.run())
+        await play()
+        writer.cancel()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Lets a database grow to a few pages only, until `make_room`."""
+    monkeypatch.setattr(journal_module, "FULL_RETRY_S", 0.01)
+
+    class Full:
+        def fill(self, journal: Journal) -> None:
+            self.connection = journal._connection
+            [pages] = self.connection.execute("PRAGMA page_count").fetchone()
+            self.connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        def make_room(self) -> None:
+            self.connection.execute("PRAGMA max_page_count = 1000000")
+
+    return Full()
+
+
+def large(name: str) -> list:
+    return [("INSERT INTO wanted(kind, record) VALUES (?, ?)", (name, b'"%s"' % (b"7" * 100_000)))]
+
+
+async def test_what_is_committed_together_is_there_and_in_order(tmp_path):
+    journal = Journal(tmp_path / "journal")
+
+    async def play() -> None:
+        journal.append(named("a"))
+        await asyncio.gather(*(journal.commit(named(f"b{n}")) for n in range(5)))
+
+    await write(journal, play)
+    assert names_in(tmp_path / "journal") == ["a", *(f"b{n}" for n in range(5))]
+
+
+async def test_with_a_full_disk_a_commit_waits_and_is_written_once(tmp_path, full_disk, caplog):
+    journal = Journal(tmp_path / "journal")
+    full_disk.fill(journal)
+
+    async def play() -> None:
+        async with asyncio.TaskGroup() as jobs:
+            waiting = jobs.create_task(journal.commit([*named("a"), *large("b")]))
+            async with asyncio.timeout(30):
+                while caplog.text.count("waits for room") < 3:  # noqa: ASYNC110 - what is waited for is not an event
+                    await asyncio.sleep(0.01)
+            assert not waiting.done()
+            full_disk.make_room()
+        await journal.commit(named("c"))
+
+    await write(journal, play)
+    assert names_in(tmp_path / "journal") == ["a", "b", "c"]
+
+
+async def test_a_disk_that_stays_full_ends_the_manager_and_leaves_no_half_of_a_commit(
+    tmp_path, full_disk, monkeypatch
+):
+    monkeypatch.setattr(journal_module, "FULL_LIMIT_S", 0.05)
+    journal = Journal(tmp_path / "journal")
+    full_disk.fill(journal)
+    journal.append([*named("a"), *large("b")])
+    with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
+        await journal.run()
+    assert names_in(tmp_path / "journal") == []
+
+
+def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
+    journal = Journal(tmp_path / "journal", log_mib=1)
+    zero, written = Zero.of(0.0), 0
+    for cursor in range(1, 500):
+        text = f"{cursor}" + "x" * 20_000
+        one = BatchItem(id=f"r{cursor}", prompt_token_ids=(1,), max_tokens=1, sampling={"stop": "x" * 1000})
+        sample = Sample(cursor=cursor, id=one.id, group=None, is_completed=True, failure="", text=text)
+        journal.write([submission_write("run", Submission(one, False, 0.0), zero)])
+        journal.write([*end_writes("run", sample, [sample]), *acknowledged_writes("run", cursor - 1)])
+        written += len(text)
+    on_disk = sum(path.stat().st_size for path in tmp_path.iterdir())
+    journal._connection.close()
+    assert on_disk < 4 * 2**20 < written / 2
+
+
+def test_a_log_that_was_cut_anywhere_has_all_commits_before_the_cut(tmp_path):
+    """As a power cut may leave it: the last commit whole, or not there at all."""
+    journal = Journal(tmp_path / "journal")
+    sizes = []
+    for n in range(4):
+        journal.write(named(f"n{n}"))
+        sizes.append((tmp_path / "journal-wal").stat().st_size)
+    database, log = (tmp_path / "journal").read_bytes(), (tmp_path / "journal-wal").read_bytes()
+    journal._connection.close()
+    for number, size in enumerate((sizes[0] + 100, sizes[1] + 100, sizes[2] + 100, sizes[3] - 1)):
+        folder = tmp_path / f"cut-{number}"
+        folder.mkdir()
+        (folder / "journal").write_bytes(database)
+        (folder / "journal-wal").write_bytes(log[:size])
+        assert names_in(folder / "journal") == [f"n{n}" for n in range(min(number, 2) + 1)]
+
+
+def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path):
+    (tmp_path / "journal").write_text('{"kind": "a line of an older manager"}\n')
+    with pytest.raises(StoreError, match=r"journal .* cannot be used: file is not a database"):
+        Journal(tmp_path / "journal")
+    assert (tmp_path / "journal").read_text() == '{"kind": "a line of an older manager"}\n'
+
+
+def test_a_journal_has_one_owner_also_by_a_link_and_is_free_after_it(tmp_path):
+    path, link = tmp_path / "journal", tmp_path / "link"
+    path.touch()
+    link.symlink_to(path)
+    with sole_owner(path):
+        for other in (path, link):
+            with pytest.raises(RetryLater, match="is in use by process"), sole_owner(other):
+                pass
+    with sole_owner(link):
+        pass
+
+
+def test_a_database_that_another_process_has_open_is_not_written(tmp_path):
+    """Should the file system's locks not hold, SQLite's own stop the second manager."""
+    first = Journal(tmp_path / "journal")
+    first.write(named("a"))
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sqlite3.connect(tmp_path / "journal", timeout=0).execute("SELECT * FROM wanted")
+    first._connection.close()
