@@ -2,12 +2,16 @@
 """Teach the quickstart's base model from scratch: a small Qwen3 that knows nearly half of all two-digit sums.
 
     python data/teach_base_model.py --out quickstart/base_model --seed 0
+    python data/teach_base_model.py --ship
 
 A plain seeded supervised warm-up in torch on the CPU. It stops at the step, not the second, at which 45 % of
 the unseen sums are answered right, so the result does not depend on the machine's speed. What it sees is
 disjoint from every train and test task that `make_tasks.py` writes. The folder holds what transformers, vLLM
 and LLaMA-Factory load; it appears complete or not at all, and a second call with the same recipe returns
 at once.
+
+What the default seed teaches lies in `data/base_model`, in bf16, and is taken from there as long as recipe
+and code are those that made it; --ship makes it anew.
 """
 
 import argparse
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
 
 RECIPE_FILE = "teaching.json"
+WEIGHTS_FILE = "model.safetensors"
+SHIPPED = Path(__file__).with_name("base_model")
 CODE = ("make_tasks.py", "tiny_tokenizer.py", "teach_base_model.py")
 IGNORED = -100  # the label that torch's cross entropy leaves out
 
@@ -211,7 +217,7 @@ def save(model: "Qwen3ForCausalLM", tokenizer: Tokenizer, out: Path, teaching: d
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        save_file(model.state_dict(), staging / "model.safetensors", metadata={"format": "pt"})
+        save_file(model.state_dict(), staging / WEIGHTS_FILE, metadata={"format": "pt"})
         model.config.save_pretrained(staging)
         model.generation_config.save_pretrained(staging)
         save_tokenizer(tokenizer, staging, max_length=model.config.max_position_embeddings)
@@ -222,6 +228,50 @@ def save(model: "Qwen3ForCausalLM", tokenizer: Tokenizer, out: Path, teaching: d
         staging.rename(out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def ship(model: "Qwen3ForCausalLM", teaching: dict[str, Any]) -> None:
+    """Write the weights, which are bf16 values already, to where later calls take them from."""
+    import torch
+    from safetensors.torch import save_file
+
+    SHIPPED.mkdir(exist_ok=True)
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in model.state_dict().items()}
+    save_file(weights, SHIPPED / WEIGHTS_FILE, metadata={"format": "pt"})
+    content = (SHIPPED / WEIGHTS_FILE).read_bytes()
+    record = teaching | {"blake2b": hashlib.blake2b(content, digest_size=16).hexdigest()}
+    (SHIPPED / RECIPE_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def shipped_teaching(recipe: Recipe) -> dict[str, Any] | None:
+    """What is known of the weights that are shipped; None if another recipe or other code made them.
+
+    Raises SystemExit if the weights are not those that were shipped.
+    """
+    teaching: dict[str, Any] = json.loads((SHIPPED / RECIPE_FILE).read_text(encoding="utf-8"))
+    if teaching["digest"] != recipe.digest():
+        return None
+    content = (SHIPPED / WEIGHTS_FILE).read_bytes()
+    if hashlib.blake2b(content, digest_size=16).hexdigest() != teaching.pop("blake2b"):
+        raise SystemExit(
+            f"{SHIPPED / WEIGHTS_FILE} is damaged; `git checkout` it, or make it anew with --ship"
+        )
+    return teaching
+
+
+def take_shipped(model: "Qwen3ForCausalLM") -> None:
+    from safetensors.torch import load_file
+
+    model.load_state_dict(load_file(SHIPPED / WEIGHTS_FILE))
+
+
+def round_weights(model: "Qwen3ForCausalLM") -> None:
+    """Round to bf16, so that a model is the same whether it was taught here or shipped."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
 
 
 def is_taught(out: Path, digest: str) -> bool:
@@ -244,9 +294,14 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="teach_base_model.py"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the model; it appears complete")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, help="folder of the model; it appears complete")
+    what.add_argument("--ship", action="store_true", help=f"make {SHIPPED.name}/ beside this file anew")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order (default 0)")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.ship and arguments.seed != 0:
+        parser.error("--ship makes the model of the default seed")
+    return arguments
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -254,14 +309,29 @@ def main(argv: list[str] | None = None) -> None:
     # Threads that spin while they wait make this eight times slower beside any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
     recipe = Recipe(seed=arguments.seed)
-    if is_taught(arguments.out, recipe.digest()):
+    if arguments.out and is_taught(arguments.out, recipe.digest()):
         print(f"{arguments.out}: already taught by this recipe")
         return
     tokenizer = make_tokenizer()
+    model = new_model(recipe, tokenizer)
+    teaching = None if arguments.ship else shipped_teaching(recipe)
+    if teaching is None:
+        teaching = teach_new(model, tokenizer, recipe)
+    else:
+        take_shipped(model)
+    words = f"{teaching['parameters']} parameters, {teaching['test_accuracy']:.1%} of the test sums are right"
+    if arguments.ship:
+        ship(model, teaching)
+    else:
+        save(model, tokenizer, arguments.out, teaching)
+    print(f"{arguments.out or SHIPPED}: {words}")
+
+
+def teach_new(model: "Qwen3ForCausalLM", tokenizer: Tokenizer, recipe: Recipe) -> dict[str, Any]:
+    """Teach a model, with a line a check, and return what is to be known of it."""
     sources = PRESETS["quickstart"].sources
     lessons = encode(tokenizer, make_tasks(sources, "teach", recipe.problems, seed=0))
     test = encode(tokenizer, make_tasks(sources, "test", PRESETS["quickstart"].test_size, seed=0))
-    model = new_model(recipe, tokenizer)
     parameters = sum(p.numel() for p in model.parameters())
     goal = f"{recipe.target_accuracy:.0%} of unseen sums are right"
     print(f"teaching {parameters / 1e6:.2f} M parameters until {goal}", flush=True)
@@ -272,16 +342,14 @@ def main(argv: list[str] | None = None) -> None:
         print(f"  step {step:4d}  loss {loss:.3f}  accuracy {score:5.1%}  {elapsed_s:4.0f} s", flush=True)
 
     validation_accuracy = teach(model, lessons, recipe, report)
-    test_accuracy = accuracy(model, test)
-    teaching = {
+    round_weights(model)
+    return {
         "digest": recipe.digest(),
         "recipe": asdict(recipe),
         "parameters": parameters,
         "validation_accuracy": validation_accuracy,
-        "test_accuracy": test_accuracy,
+        "test_accuracy": accuracy(model, test),
     }
-    save(model, tokenizer, arguments.out, teaching)
-    print(f"{arguments.out}: {parameters} parameters, {test_accuracy:.1%} of the test sums are right")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 import ast
 import json
+import shutil
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from rl_agent.paths import PROJECT_ROOT
 
@@ -127,3 +130,41 @@ def test_a_folder_that_holds_something_else_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(SystemExit, match="is not a model taught here"):
         teach_base_model.is_taught(tmp_path, "any")
+
+
+def test_the_shipped_model_is_of_this_very_recipe_and_code_and_small(tokenizer, tmp_path, capsys):
+    recipe = teach_base_model.Recipe(seed=0)
+    assert teach_base_model.shipped_teaching(recipe), "make it anew: data/teach_base_model.py --ship"
+    assert sum(path.stat().st_size for path in teach_base_model.SHIPPED.iterdir()) < 3_000_000
+
+    teach_base_model.main(["--out", str(tmp_path / "model")])
+
+    assert "teaching" not in capsys.readouterr().out
+    taken = load_file(tmp_path / "model" / "model.safetensors")
+    shipped = load_file(teach_base_model.SHIPPED / "model.safetensors")
+    assert taken.keys() == shipped.keys()
+    for name, tensor in taken.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, shipped[name].float())
+
+
+def test_a_shipped_model_whose_bytes_changed_is_refused(tmp_path, monkeypatch):
+    damaged = tmp_path / "base_model"
+    shutil.copytree(teach_base_model.SHIPPED, damaged)
+    with (damaged / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    monkeypatch.setattr(teach_base_model, "SHIPPED", damaged)
+    with pytest.raises(SystemExit, match="is damaged"):
+        teach_base_model.main(["--out", str(tmp_path / "model")])
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(1800)
+def test_taught_again_the_shipped_model_answers_as_many_sums(tmp_path, monkeypatch):
+    before = teach_base_model.shipped_teaching(teach_base_model.Recipe(seed=0))
+    monkeypatch.setattr(teach_base_model, "SHIPPED", tmp_path / "base_model")
+    teach_base_model.main(["--ship"])
+    again = teach_base_model.shipped_teaching(teach_base_model.Recipe(seed=0))
+    assert again["recipe"] == before["recipe"] and again["parameters"] == before["parameters"]
+    assert abs(again["test_accuracy"] - before["test_accuracy"]) < 0.1  # processors add up in other orders
