@@ -117,7 +117,7 @@ start_spot_engines() {
   printf '%s\n' 'time_s,change,how' '0,+1,' "$SPOT_LOST_S,-1,kill" "$((SPOT_LOST_S + 5)),+1," >"$OUT/spot.csv"
   (
     until (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; do sleep 0.5; done
-    export VLLM_TARGET_DEVICE=cpu VLLM_ENABLE_V1_MULTIPROCESSING=0
+    export VLLM_TARGET_DEVICE=cpu VLLM_ENABLE_V1_MULTIPROCESSING=0 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
     exec "$PYTHON_BIN" -m rl_agent.cli emulate-spot --trace "$OUT/spot.csv" --until-s 100000 -- \
       --manager "http://127.0.0.1:$1" --engine-args "${SPOT_ENGINE[*]}"
   ) </dev/null >"$OUT/spot.log" 2>&1 &
