@@ -43,8 +43,8 @@ def join(run: Run, manager: str, name: str, *more: str) -> subprocess.Popen:
     memory = "--kv-cache-memory-bytes 67108864 --distributed-executor-backend uni"
     words = ["bash", str(script), "--manager", manager, "--name", name, "--capacity", "4"]
     words += ["--engine-args", f"{flags} {memory}", "--log", str(run.home / f"{name}.log"), *more]
-    on_cpu = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_WAIT_POLICY": "PASSIVE"}
-    environ = os.environ | on_cpu | {"TEST_MARK": str(run.home), "RL_AGENT_PYTHON": sys.executable}
+    cpu = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_WAIT_POLICY": "PASSIVE"}
+    environ = os.environ | cpu | {"TEST_MARK": str(run.home), "RL_AGENT_PYTHON": sys.executable}
     with (run.home / f"{name}.worker").open("w") as output:
         return subprocess.Popen(words, env=environ, stdout=output, stderr=output, start_new_session=True)
 
