@@ -36,11 +36,10 @@ from rl_agent import errors as error_classes  # noqa: E402
 from rl_agent.cli.__main__ import call, verbs  # noqa: E402
 from rl_agent.config import Config  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
-from rl_agent.plan.keys import kinds_of, sections_of  # noqa: E402
+from rl_agent.overrides.keys import kinds_of, sections_of  # noqa: E402
 from rl_agent.pool.api import openai_fields  # noqa: E402
 from rl_agent.sections import MAX_COUNT, MAX_SECONDS  # noqa: E402
-from rl_agent.simulation.config import DEFAULTS as SIMULATION  # noqa: E402
-from rl_agent.simulation.config import WhatIfConfig  # noqa: E402
+from rl_agent.simulation.config import WHAT_IF  # noqa: E402
 
 GROUPS = (
     ("model_config", "model", "qwen3-instruct"),
@@ -136,7 +135,7 @@ def configuration() -> str:
     parts += [
         "## what-if",
         "Not of a run: the `KEY=VALUE` words of `python -m rl_agent.cli what-if`.",
-        table("", WhatIfConfig, entries(SIMULATION)),
+        table("", WHAT_IF.model, entries(ROOT / "configs" / f"{WHAT_IF.file}.yaml")),
     ]
     return "\n\n".join(parts) + "\n"
 

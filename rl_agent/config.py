@@ -6,9 +6,9 @@ one place that composes; every later command reads the resulting `plan.json`.
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rl_agent.errors import ConfigError
@@ -249,6 +249,13 @@ class Config(Section):
     cluster: ClusterConfig
     pool: PoolConfig
     wandb: WandbConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_folder(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("run_name", "") is None:
+            return values | {"run_name": Path(values["log_path"]).name}
+        return values
 
     @property
     def paths(self) -> RunPaths:

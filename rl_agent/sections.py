@@ -4,9 +4,9 @@ A number must be finite and must fit the libraries that receive it: a count 32 b
 system can wait, a seed what numpy takes after an iteration or a rank was added to it.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rl_agent.json_values import problem_of
@@ -40,3 +40,14 @@ class Section(BaseModel):
     """A part of the configuration: immutable; an unknown key and a number that is not finite are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    renamed: ClassVar[dict[str, str]] = {}
+    """New names of keys by their old ones, which are taken for one release, from words, files and plans."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_old_names(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not values.keys().isdisjoint(cls.renamed):
+            old = {cls.renamed[name]: value for name, value in values.items() if name in cls.renamed}
+            return {name: value for name, value in values.items() if name not in cls.renamed} | old
+        return values

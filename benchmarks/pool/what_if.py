@@ -32,7 +32,7 @@ from rl_agent.simulation.scenario import SETUPS, Outcome, simulate
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.spot import Change, read_trace
 from rl_agent.simulation.world import World
-from rl_agent.testing.pool_setup import Client, item, manager
+from rl_agent.testing.pool_setup import Client, item, later_wins, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import Served, StreamingEngine, start_engine
 
@@ -62,7 +62,7 @@ def paper_table(models: list[str], trace: str, words: list[str]) -> None:
     recorded = None if trace == DRAWN else read_trace(Path(trace).read_text().splitlines(), trace)
     print(COLUMNS)
     for model in models:
-        config = read_config((f"model={model}", *PAPER[model][0], *words))
+        config = read_config(later_wins((f"model={model}", *PAPER[model][0], *words)))
         scenario = scenario_of(config, recorded or trace_of(config), trace)
         first: Outcome | None = None
         for setup in SETUPS:
@@ -170,7 +170,7 @@ async def play(pool: Client, trace: list[Change], engines: list[Served], began: 
 
 
 def check(seeds: int) -> None:
-    words = [*REAL_WORDS, f"stream_interval={CHUNK}"]
+    words = later_wins([*REAL_WORDS, f"stream_interval={CHUNK}"])
     rules = rules_of(load_settings(words, {}))
     print("seed   half s: real  simulated  ratio     all s: real  simulated  ratio   moves: real  simulated")
     for seed in range(seeds):

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_agent.errors import UsageError
-from rl_agent.plan.overrides import (
+from rl_agent.overrides.words import (
     COMMAND_LINE,
     ENVIRONMENT,
     Override,
     has_broken_bytes,
     is_override,
     parse_override,
-    reject_duplicates,
 )
 
 HELP = """\
@@ -134,7 +133,6 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
         rank_weights=_rank_weights(flags, num_nodes),
         overrides=tuple(overrides),
     )
-    reject_duplicates(overrides)
     for override in overrides:
         if override.key in ("data_path", "log_path"):
             flag = "--" + override.key.replace("_", "-")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rl_agent.config import Config, TrainerConfig
 from rl_agent.errors import ConfigError
-from rl_agent.plan.keys import did_you_mean
+from rl_agent.overrides.keys import did_you_mean
 
 _EVERY_REPORT = {"all", "none"}
 

@@ -1,55 +1,32 @@
-"""The manager's settings: `configs/pool/elastic.yaml` under `key=value` words, checked once."""
+"""The manager's settings are `configs/pool/elastic.yaml` under `key=value` words, checked once."""
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
 
-import yaml
-from pydantic import ValidationError
-
-from rl_agent.config import PoolConfig, Section
+from rl_agent.config import PoolConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
-from rl_agent.paths import CONFIG_DIR
+from rl_agent.overrides.compose import Schema, compose_words
 from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.tls import serving, trusting
 from rl_agent.weights_config import WeightsConfig
 
-S = TypeVar("S", bound=Section)
-DEFAULTS = CONFIG_DIR / "pool" / "elastic.yaml"
-WEIGHTS_DEFAULTS = CONFIG_DIR / "weights" / "restart.yaml"
+MANAGER = Schema("pool/elastic", PoolConfig)
+WORKERS_WEIGHTS = Schema("weights/restart", WeightsConfig)
 
 
 def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
-    """Raises ConfigError for a word or value that does not fit, and for an unprotected manager."""
-    config = read_settings(DEFAULTS, PoolConfig, words)
+    """Those of a manager by itself. Raises ConfigError for what does not fit, or an unprotected manager."""
+    config = compose_words(MANAGER, words)
     check_settings(config, environ)
     return config
 
 
 def load_weights(words: Sequence[str]) -> WeightsConfig:
     """Those of a worker that joins from elsewhere. Raises ConfigError for a word that does not fit."""
-    return read_settings(WEIGHTS_DEFAULTS, WeightsConfig, words)
-
-
-def read_settings(defaults: Path, kind: type[S], words: Sequence[str]) -> S:
-    """A file of defaults under `key=value` words. Raises ConfigError."""
-    values: dict[str, Any] = yaml.safe_load(defaults.read_text(encoding="utf-8"))
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ConfigError(f"{word}: expected key=value, for example port=5001")
-        if key not in kind.model_fields:
-            known = ", ".join(kind.model_fields)
-            raise ConfigError(f"{word}: there is no key {key}; there are {known}")
-        values[key] = yaml.safe_load(value) if value else None
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name = ".".join(map(str, problem["loc"]))
-        raise ConfigError(f"{name}={problem['input']!r}: {problem['msg']}") from error
+    return compose_words(WORKERS_WEIGHTS, words, "--weights")
 
 
 def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: str = "") -> None:
@@ -131,20 +108,5 @@ def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
 
 
 def rules_of(config: PoolConfig) -> PoolRules:
-    return PoolRules(
-        lease_s=config.lease_s,
-        probe_interval_s=config.probe_interval_s,
-        start_timeout_s=config.start_timeout_s,
-        stall_timeout_s=config.stall_timeout_s,
-        poison_engines=config.poison_engines,
-        poison_progress_tokens=config.poison_progress_tokens,
-        max_fruitless=config.max_fruitless,
-        policy=config.policy,
-        affinity_slack=config.affinity_slack,
-        rebalance_interval_s=config.rebalance_interval_s,
-        rebalance_gain_s=config.rebalance_gain_s,
-        weights_timeout_s=config.weights_timeout_s,
-        max_versions_behind=config.max_versions_behind,
-        stream_interval=config.stream_interval,
-        stream_interval_s=config.stream_interval_s,
-    )
+    """Return the keys that the scheduler decides by, which go by the same names there."""
+    return PoolRules(**{field.name: getattr(config, field.name) for field in fields(PoolRules)})

@@ -7,8 +7,8 @@ from typing import Literal
 
 from rl_agent.errors import ConfigError
 from rl_agent.monitor.flops import ModelShape
-from rl_agent.paths import CONFIG_DIR
-from rl_agent.pool.settings import load_settings, read_settings, rules_of
+from rl_agent.overrides.compose import Schema, compose_words
+from rl_agent.pool.settings import load_settings, rules_of
 from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
 from rl_agent.simulation.scenario import Scenario, rules_for_simulation
 from rl_agent.simulation.speeds import (
@@ -22,7 +22,6 @@ from rl_agent.simulation.speeds import (
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work, check_trace, drawn_trace, mean_machines
 
-DEFAULTS = CONFIG_DIR / "simulation" / "what_if.yaml"
 DRAWN_HOURS = 12.0
 
 
@@ -63,9 +62,12 @@ class WhatIfConfig(Section):
     resolution_s: Seconds
 
 
+WHAT_IF = Schema("simulation/what_if", WhatIfConfig)
+
+
 def read_config(words: Sequence[str]) -> WhatIfConfig:
     """The defaults under `key=value` words. Raises ConfigError."""
-    return read_settings(DEFAULTS, WhatIfConfig, words)
+    return compose_words(WHAT_IF, words)
 
 
 def trace_of(config: WhatIfConfig) -> list[Change]:

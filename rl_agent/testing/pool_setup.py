@@ -22,6 +22,11 @@ QUICK = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2", "stall_timeou
 """Times for tests; `port=0` takes any free one."""
 
 
+def later_wins(words: Iterable[str]) -> list[str]:
+    """Return the words, of those for one key the last: a configuration refuses a key that is set twice."""
+    return list({word.partition("=")[0]: word for word in words}.values())
+
+
 class Client:
     """A consumer of one pool."""
 
@@ -97,7 +102,7 @@ def expected(length: int, number: int) -> list[int]:
 
 @asynccontextmanager
 async def manager(*words: str, versions: Path = Path("/nowhere")) -> AsyncIterator[Client]:
-    config = load_settings([*QUICK, *words], {})
+    config = load_settings(later_wins([*QUICK, *words]), {})
     connector = aiohttp.TCPConnector(ssl=trusting(config.tls_certificate))
     async with (
         running_manager(config, versions) as (url, batches),

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rl_agent.config import Command, Hardware, Plan
+from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
-from rl_agent.plan.overrides import parse_override
 from rl_agent.testing.tiny_chat import save_tiny_model_folder
 
 START_TIMEOUT_S = 20.0

@@ -33,6 +33,7 @@ LAYERS = {
     "llamafactory_config": 1,
     "weights_config": 1,
     "config": 1,
+    "overrides": 2,
     "agent": 2,
     "tasks": 2,
     "env": 2,

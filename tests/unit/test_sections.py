@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rl_agent.config import Config
-from rl_agent.plan.keys import sections_of, valid_keys
+from rl_agent.overrides.keys import sections_of, valid_keys
 from rl_agent.simulation.config import WhatIfConfig
 from rl_agent.trainer.settings import TrainerSettings
 

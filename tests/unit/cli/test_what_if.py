@@ -76,10 +76,11 @@ def test_a_bad_trace_is_one_line(capsys, tmp_path, trace, words):
 @pytest.mark.parametrize(
     ("word", "words"),
     [
-        ("engine_price=-1", "engine_price=-1: Input should be greater than or equal to 0"),
-        ("engine_price=cheap", "engine_price='cheap': Input should be a valid number"),
-        ("engine_prize=1", "there is no key engine_prize"),
-        ("8b", "expected key=value"),
+        ("engine_price=-1", "engine_price=-1: expected greater than or equal to 0"),
+        ("engine_price=cheap", "engine_price=cheap: expected a valid number"),
+        ("engine_prize=1", "there is no key engine_prize; did you mean engine_price?"),
+        ("+surprise=1", "+surprise=1: there is no key surprise"),
+        ("seed=1,2", "seed=1,2: expected a valid integer"),
         ("model=9b", "model=9b: is none of 1.7b, 8b, 14b, 32b"),
         ("mean_tokens=20000", "must be below longest=14336"),
         ("gpu_memory_gb=4", "does not fit on engine_gpus=2"),
@@ -89,6 +90,19 @@ def test_a_bad_word_is_one_line(capsys, word, words):
     assert main(["what-if", word]) == 78
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["8b"], "'8b' (the command line): an override is key=value,"),
+        (["seed=1", "+seed=2"], "seed is set twice"),
+    ],
+)
+def test_words_are_read_as_those_of_a_run_are(capsys, words, message):
+    assert main(["what-if", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_a_mixture_of_experts_is_refused(capsys, tmp_path):

@@ -20,8 +20,8 @@ from rl_agent.engine.server import (
 )
 from rl_agent.engine.vllm_serve import let_others_run
 from rl_agent.errors import ConfigError, DeadlineError, EngineDied
+from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
-from rl_agent.plan.overrides import parse_override
 
 
 def config(tmp_path, *words, num_gpus=0):

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import HarnessError, UsageError
 from rl_agent.plan.arguments import parse
-from rl_agent.plan.overrides import Text, parse_override, read_value, reject_duplicates
 
 PATHS = ["--data-path", "/data", "--log-path", "/log"]
 NODES = ["--num-nodes", "2", "--rank-weights", "1,3"]
@@ -103,7 +102,6 @@ WRONG = {
     "override without value": (["--rl-phase", "update", "+seed"], "write \\+seed=VALUE"),
     "override without key": (["--rl-phase", "update", "=3"], "an override is key=value"),
     "a flag's key": (["--rl-phase", "update", "log_path=/x"], "keep --log-path"),
-    "one key twice": (["--rl-phase", "update", "seed=1", "+seed=2"], "'seed=1'.*'\\+seed=2'"),
 }
 
 
@@ -152,48 +150,9 @@ def test_overrides_of_the_environment_come_first():
     assert [override.word for override in found.overrides] == ["run_name=a b", "~wandb.entity", "seed=1"]
 
 
-def test_an_override_in_both_places_is_an_error_that_names_both():
-    with pytest.raises(UsageError, match=r"HYDRA_OVERRIDES.*the command line"):
-        arguments("--rl-phase", "update", "seed=1", HYDRA_OVERRIDES="seed=2")
-
-
 def test_unbalanced_quotes_in_the_environment_are_an_error():
     with pytest.raises(UsageError, match="HYDRA_OVERRIDES is not shell-quoted"):
         arguments("--rl-phase", "update", HYDRA_OVERRIDES="run_name='a")
-
-
-VALUES = {
-    "3": 3,
-    "1e-6": 1e-6,
-    "true": True,
-    "null": None,
-    "[1,2]": [1, 2],
-    "{easy:5,medium:6}": {"easy": 5, "medium": 6},
-    "'quoted for Hydra'": "quoted for Hydra",
-    "${seed}": "${seed}",
-    "": "",
-    "x;cmd": "x;cmd",
-    "$(cmd)": "$(cmd)",
-    "`cmd`": "`cmd`",
-    "it's": "it's",
-    'say "hi"': 'say "hi"',
-    "  spaces  ": "  spaces  ",
-    "é 日本 🙂": "é 日本 🙂",
-    "two\nlines": "two\nlines",
-    "a,b": "a,b",
-    "a=b=c": "a=b=c",
-    "back\\slash\\": "back\\slash\\",
-    "{broken": "{broken",
-    "range(1,3)": "range(1,3)",
-    "~/x y": "~/x y",
-}
-
-
-@pytest.mark.parametrize("raw", VALUES)
-def test_values_are_what_hydra_reads_or_the_text_as_typed(raw):
-    assert read_value(raw) == VALUES[raw]
-    is_text = isinstance(VALUES[raw], str) and "${" not in raw and not raw.startswith("'")
-    assert isinstance(read_value(raw), Text) == is_text
 
 
 @given(st.lists(st.text(max_size=12), max_size=6), st.text(max_size=20))
@@ -203,19 +162,3 @@ def test_any_words_parse_or_end_in_one_line(words, environment):
               {"HYDRA_OVERRIDES": environment})  # fmt: skip
     except HarnessError as error:
         assert "\n" not in str(error)
-
-
-@given(st.text(max_size=30))
-def test_any_value_can_be_read(raw):
-    read_value(raw)
-
-
-@given(st.lists(st.sampled_from(["a=1", "+a=2", "~a", "b.c=1", "model=x", "model@model_config=y"])))
-def test_duplicates_are_found_exactly_when_a_key_comes_twice(words):
-    overrides = [parse_override(word, "test") for word in words]
-    names = [override.name for override in overrides]
-    if len(set(names)) == len(names):
-        reject_duplicates(overrides)
-    else:
-        with pytest.raises(UsageError):
-            reject_duplicates(overrides)

@@ -7,8 +7,8 @@ import pytest
 
 from rl_agent.config import Config
 from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
-from rl_agent.plan.overrides import parse_override
 from rl_agent.update.llamafactory.render import deepspeed_file
 
 GAME = """

@@ -9,7 +9,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.plan.checks import check_engine, check_trainer
 from rl_agent.plan.hub import FoundModel
 from rl_agent.plan.model import check_model
-from tests.unit.plan.test_compose import compose
+from tests.unit.overrides.test_compose import compose
 
 BOTH = {
     "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,

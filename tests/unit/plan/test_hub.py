@@ -8,11 +8,11 @@ import pytest
 
 from rl_agent.agent import chat
 from rl_agent.errors import ConfigError
+from rl_agent.overrides.words import parse_override
 from rl_agent.plan import disk
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.hub import cached_snapshot, find_model
-from rl_agent.plan.overrides import parse_override
 
 MODEL = "org/model"
 

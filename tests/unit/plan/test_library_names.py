@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.errors import ConfigError
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names, templates
-from tests.unit.plan.test_compose import compose
+from tests.unit.overrides.test_compose import compose
 
 pytest.importorskip("llamafactory")
 pytest.importorskip("vllm")

@@ -14,6 +14,7 @@ from rl_agent.simulation.speeds import SHAPES, Device, EngineSpeed, engine_speed
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work, drawn_trace, mean_machines
 from rl_agent.simulation.world import World
+from rl_agent.testing.pool_setup import later_wins
 from rl_agent.trainer.data.order import Arrival
 
 SMALL = (
@@ -25,7 +26,7 @@ ALWAYS_TWO = [Change(0.0, is_join=True), Change(0.0, is_join=True)]
 
 
 def scenario(trace=ALWAYS_TWO, *words: str, hours: float = 0.25) -> Scenario:
-    return scenario_of(read_config((*SMALL, f"hours={hours}", *words)), trace, "trace")
+    return scenario_of(read_config(later_wins((*SMALL, f"hours={hours}", *words))), trace, "trace")
 
 
 def kills(*, hours: float, every_s: float) -> list[Change]:

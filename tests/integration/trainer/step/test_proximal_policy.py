@@ -21,7 +21,7 @@ from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.test_order import Arriving
-from tests.unit.plan.test_compose import compose
+from tests.unit.overrides.test_compose import compose
 
 STEPS = 3
 

@@ -6,8 +6,8 @@ import pytest
 
 from rl_agent.cluster.protocol import shared
 from rl_agent.errors import ConfigError
+from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
-from rl_agent.plan.overrides import parse_override
 
 
 def config(*words, data_path="/data"):

@@ -1,4 +1,4 @@
-"""One `key=value` word of the command line, and the value it stands for.
+"""Words such as `key=value`: what each asks for, and the value that it stands for.
 
 A value that Hydra's grammar reads as a number, boolean, null, list, dict, quoted string or interpolation
 is that value. Anything else is the text exactly as it was typed: `x;cmd`, `$(cmd)`, quotes, commas, spaces
@@ -8,7 +8,7 @@ and line breaks need no second quoting for Hydra.
 import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -25,7 +25,6 @@ ENVIRONMENT = "HYDRA_OVERRIDES"
 GROUP_KEYS = {"model": "model@model_config", "env": "env@env_config", "judge": "judge@openai_config"}
 """Short names of the config groups that live under another key."""
 
-
 MAX_PARSED = 4096
 """Characters that Hydra's grammar is asked to read."""
 
@@ -38,7 +37,7 @@ class Kind(Enum):
 
 
 class Text(str):
-    """A value that Hydra must not read: it is put in place after composing."""
+    """A value that is set as it was typed: nothing in it is expanded."""
 
     __slots__ = ()
 
@@ -53,10 +52,10 @@ class Override:
     """Everything behind the first `=`, as typed."""
     word: str
     source: str
-
-    @property
-    def name(self) -> str:
-        return GROUP_KEYS.get(self.key, self.key)
+    name: str
+    """The key in full: config groups that live under another key have short ones."""
+    is_literal: bool = False
+    """The value is text, whatever Hydra's grammar would read in it."""
 
     @property
     def shown(self) -> str:
@@ -74,7 +73,7 @@ def is_override(word: str) -> bool:
     return not word.startswith("-") and ("=" in word or word.startswith(("+", "~")))
 
 
-def parse_override(word: str, source: str) -> Override:
+def parse_override(word: str, source: str, short_names: Mapping[str, str] = GROUP_KEYS) -> Override:
     """Split `word`; raises `UsageError` if it has no readable key, or no value where one is needed."""
     match = _WORD.fullmatch(word)
     if match is None:
@@ -84,7 +83,8 @@ def parse_override(word: str, source: str) -> Override:
     kind = Kind(match["prefix"] or "")
     if kind is not Kind.DELETE and match["assigned"] is None:
         raise UsageError(f"{word!r} ({source}): no value; write {one_line(word)}=VALUE")
-    return Override(kind, match["key"], match["value"] or "", word, source)
+    key = match["key"]
+    return Override(kind, key, match["value"] or "", word, source, short_names.get(key, key))
 
 
 def reject_duplicates(overrides: Iterable[Override]) -> None:
