@@ -1,4 +1,4 @@
-"""Finds the verb and turns its errors into one line and an exit code."""
+"""Finds a verb and turns its errors into one line and an exit code."""
 
 import importlib
 import inspect
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def people_verbs() -> list[str]:
-    """Verbs that a person calls."""
+    """Name the verbs that a person calls."""
     return _verbs_in(rl_agent.cli)
 
 
 def driver_verbs() -> list[str]:
-    """Verbs that `run.sh` calls, and a person who drives phases by hand."""
+    """Name the verbs that `run.sh` calls, and a person who drives phases by hand."""
     return _verbs_in(rl_agent.cli.driver)
 
 
@@ -32,7 +32,7 @@ def verbs() -> list[str]:
 
 
 def module_of(verb: str) -> ModuleType:
-    """Imports the module of a verb. Raises KeyError if there is none of this name."""
+    """Import the module of a verb. Raises KeyError if there is none of this name."""
     for package in (rl_agent.cli, rl_agent.cli.driver):
         if verb in _verbs_in(package):
             return importlib.import_module(f"{package.__name__}.{verb.replace('-', '_')}")
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 def is_here() -> bool:
-    """Whether the working folder still exists."""
+    """Return whether the working folder still exists."""
     try:
         return bool(Path.cwd())
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         print(f"rl_agent: no verb {verb!r}; there are {', '.join(verbs())}", file=sys.stderr)
         return VerbResult(status=EXIT_USAGE)
     module = module_of(verb)
-    is_persons = verb in people_verbs() or verb == "plan"
+    takes_paths = verb in people_verbs() or getattr(module, "TAKES_PATHS_OF_A_PERSON", False)
     given = {"call": call} if member is None else {"call": call, "member": member}
     wanted = inspect.signature(module.main).parameters
     try:
@@ -93,7 +93,7 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         return VerbResult(status=error.exit_code)
     except OSError as error:
         # A path that a person gave can be anything: a loop of links, a name too long, a folder for a file.
-        if not is_persons or error.filename is None:
+        if not takes_paths or error.filename is None:
             raise
         print(indented(f"{verb}: {error.filename}: {error.strerror}"), file=sys.stderr)
         return VerbResult(status=EXIT_CONFIG)
@@ -102,7 +102,7 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
 
 
 def run() -> None:
-    """Console entry point."""
+    """Run the verb that the command line names: the console entry point."""
     words = sys.argv[1:]
     guard_output(escapes_stdout=not words or words[0] not in driver_verbs())  # that is read by bash
     end(lambda: main(words))

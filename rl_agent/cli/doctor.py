@@ -1,6 +1,5 @@
 """`doctor`: tells from the shared folder alone how a run is: who lives, who waits for whom, what to do."""
 
-import argparse
 import shutil
 import socket
 import subprocess
@@ -8,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rl_agent.cli._plan_file import log_folder
+from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.cluster.member import stacks
 from rl_agent.cluster.protocol import records
 from rl_agent.cluster.protocol.diagnosis import Look, diagnose
@@ -31,12 +30,7 @@ _PY_SPY_TIMEOUT_S = 20
 
 def main(argv: list[str]) -> int:
     """Prints the diagnosis; returns 1 where there is something to do."""
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli doctor",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("doctor", SUMMARY, EXAMPLE)
     parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
     parser.add_argument(
         "--stacks",

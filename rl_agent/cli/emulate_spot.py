@@ -1,6 +1,5 @@
 """`emulate-spot`: let workers come and go as spot machines do."""
 
-import argparse
 import itertools
 import os
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_agent.cli._numbers import above_0, not_negative
+from rl_agent.cli._options import verb_parser
 from rl_agent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,12 +33,7 @@ STOP_TIMEOUT_S = 40.0
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli emulate-spot",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("emulate-spot", SUMMARY, EXAMPLE)
     parser.add_argument("--trace", type=Path, help="CSV file; default: the fixed schedule")
     parser.add_argument("--time-scale", type=above_0, default=1.0, help="0.1: ten times as fast")
     parser.add_argument("--until-s", type=not_negative, help="stop there in the trace; default: its end")

@@ -16,7 +16,7 @@ from pathlib import Path
 from yarl import URL
 
 from rl_agent.cli._numbers import not_negative, seconds
-from rl_agent.cli._plan_file import read_plan
+from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.cli.pool import MANAGER, read_token
 from rl_agent.config import Plan
 from rl_agent.errors import UsageError, deliberate
@@ -68,12 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli join-pool",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("join-pool", SUMMARY, EXAMPLE)
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
     parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")

@@ -1,6 +1,5 @@
 """`manager`: serve a rollout pool."""
 
-import argparse
 import asyncio
 import gc
 import logging
@@ -9,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rl_agent.cli._garbage import rare_garbage_collection
-from rl_agent.cli._plan_file import read_plan
+from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.errors import UsageError, deliberate
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
@@ -23,12 +22,7 @@ configs/pool/elastic.yaml states and explains every key. The address is printed 
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli manager",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("manager", SUMMARY, EXAMPLE)
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="instead of configs/pool/elastic.yaml"
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rl_agent.cli._options import verb_parser
 from rl_agent.errors import ConfigError, UsageError
 
 SUMMARY = "make train.jsonl and test.jsonl from OpenR1-Math-220k (Parquet or hub name)"
@@ -49,12 +50,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli openr1",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("openr1", SUMMARY, EXAMPLE)
     parser.add_argument(
         "--source", required=True, help="a Parquet file, a folder of them, or a dataset's name on the hub"
     )

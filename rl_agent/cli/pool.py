@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.cli._numbers import seconds
-from rl_agent.cli._plan_file import read_plan
+from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.errors import UsageError
 from rl_agent.terminal import clear, is_stdout_closed
 
@@ -29,12 +29,7 @@ MANAGER = "http://127.0.0.1:5000"
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli pool",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("pool", SUMMARY, EXAMPLE)
     parser.add_argument("action", choices=("status", "ready", "want"))
     parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
     parser.add_argument("--pid", type=int, help="ready: process that leads the manager's group")

@@ -1,10 +1,9 @@
 """`report`: what a run has reached so far: tables on stdout, curves as a PNG."""
 
-import argparse
 import os
 from pathlib import Path
 
-from rl_agent.cli._plan_file import log_folder
+from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
@@ -15,12 +14,7 @@ EXAMPLE = """example:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli report",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("report", SUMMARY, EXAMPLE)
     parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
     parser.add_argument("--png", type=Path, help="where to draw (default: LOG_PATH/reward.png)")
     parser.add_argument("--quiet", action="store_true", help="draw the curves, print nothing")

@@ -1,9 +1,8 @@
 """Serves the model that was served before the present one."""
 
-import argparse
 from pathlib import Path
 
-from rl_agent.cli._plan_file import log_folder, read_plan
+from rl_agent.cli._options import log_folder, read_plan, verb_parser
 from rl_agent.cli._result import VerbResult
 from rl_agent.paths import RunPaths
 from rl_agent.update.model.versions import is_unserved, rollback
@@ -21,12 +20,7 @@ optimizer, that this brings back. Versions are kept as far as trainer.keep_versi
 
 
 def main(argv: list[str]) -> VerbResult:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli rollback",
-        description=SUMMARY,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("rollback", SUMMARY, EPILOG)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--plan", type=Path, help="plan.json of a run")
     where.add_argument("--log-path", type=Path, help="folder of the experiment")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rl_agent import terminal
 from rl_agent.cli._numbers import finite
-from rl_agent.cli._plan_file import log_folder
+from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import verify
@@ -76,13 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--difficulty", metavar="NAME", help="easy, medium or hard")
     which.add_argument("--task-id", metavar="ID")
 
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli trajectories",
-        description=SUMMARY,
-        epilog=EPILOG,
-        formatter_class=layout,
-    )
+    parser = verb_parser("trajectories", SUMMARY, EPILOG)
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export | verify")
     listing = actions.add_parser("list", parents=[shared], help="a table, one line an episode")
     listing.add_argument("--limit", type=int, default=50, metavar="N", help="0: all; default 50")

@@ -1,6 +1,5 @@
 """`what-if`: what a set of machines would do and cost, before any of it is rented."""
 
-import argparse
 import json
 import sys
 import time
@@ -10,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_agent.cli._options import verb_parser
 from rl_agent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,12 +40,7 @@ def main(argv: list[str]) -> int:
     from rl_agent.simulation.scenario import SETUPS, simulate
     from rl_agent.simulation.work import trace_text
 
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli what-if",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("what-if", SUMMARY, EXAMPLE)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="what differs from the defaults")
     parser.add_argument("--trace", type=Path, metavar="CSV", help="when machines come and go; default: drawn")
     parser.add_argument("--write-trace", type=Path, metavar="CSV", help="keep the trace that was played")

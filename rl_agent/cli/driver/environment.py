@@ -7,7 +7,7 @@ import math
 import os
 import sys
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cluster.shared_fs.processes import pid_space
 from rl_agent.cluster.shared_fs.run_lock import lock_path
 from rl_agent.config import Plan, TrainerConfig

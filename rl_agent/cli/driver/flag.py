@@ -2,7 +2,7 @@
 
 import argparse
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import Decision

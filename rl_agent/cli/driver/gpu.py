@@ -1,11 +1,10 @@
 """Counts GPUs, and waits until their memory is free."""
 
-import argparse
 import sys
 import time
 from pathlib import Path
 
-from rl_agent.cli._plan_file import read_plan
+from rl_agent.cli._options import read_plan, verb_parser
 from rl_agent.cli._result import VerbResult
 from rl_agent.engine.gpus import GpuUse, count_gpus, holders, memory_in_use
 from rl_agent.errors import DeadlineError, UsageError
@@ -19,12 +18,7 @@ _POLL_S = 1.0
 
 
 def main(argv: list[str]) -> int | VerbResult:
-    parser = argparse.ArgumentParser(
-        prog="python -m rl_agent.cli gpu",
-        description=SUMMARY,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("gpu", SUMMARY, EXAMPLE)
     parser.add_argument("action", choices=("count", "wait"))
     parser.add_argument("--plan", type=Path, help="needed by `wait`: its engine.memory_clear_* keys are used")
     options = parser.parse_args(argv)

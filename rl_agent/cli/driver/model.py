@@ -3,7 +3,7 @@
 import logging
 import time
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.engine.model import resolve_model
 from rl_agent.update.model.verify import verify_served

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import BinaryIO
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.env import verifier

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.prepare import prepare

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.monitor import metrics
 from rl_agent.update.inputs import read_summary

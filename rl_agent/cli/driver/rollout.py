@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._garbage import rare_garbage_collection
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.update.model.verify import verify_model

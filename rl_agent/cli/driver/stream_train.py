@@ -3,7 +3,7 @@
 import logging
 import os
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 
 SUMMARY = "train along with the rollouts of a run (replaces this process by the trainer of trainer=grpo)"
 EXAMPLE = """examples:

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.config import Plan
 from rl_agent.engine.server import Answer, probe

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cluster.shared_fs.address import interface_name
 from rl_agent.engine.sharing import training_devices
 from rl_agent.update.inputs import await_inputs, read_summary

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 
 SUMMARY = "record metrics.jsonl with wandb, and keep its curves drawn, until TERM"
 EXAMPLE = """example:

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 
-from rl_agent.cli._plan_file import plan_parser, read_plan
+from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cluster.member.member import Member
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
 from rl_agent.monitor.progress import LINE_INTERVAL_S
