@@ -112,7 +112,7 @@ Lockstep = Callable[[Iterator[LockstepEpisode], int], Awaitable[None]]
 async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
     config = plan.config
     registry = EnvironmentRegistry(config.env_config)
-    specs = sample_of(Assignment(plan, "train", 1, resume=False), registry).specs
+    specs = sample_of(Assignment(plan, "train", 1, resume=False)).specs
     settings = ClientSettings(config.rollout.request_timeout_s, config.rollout.request_retries)
     chat = ChatTokenizer.load(config.model.base_model, {})
     sampling = Sampling(1.0, 1.0, -1, 0.0, MAX_NEW_TOKENS, 0)

@@ -40,14 +40,15 @@ def published_version(paths: RunPaths) -> int:
     return (_version_of_folder(target, paths) or 0) if target.exists() else 0
 
 
-def version_of_root(root: str, config: Config, started_at: float | None = None) -> int | None:
-    """Weight version of a server that says it loaded `root`; None if it is no model of this run.
+def version_of_root(
+    root: str, config: Config, wanted: ResolvedModel, started_at: float | None = None
+) -> int | None:
+    """Return the weight version of a server that says it loaded `root`; None if it is no model of this run.
 
     A server may have been started by hand on `model.pt` itself, whose name does not say which version it
     was then. If it started (seconds since the epoch, where known) before the link was last switched, it
     holds an `OLDER` one.
     """
-    wanted = resolve_model(config)
     if root in (wanted.path, config.model.base_model):
         return wanted.weight_version if root == wanted.path else 0
     path = Path(root).resolve()

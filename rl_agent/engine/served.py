@@ -8,16 +8,17 @@ from urllib.parse import urlsplit
 
 from rl_agent import small_http
 from rl_agent.config import Config
-from rl_agent.engine.model import OLDER, version_of_root
+from rl_agent.engine.model import OLDER, ResolvedModel, version_of_root
 from rl_agent.weights.load.vllm_names import AS_STARTED, READ_HELD
 
 _ASK_TIMEOUT_S = 10.0
 
 
-def version_served(root: str, config: Config) -> int | None:
-    """Weight version of the server that says it loaded `root`, or has taken another since."""
+def version_served(root: str, config: Config, wanted: ResolvedModel) -> int | None:
+    """Return the weight version of the server that says it loaded `root`, or has taken another since."""
     is_link = os.path.realpath(root) != root
-    started_on = version_of_root(root, config, engine_started_at(config) if is_link else None)
+    started_at = engine_started_at(config) if is_link else None
+    started_on = version_of_root(root, config, wanted, started_at)
     if started_on is None or not config.weights.is_inplace:
         return started_on
     taken = version_taken(config.engine.base_url)

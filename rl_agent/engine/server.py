@@ -137,7 +137,7 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
     """What a server that says it loaded `roots` is to this run."""
     wanted = resolve_model(config)
     url = config.engine.base_url
-    versions = {root: version_served(root, config) for root in roots}
+    versions = {root: version_served(root, config, wanted) for root in roots}
     known = {root: version for root, version in versions.items() if version is not None}
     if not known:
         shown = ", ".join(roots) or "no model"

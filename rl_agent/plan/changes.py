@@ -16,8 +16,9 @@ from typing import Any
 from rl_agent.cluster.protocol.schedule import Work
 from rl_agent.cluster.protocol.shared import shared_values
 from rl_agent.config import Config, Plan
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.engine.model import resolve_model
 from rl_agent.rollout import conditions
+from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.types import Split
 
@@ -48,7 +49,8 @@ def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
 
 def _fixed(config: Config, split: Split, dealt: tuple[str, ...]) -> dict[str, Any]:
     values = shared_values(config)
-    return conditions.deciding_values(config, split) | {key: values[key] for key in dealt if key in values}
+    deciding = conditions.deciding_values(config, split, resolve_model(config))
+    return deciding | {key: values[key] for key in dealt if key in values}
 
 
 def _dealt(before: Config, now: Config) -> tuple[str, ...]:
@@ -90,8 +92,7 @@ def _check_tasks(plan: Plan) -> None:
             begun = conditions.read(plan.paths, plan.run_id, split, iteration)
             if begun is None:
                 continue
-            registry = EnvironmentRegistry(plan.config.env_config)
-            sample = sample_of(Assignment(plan, split, iteration, resume=True), registry)
-            now = conditions.conditions_of(plan.config, split, sample)
+            sample = sample_of(Assignment(plan, split, iteration, resume=True))
+            now = Conditions.of(plan.config, split, sample, resolve_model(plan.config))
             if change := begun.difference(now):
                 raise conditions.refusal(iteration, change)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.cluster.protocol.shared import shared_values
 from rl_agent.config import Config
-from rl_agent.engine.model import resolve_model
+from rl_agent.engine.model import ResolvedModel
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
@@ -69,8 +69,8 @@ DECIDING_BY_VALUE = (
 _JUDGE = ("model", "temperature", "max_tokens", "max_images")
 
 
-def deciding_values(config: Config, split: Split) -> dict[str, Any]:
-    """The settings that an iteration of `split` is begun with, by their dotted names."""
+def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[str, Any]:
+    """Return the settings that an iteration of `split` is begun with, by their dotted names."""
     prefixes = DECIDING + DECIDING_IN[split]
     found = {
         key: value
@@ -82,9 +82,8 @@ def deciding_values(config: Config, split: Split) -> dict[str, Any]:
         own, other = other, own
     found.pop(other)
     found[own] = config.policy_config.temperature_of(split)
-    served = resolve_model(config)
-    if served.path == config.model.base_model:
-        found[_BASE_MODEL] = served.path
+    if model.path == config.model.base_model:
+        found[_BASE_MODEL] = model.path
     if config.rollout.reward == "judge":
         judge = for_evaluation(config.openai_config)
         found |= {f"openai_config.{name}": getattr(judge, name) for name in _JUDGE}
@@ -101,12 +100,6 @@ def first_change(begun: dict[str, Any], now: dict[str, Any]) -> str:
     return ""
 
 
-def conditions_of(config: Config, split: Split, sample: Sample) -> "Conditions":
-    """What an iteration would be begun with now."""
-    task_file = config.env_config.tasks_file(split, config.data_path)
-    return Conditions(deciding_values(config, split), sample.task_digests, sample.digest, str(task_file))
-
-
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What one iteration of a split is begun with."""
@@ -119,6 +112,13 @@ class Conditions:
 
     task_file: str
     """Where the tasks were read; it may be another one, with the same tasks."""
+
+    @classmethod
+    def of(cls, config: Config, split: Split, sample: Sample, model: ResolvedModel) -> "Conditions":
+        """Return what an iteration would be begun with now."""
+        settings = deciding_values(config, split, model)
+        task_file = config.env_config.tasks_file(split, config.data_path)
+        return cls(settings, sample.task_digests, sample.digest, str(task_file))
 
     def difference(self, now: "Conditions") -> str:
         """What the iteration was begun with and does not have now, in words; empty if all is equal."""

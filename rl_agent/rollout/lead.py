@@ -9,15 +9,16 @@ Nothing that a rank claims to have done is believed before its file was read.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
+from rl_agent.cluster.member.work import Work
+from rl_agent.cluster.protocol.ledger import ShardPart
 from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
 from rl_agent.rollout import conditions, takeover
-from rl_agent.rollout.collector.collect import ChunkSource, account
+from rl_agent.rollout.collector.collect import account
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.rank_rollout import RankRollout
@@ -31,34 +32,6 @@ from rl_agent.rollout.trajectories.shard import ShardHeader, whole_bytes
 log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 """Between two looks at what has been recorded, for groups to replace."""
-
-
-class ShardPart(Protocol):
-    """A rank's file, as `cluster.work` tells of it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def cut_bytes(self) -> int | None: ...
-
-
-class Work(ChunkSource, Protocol):
-    """The chunks of a phase, as the master needs them of `cluster.work.Work`."""
-
-    on_lost: Callable[[str], tuple[int, set[int]]]
-    """What the file of a rank that is gone holds: the bytes that count, and the episodes in them."""
-
-    @property
-    def shard(self) -> str | None:
-        """The file that this rank has begun."""
-
-    @property
-    def is_published(self) -> bool: ...
-    async def publish(self, groups: list[list[int]], *, digest: str, weight_version: int) -> None: ...
-    async def all_complete(self) -> Sequence[ShardPart]: ...
-    def close(self) -> None: ...
 
 
 class Lead:
@@ -120,6 +93,7 @@ class Lead:
         entries = {entry.file: entry for entry in (*earlier, *self._own(), *others)}
         takeover.finish(*self._place, list(entries.values()))
         work.close()
+        rollout.keep_lengths()
         return account(self._ledger.asked, rollout.collector.ended)
 
     def _take_over(self) -> list[ManifestEntry]:

@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.member.work import Work
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.registry import EnvironmentRegistry
@@ -16,7 +17,7 @@ from rl_agent.errors import deliberate
 from rl_agent.monitor import progress
 from rl_agent.pool import run_pool
 from rl_agent.reward.judge import ModelJudge
-from rl_agent.rollout.collector.collect import ChunkSource, Collector, CollectSettings
+from rl_agent.rollout.collector.collect import Collector, CollectSettings
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
 from rl_agent.rollout.collector.lengths import ResponseLengths
@@ -31,31 +32,13 @@ CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at whether this member is still one."""
 
 
-class Membership(Protocol):
-    """What a running rollout needs of `cluster.member.Member`."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def incarnation(self) -> str: ...
-    @property
-    def is_master(self) -> bool: ...
-    @property
-    def is_alone(self) -> bool:
-        """No other member is alive; of the master: whatever is not claimed yet is its own."""
-
-    def set_doing(self, text: str) -> None: ...
-    def check(self) -> None:
-        """Raises RetryLater if this member was declared dead, lost its master, or the run has ended."""
-
-
 class RankRollout:
     """Used once. Its numbers are of what it recorded, and of the files that `count` was given."""
 
     def __init__(
         self,
         assignment: Assignment,
-        member: Membership,
+        member: Member,
         ledger: Ledger,
         *,
         engine: EngineClient,
@@ -134,8 +117,8 @@ class RankRollout:
             assignment = self._assignment
             self._lengths.save(assignment.config.paths.response_lengths(assignment.split))
 
-    async def collect(self, source: ChunkSource) -> None:
-        """Run what `source` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
+    async def collect(self, work: Work) -> None:
+        """Run what `work` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
         self._tokens_before = self._metrics.total.response_tokens
         try:
             async with progress.shown(self.snapshot), asyncio.TaskGroup() as jobs:
@@ -146,7 +129,7 @@ class RankRollout:
                 if self._assignment.config.is_pooled:
                     watchers.append(jobs.create_task(self._check_engine(), name="check this node's engine"))
                 try:
-                    await self.collector.collect(source)
+                    await self.collector.collect(work)
                 finally:
                     for watcher in watchers:
                         watcher.cancel()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rl_agent.config import Config, Plan
-from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.errors import StoreError
 from rl_agent.tasks.load import load_tasks
 from rl_agent.tasks.sample import sample_episodes
@@ -117,12 +116,11 @@ class Ledger:
         return [index for index in range(self.asked) if not self._is_recorded[index]]
 
 
-def sample_of(assignment: Assignment, registry: EnvironmentRegistry) -> Sample:
-    """The sample of this iteration. Raises ConfigError if a task or its environment is unusable."""
+def sample_of(assignment: Assignment) -> Sample:
+    """Draw the sample of an iteration. Raises ConfigError if a task is unusable, or too few are there."""
     config = assignment.config
     path = config.env_config.tasks_file(assignment.split, config.data_path)
     tasks = load_tasks(path, config.env_config)
-    registry.check(task.env for task in tasks)
     split, iteration = assignment.split, assignment.iteration
     batches = [
         sample_episodes(tasks, split=split, iteration=iteration, config=config, batch=batch)

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,16 +32,28 @@ _MAX_EASY, _MAX_MEDIUM = 3, 6  # numbers in a task file: easy up to 3, medium up
 
 
 def load_tasks(path: Path, env_config: EnvConfig) -> list[Task]:
-    """The tasks of `path` in file order; blank lines are passed over.
+    """Return the tasks of `path` in file order; blank lines are passed over.
+
+    A file is read once in a process, as long as it is as it was.
 
     Raises ConfigError "FILE:LINE: what is wrong; what would be right" for the first line that is not a
     task, and ConfigError naming the file if it cannot be read or holds no task.
     """
+    try:
+        found = path.stat()
+    except OSError:  # said below, in our words
+        found = None
+    unchanged = found and (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return list(_read_tasks(path, unchanged, env_config.default_env, frozenset(env_config.kinds)))
+
+
+@lru_cache(maxsize=2)  # train and test
+def _read_tasks(path: Path, unchanged: object, default_env: str, kinds: frozenset[str]) -> tuple[Task, ...]:
     tasks: list[Task] = []
     line_of_id: dict[str, int] = {}
     for number, line in _lines(path):
         try:
-            task = _parse_task(_parse_object(line), env_config)
+            task = _parse_task(_parse_object(line), default_env, kinds)
             if task.task_id in line_of_id:
                 first = line_of_id[task.task_id]
                 raise ValueError(f"task_id {task.task_id!r} is already used in line {first}; make it unique")
@@ -50,7 +63,7 @@ def load_tasks(path: Path, env_config: EnvConfig) -> list[Task]:
         tasks.append(task)
     if not tasks:
         raise ConfigError(f"{path}: holds no task; write one JSON object a line")
-    return tasks
+    return tuple(tasks)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -124,7 +137,7 @@ def _parse_object(line: bytes) -> dict[str, Any]:
     return record
 
 
-def _parse_task(record: dict[str, Any], env_config: EnvConfig) -> Task:
+def _parse_task(record: dict[str, Any], default_env: str, kinds: frozenset[str]) -> Task:
     """Takes the named fields out of `record`; what is left is `extra`. Raises ValueError."""
     task_id = _text(record, "task_id")
     prompt_field = "prompt" if "prompt" in record else "task_name"
@@ -135,9 +148,9 @@ def _parse_task(record: dict[str, Any], env_config: EnvConfig) -> Task:
         raise ValueError(f"task_id {task_id!r:.80} holds a control character; leave it out")
     if not prompt:
         raise ValueError("no prompt; write what the model is asked as prompt (or task_name)")
-    env = _text(record, "env") or env_config.default_env
-    if env not in env_config.kinds:
-        raise ValueError(f"unknown env {env!r}; use one of {', '.join(sorted(env_config.kinds))}")
+    env = _text(record, "env") or default_env
+    if env not in kinds:
+        raise ValueError(f"unknown env {env!r}; use one of {', '.join(sorted(kinds))}")
     return Task(
         task_id=task_id,
         prompt=prompt,

@@ -3,13 +3,12 @@
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from rl_agent.config import Command, Config, Hardware, Plan
-from rl_agent.paths import CONFIG_DIR, PROJECT_ROOT
+from rl_agent.overrides.compose import RUN, compose
+from rl_agent.overrides.words import parse_override
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.testing.pool_setup import later_wins
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
@@ -59,8 +58,8 @@ def make_tiny_model(
 def make_plan(log_path: Path, base_model: Path, *overrides: str) -> Plan:
     """A plan for CPU training of `base_model`; its log path exists."""
     log_path.mkdir(parents=True, exist_ok=True)
-    config = _compose(overrides) | {"log_path": log_path, "data_path": log_path}
-    config["model_config"] = config["model_config"] | {"base_model": str(base_model)}
+    config = _compose(overrides)
+    model = config.model.model_copy(update={"base_model": str(base_model)})
     command = Command(
         rl_phase="both",
         eval_interval=1,
@@ -79,13 +78,12 @@ def make_plan(log_path: Path, base_model: Path, *overrides: str) -> Plan:
         first_iteration=1,
         command=command,
         hardware=Hardware(num_gpus=0, cores=2, memory_gib=8.0),
-        config=Config.model_validate(config),
+        config=config.model_copy(update={"log_path": log_path, "data_path": log_path, "model": model}),
     )
 
 
 @cache
-def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+def _compose(overrides: tuple[str, ...]) -> Config:
     words = ["trainer=llamafactory_cpu", "engine=cpu", "log_path=/unset", "data_path=/unset", "run_name=test"]
     words += ["model_config.template=qwen3_nothink", *overrides]
-    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
-        return OmegaConf.to_container(compose("config", words), resolve=True)
+    return compose(RUN, [parse_override(word, "a test") for word in later_wins(words)]).config

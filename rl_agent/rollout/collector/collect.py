@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from rl_agent.cluster.member.work import Chunk, Work
 from rl_agent.errors import JudgeOutage, deliberate
 from rl_agent.reward.verdict import Verdict
 from rl_agent.rollout.collector.episode import Episode
@@ -37,32 +38,10 @@ Judge = Callable[[Trajectory], Awaitable[Verdict]]
 
 
 class Writer(Protocol):
-    """What the collector needs of `rollout.rank_shard.RankShard`."""
+    """Records episodes, as `rollout.rank_shard.RankShard` does."""
 
     async def append(self, trajectory: Trajectory) -> Trajectory:
-        """Returns the episode as recorded."""
-
-
-class Chunk(Protocol):
-    """Some episodes of the sample that one rank runs."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def indices(self) -> Sequence[int]: ...
-
-
-class ChunkSource(Protocol):
-    """Where a rank's episodes come from: what the collector needs of `cluster.work.Work`."""
-
-    async def next_chunk(self) -> Chunk | None:
-        """Claim a chunk, first what this rank has claimed before; None if nothing is left to claim now."""
-
-    async def more_or_closed(self) -> bool:
-        """Wait: True once there is more to claim, False once the iteration is complete."""
-
-    def report(self, chunk_id: int) -> None:
-        """All episodes of a claimed chunk are recorded."""
+        """Return the episode as recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +93,7 @@ class Collector:
         self._alarm: asyncio.TimerHandle | None = None
         """From when the grace period has begun."""
 
-    async def collect(self, source: ChunkSource) -> None:
+    async def collect(self, source: Work) -> None:
         """Run what `source` gives, except what is recorded already, until there will be no more.
 
         Raises RetryLater if the engine is gone, StoreError if the disk takes no more.
@@ -144,7 +123,7 @@ class Collector:
         whole = self._whole()
         return self.done - self.recorded_here + self._claimed if whole is None else whole
 
-    async def _claim(self, source: ChunkSource) -> bool:
+    async def _claim(self, source: Work) -> bool:
         """Wait until something claimed waits for a place; False if there will be no more."""
         while not self._waiting:
             chunk = await source.next_chunk()
@@ -157,7 +136,7 @@ class Collector:
             self._take(chunk, source)
         return True
 
-    def _take(self, chunk: Chunk, source: ChunkSource) -> None:
+    def _take(self, chunk: Chunk, source: Work) -> None:
         left = self._left(chunk.indices)
         if not left:
             source.report(chunk.id)
@@ -168,7 +147,7 @@ class Collector:
         self._is_exhausted = False
         self._check_stop_rule()
 
-    async def _run(self, spec: EpisodeSpec, chunk: Chunk, source: ChunkSource) -> None:
+    async def _run(self, spec: EpisodeSpec, chunk: Chunk, source: Work) -> None:
         try:
             trajectory = await self._play(spec)
             self.finishing += 1

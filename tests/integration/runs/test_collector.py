@@ -8,8 +8,10 @@ import pytest
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.client import ClientSettings, EngineClient
+from rl_agent.engine.model import resolve_model
 from rl_agent.engine.wire import Sampling
-from rl_agent.rollout.run import identify, run_rollout
+from rl_agent.rollout.engine_access import identify
+from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.types import Observation
@@ -25,7 +27,7 @@ async def engine(vllm_server):
     config = vllm_server.plan.config
     settings = ClientSettings(request_timeout_s=60, retries=0)
     async with EngineClient(
-        vllm_server.url, settings, identify=lambda served: identify(served, config)
+        vllm_server.url, settings, identify=lambda served: identify(served, config, resolve_model(config))
     ) as client:
         yield client
 

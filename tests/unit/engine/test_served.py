@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rl_agent.engine.model import OLDER
+from rl_agent.engine.model import OLDER, resolve_model
 from rl_agent.engine.served import engine_started_at, version_served
 from rl_agent.engine.server import Answer, judge_roots
 from rl_agent.overrides.words import parse_override
@@ -69,7 +69,7 @@ def test_a_url_that_names_this_machine_is_local(tmp_path, listen):
 def test_a_server_on_the_link_holds_what_the_link_named_when_it_started(tmp_path, listen, offset_s, version):
     link = publish(tmp_path, switched_at=time.time() + offset_s)
     settings = config(tmp_path, f"engine.port={listen('vllm')}")
-    assert version_served(str(link), settings) == version
+    assert version_served(str(link), settings, resolve_model(settings)) == version
 
 
 def test_an_older_model_behind_the_link_is_said_in_words(tmp_path, listen):

@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.cluster.protocol.schedule import Work
 from rl_agent.config import Plan
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.plan.changes import check_changes
 from rl_agent.rollout import conditions
@@ -174,9 +174,8 @@ def write_tasks(tmp_path: Path, *tasks: dict) -> None:
 def begin(before: Plan, iteration: int) -> None:
     """As the master of a rollout writes it down."""
     record(before, iteration, is_finished=False)
-    registry = EnvironmentRegistry(before.config.env_config)
-    sample = sample_of(Assignment(before, "train", iteration, resume=False), registry)
-    begun = conditions.conditions_of(before.config, "train", sample)
+    sample = sample_of(Assignment(before, "train", iteration, resume=False))
+    begun = conditions.Conditions.of(before.config, "train", sample, resolve_model(before.config))
     conditions.write(before.paths, before.run_id, "train", iteration, begun)
 
 

@@ -87,6 +87,9 @@ class FakeRollout:
         self._work.complete.set()
         await asyncio.Event().wait()
 
+    def keep_lengths(self):
+        pass
+
     def count(self, recorded):
         number = 0
         for episode in recorded:

@@ -5,25 +5,21 @@ import sys
 from collections import Counter
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from rl_agent.config import Config
 from rl_agent.errors import ConfigError
-from rl_agent.paths import CONFIG_DIR
+from rl_agent.plan.compose import compose_config
 from rl_agent.tasks.sample import sample_episodes, shares
 from rl_agent.types import Task
 
 
 @cache
 def defaults():
-    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
-        overrides = ["data_path=/data", "log_path=/log", "run_name=test"]
-        return Config.model_validate(OmegaConf.to_container(compose("config", overrides), resolve=True))
+    return compose_config([], data_path=Path("/data"), log_path=Path("/log"), num_gpus=0).config
 
 
 def config(*, seed=0, group_size=1, **env_config):

@@ -1,0 +1,52 @@
+"""The side of a rollout that every rank but the master has: agree with the master, then collect."""
+
+from rl_agent.cluster.member.work import Work
+from rl_agent.errors import ConfigError
+from rl_agent.paths import RunPaths
+from rl_agent.rollout import conditions
+from rl_agent.rollout.collector.collect import account
+from rl_agent.rollout.conditions import Conditions
+from rl_agent.rollout.rank_rollout import RankRollout
+from rl_agent.rollout.rank_shard import RankShard
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import Part, read_parts
+from rl_agent.rollout.trajectories.shard import ShardHeader
+
+
+async def follow(
+    header: ShardHeader,
+    begins_with: Conditions,
+    *,
+    paths: RunPaths,
+    work: Work,
+    rollout: RankRollout,
+    shard: RankShard,
+) -> str:
+    """Collect this rank's share; returns its account in one line. Raises like `run.run_rollout`."""
+    if await work.more_or_closed():
+        _check_agreement(header, begins_with, paths, work)
+    if work.shard is not None:  # the engine was lost on the way
+        begun = shard.folder / work.shard
+        episodes = rollout.count(read_parts([Part(begun)], TRAJECTORY))
+        await shard.resume(begun, episodes=episodes)
+    await rollout.collect(work)
+    await shard.close()
+    return account(rollout.collector.submitted, rollout.collector.ended)
+
+
+def _check_agreement(header: ShardHeader, mine: Conditions, paths: RunPaths, work: Work) -> None:
+    """Raises ConfigError if the master gives out another sample, or wants another model."""
+    where = f"{header.split} iteration {header.iteration}"
+    if work.sample_digest != header.sample_digest:
+        masters = conditions.read(paths, header.run_id, header.split, header.iteration)
+        is_known = masters is not None and masters.sample == work.sample_digest
+        difference = f": it has {masters.difference(mine)}" if masters is not None and is_known else ""
+        raise ConfigError(
+            f"{where}: this node samples other episodes than the master{difference}; give both the same task"
+            " files, seed, sizes and step limits"
+        )
+    if work.weight_version != header.weight_version:
+        raise ConfigError(
+            f"{where}: the master wants weight version {work.weight_version}, this node would serve"
+            f" {header.weight_version}; both must see the same {header.model}"
+        )
