@@ -31,7 +31,7 @@ from rl_agent.simulation.config import read_config, scenario_of, trace_of
 from rl_agent.simulation.scenario import SETUPS, Outcome, simulate
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.spot import Change, read_trace
-from rl_agent.simulation.world import World
+from rl_agent.simulation.world import RentedPool
 from rl_agent.testing.pool_setup import Client, item, later_wins, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import Served, StreamingEngine, start_engine
@@ -114,7 +114,7 @@ def simulated(rules: PoolRules, trace: list[Change], lengths: list[int]) -> tupl
     def on_ended(request: Request) -> None:
         ends.append(world.now)
 
-    world = World(rules, CHUNK, on_ended)
+    world = RentedPool(rules=rules, chunk=CHUNK, on_ended=on_ended)
     speed = EngineSpeed(1 / TOKENS_PER_S, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, CAPACITY)
     for number, change in enumerate(trace):
         if change.is_join:

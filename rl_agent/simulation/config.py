@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
@@ -110,7 +111,7 @@ def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Sce
     mean = mean_machines(trace, until_s)
     rules = rules_of(load_settings((), {}))
     return Scenario(
-        work=_work(config),
+        work=Work(**{field.name: getattr(config, field.name) for field in fields(Work)}),
         trainer=trainer,
         engine=engine,
         trace=tuple(trace),
@@ -140,17 +141,3 @@ def shape_of(model: str) -> ModelShape:
     if shape is None:
         raise ConfigError(f"model={model}: its configuration is not that of a dense decoder")
     return shape
-
-
-def _work(config: WhatIfConfig) -> Work:
-    return Work(
-        config.prompts,
-        config.group_size,
-        config.prompt_tokens,
-        config.mean_tokens,
-        config.longest,
-        config.sigma,
-        config.mini_batches,
-        config.seed,
-        config.order,
-    )

@@ -14,7 +14,7 @@ from rl_agent.pool.scheduler.records import Engine, EngineState
 from rl_agent.simulation.engine import VirtualEngine
 from rl_agent.simulation.loop import Loop
 from rl_agent.simulation.speeds import EngineSpeed
-from rl_agent.simulation.world import World
+from rl_agent.simulation.world import RentedPool
 
 if TYPE_CHECKING:
     from rl_agent.trainer.gpu_sharing.window import Learnt
@@ -30,7 +30,7 @@ class SharedEngines:
 
     placement: Literal["colocated", "hybrid"]
     loop: Loop
-    world: World
+    world: RentedPool
     speed: EngineSpeed
     count: int
     switch_s: float

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from rl_agent.simulation.speeds import TrainerSpeed
 from rl_agent.simulation.work import Work
-from rl_agent.simulation.world import World
+from rl_agent.simulation.world import RentedPool
 
 FOREVER_S = 1e9
 RECOMPUTE = {"presence_penalty": 0.1}
@@ -53,7 +53,7 @@ class Loop:
     open_window: Callable[[], bool] = lambda: False
     """Asked before a group is trained on: whether the trainer's devices generate now."""
     on_iteration: Callable[[], None] = lambda: None
-    world: World = field(init=False)
+    world: RentedPool = field(init=False)
     version: int = 0
     submitted: int = 0
     """Iterations that have begun."""
@@ -75,7 +75,7 @@ class Loop:
     _siblings: dict[tuple[int, int], list[Request]] = field(default_factory=dict)
     _waits_since: float | None = 0.0
 
-    def begin(self, world: World) -> None:
+    def begin(self, world: RentedPool) -> None:
         self.world = world
         self._submit()
 

@@ -9,7 +9,7 @@ elastic_hybrid      like elastic, and the trainer's devices generate, too, as lo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -19,7 +19,7 @@ from rl_agent.simulation.loop import Loop, Marked
 from rl_agent.simulation.speeds import EngineSpeed, TrainerSpeed
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work
-from rl_agent.simulation.world import World
+from rl_agent.simulation.world import RentedPool
 
 SETUPS = ("static", "on_demand", "elastic", "elastic_recompute", "elastic_hybrid")
 NO_HANGING_S = 3600.0
@@ -77,13 +77,8 @@ class Outcome:
 
 def rules_for_simulation(rules: PoolRules, resolution_s: float) -> PoolRules:
     """A pool's own, but it learns speeds and moves work only so often, which is most of what it computes."""
-    return PoolRules(
-        **{name: getattr(rules, name) for name in PoolRules.__slots__}
-        | {
-            "stall_timeout_s": NO_HANGING_S,
-            "rebalance_interval_s": max(resolution_s, rules.rebalance_interval_s),
-        }
-    )
+    interval_s = max(resolution_s, rules.rebalance_interval_s)
+    return replace(rules, stall_timeout_s=NO_HANGING_S, rebalance_interval_s=interval_s)
 
 
 def simulate(
@@ -96,7 +91,7 @@ def simulate(
         scenario.max_staleness,
         can_continue=setup != "elastic_recompute",
     )
-    world = World(scenario.rules, scenario.chunk, loop.ended)
+    world = RentedPool(rules=scenario.rules, chunk=scenario.chunk, on_ended=loop.ended)
     if setup == "on_demand":
         for number in range(scenario.on_demand_engines):
             world.rent(f"on-demand-{number}", scenario.engine)
@@ -113,7 +108,9 @@ def simulate(
     return None if loop.mark is None else _outcome(setup, loop.mark, scenario.trainer_price, price)
 
 
-def _share(scenario: Scenario, placement: Literal["colocated", "hybrid"], loop: Loop, world: World) -> None:
+def _share(
+    scenario: Scenario, placement: Literal["colocated", "hybrid"], loop: Loop, world: RentedPool
+) -> None:
     """Let the trainer's devices generate, too."""
     engines, switch_s = scenario.shared_engines, scenario.trainer.switch_s
     shared = SharedEngines(placement, loop, world, scenario.engine, engines, switch_s)
@@ -121,7 +118,7 @@ def _share(scenario: Scenario, placement: Literal["colocated", "hybrid"], loop: 
     shared.begin()
 
 
-def _plan(world: World, trace: Sequence[Change], speed: EngineSpeed) -> None:
+def _plan(world: RentedPool, trace: Sequence[Change], speed: EngineSpeed) -> None:
     for number, change in enumerate(trace):
         if change.is_join:
             world.at(change.at_s, partial(world.rent, f"spot-{number}", speed))

@@ -1,4 +1,4 @@
-"""The pool's machine in virtual time: machines come and go, engines fetch weights, the clock jumps.
+"""The pool in virtual time on rented machines: they come and go, and their engines fetch weights.
 
     availability ─► join, leave ─► VirtualEngine ─┐
                                                   ├─► machine.step ─► Generate, Abort, Probe, Ended
@@ -8,47 +8,36 @@ The machine is the very one that runs in a manager. What is left out is the netw
 there at once, and only a machine that vanishes is found out late, when its lease is over.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 
 from rl_agent.pool.api.status import totals_of
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.machine import step
 from rl_agent.pool.scheduler.records import (
     NO_WEIGHTS,
     EngineOffer,
     Order,
-    PoolRules,
     Request,
     RequestId,
     Weights,
     WeightsReport,
 )
-from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.simulation.engine import VirtualEngine
 from rl_agent.simulation.speeds import EngineSpeed
+from rl_agent.simulation.virtual_pool import MODEL, VirtualPool
 
-MODEL = "model"
 BEAT_SHARE = 0.8
 """Of a lease: between two signs of life of an engine that has nothing to say."""
 JUST_BEFORE_S = 1e-3
 """The machine hears of tokens before it learns speeds from them and moves requests."""
 
 
-@dataclass(slots=True)
-class World:
-    """`at` plans something, `run` lets time pass. What requests gave is counted in chunks of tokens."""
+@dataclass(slots=True, kw_only=True)
+class RentedPool(VirtualPool[VirtualEngine]):
+    """What requests gave is counted in chunks of tokens; an engine that is gone is forgotten."""
 
-    rules: PoolRules
-    chunk: int
     on_ended: Callable[[Request], None]
-    now: float = 0.0
-    state: PoolState = field(init=False)
-    engines: dict[str, VirtualEngine] = field(default_factory=dict)
-    """Those that run, oldest first."""
     machines: deque[str] = field(default_factory=deque)
     """Names of rented machines that are there, oldest first."""
     sampled: float = 0.0
@@ -57,23 +46,11 @@ class World:
     """Of rented machines that are gone."""
     _joined: dict[str, float] = field(default_factory=dict)
     _lengths: dict[RequestId, int] = field(default_factory=dict)
-    _agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _numbers: "count[int]" = field(default_factory=count)
-    _wake: float | None = None
     _measured_at: float = -1.0
 
     def __post_init__(self) -> None:
-        self.state = PoolState(self.rules)
+        VirtualPool.__post_init__(self)
         self.tell(events.ModelWanted(MODEL, 0))
-
-    def at(self, when: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (when, next(self._numbers), what))
-
-    def run(self, until: float) -> None:
-        while self._agenda and self._agenda[0][0] <= until:
-            self.now, _, what = heapq.heappop(self._agenda)
-            what()
-        self.now = until
 
     # What happens from outside
 
@@ -116,7 +93,7 @@ class World:
 
     def join(self, name: str, speed: EngineSpeed, *, weight_version: int) -> VirtualEngine:
         """An engine that serves this version from now on."""
-        engine_id = f"{name}#{next(self._numbers)}"
+        engine_id = f"{name}#{next(self.numbers)}"
         engine = VirtualEngine(self, name, engine_id, speed, weight_version, self._length_of)
         self.engines[engine_id] = engine
         report = WeightsReport(weight_version, _digest(weight_version)) if weight_version else NO_WEIGHTS
@@ -163,42 +140,21 @@ class World:
 
     # The machine and its engines
 
-    def tell(self, event: events.Event) -> None:
-        for command in step(self.state, event, self.now):
-            self._carry_out(command)
-        wake = self.state.wake_at()
-        if wake is not None and (self._wake is None or wake < self._wake):
-            self._wake = wake
-            self.at(max(wake, self.now), lambda: self._tick(wake))
+    def _after_step(self) -> None:
         if self.state.is_measuring and self._measured_at != self.state.measured_at:
             self._measured_at = self.state.measured_at
             self.at(self._measured_at + self.rules.rebalance_interval_s - JUST_BEFORE_S, self._send_all)
 
-    def _tick(self, due: float) -> None:
-        if self._wake == due:
-            self._wake = None
-            self.tell(events.Tick())
+    def _on_ended(self, request: Request) -> None:
+        self.at(self.now, lambda: self.on_ended(request))
 
-    def _carry_out(self, command: events.Command) -> None:
-        if isinstance(command, events.Generate):
-            engine = self.engines.get(command.engine_id)
-            if engine is not None:
-                engine.begin(self.state.requests[command.request_id], command.attempt)
-        elif isinstance(command, events.Abort):
-            engine = self.engines.get(command.engine_id)
-            if engine is not None:
-                engine.abort((command.request_id, command.attempt))
-        elif isinstance(command, events.Probe):
-            self.at(self.now, lambda: self._answer(command.engine_id))
-        elif isinstance(command, events.Ended):
-            request = self.state.requests[command.request_id]
-            self.at(self.now, lambda: self.on_ended(request))
+    def _probe(self, engine_id: str) -> None:
+        def answer() -> None:
+            is_there = engine_id in self.engines
+            failed = events.ProbeFailed(engine_id, "does not answer")
+            self.tell(events.Probed(engine_id, MODEL, 0) if is_there else failed)
 
-    def _answer(self, engine_id: str) -> None:
-        if engine_id in self.engines:
-            self.tell(events.Probed(engine_id, MODEL, 0))
-        else:
-            self.tell(events.ProbeFailed(engine_id, "does not answer"))
+        self.at(self.now, answer)
 
     def _started(self, name: str, speed: EngineSpeed) -> None:
         if name in self._joined:

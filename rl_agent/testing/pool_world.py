@@ -1,4 +1,4 @@
-"""A world of engines in virtual time around the pool's machine: for property tests and for benchmarks.
+"""Engines that make real tokens, around the pool's scheduler in virtual time: for property tests, benchmarks.
 
 An engine decodes in steps: each gives one token to every request that runs. A step lasts 1 / `speed`
 seconds while at most `batch` requests run, and proportionally longer above that. What a response says
@@ -6,16 +6,13 @@ depends on its prompt and position only, so that it must come out the same howev
 Prompts are (length of the response, seed, filler…).
 """
 
-import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.machine import check, step
+from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.migration import prompt_of, tokens_left
 from rl_agent.pool.scheduler.records import (
     Engine,
@@ -27,10 +24,9 @@ from rl_agent.pool.scheduler.records import (
     RequestId,
     WeightsReport,
 )
-from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.simulation.virtual_pool import MODEL, VirtualPool
 
 EOS = 2
-MODEL = "model"
 RULES = PoolRules(
     lease_s=5.0,
     probe_interval_s=1.0,
@@ -71,81 +67,46 @@ def id_of(name: str, run: str = "run") -> RequestId:
     return RequestId(run, name)
 
 
-@dataclass(slots=True)
-class World:
-    """Engines, the machine, and a clock. `at` plans something; `run` lets time pass."""
+@dataclass(slots=True, kw_only=True)
+class World(VirtualPool["SimulatedEngine"]):
+    """The virtual pool with all that happened in it, checked after each step."""
 
     rules: PoolRules = RULES
     chunk: int = 4
-    """Tokens that travel together."""
     poison: frozenset[int] = frozenset()
     """Seeds of prompts that kill the engine at the given position of the response."""
     poison_position: int = 0
     is_checking: bool = True
-    now: float = 0.0
-    state: PoolState = field(init=False)
-    engines: dict[str, "SimulatedEngine"] = field(default_factory=dict)
-    agenda: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    numbers: "count[int]" = field(default_factory=count)
     ended: Counter[RequestId] = field(default_factory=Counter)
     """How often the end of each request was announced."""
     ended_at: dict[RequestId, float] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)
     may_set_aside: bool = False
     decisions: int = 0
-    wake: float | None = None
-
-    def __post_init__(self) -> None:
-        self.state = PoolState(self.rules)
-
-    def at(self, when: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self.agenda, (when, next(self.numbers), what))
-
-    def run(self, until: float) -> None:
-        while self.agenda and self.agenda[0][0] <= until:
-            self.now, _, what = heapq.heappop(self.agenda)
-            what()
-        self.now = until
 
     def run_until_all_ended(self, limit_s: float) -> None:
-        while self.agenda and self.open_requests() and self.now < limit_s:
-            self.now, _, what = heapq.heappop(self.agenda)
-            what()
+        self.run_while(lambda: self.open_requests() > 0 and self.now < limit_s)
 
     def open_requests(self) -> int:
         account = self.state.account
         return account.submitted - account.completed - account.failed
 
-    def tell(self, event: events.Event) -> None:
-        commands = step(self.state, event, self.now)
+    def _after_step(self) -> None:
         self.decisions += 1
-        for command in commands:
-            self._carry_out(command)
         if self.is_checking:
             check(self.state)
             assert self.may_set_aside or not self.set_aside
-        wake = self.state.wake_at()
-        if wake is not None and (self.wake is None or wake < self.wake or self.wake < self.now):
-            self.wake = wake
-            self.at(max(wake, self.now), self._tick)
 
-    def _tick(self) -> None:
-        self.wake = None
-        self.tell(events.Tick())
+    def _probe(self, engine_id: str) -> None:
+        engine = self.engines[engine_id]
+        self.at(self.now + engine.start_s, engine.answer_probe)
 
-    def _carry_out(self, command: events.Command) -> None:
-        if isinstance(command, events.Generate):
-            self.engines[command.engine_id].begin(self.state.requests[command.request_id], command.attempt)
-        elif isinstance(command, events.Abort):
-            self.engines[command.engine_id].abort((command.request_id, command.attempt))
-        elif isinstance(command, events.Probe):
-            engine = self.engines[command.engine_id]
-            self.at(self.now + engine.start_s, engine.answer_probe)
-        elif isinstance(command, events.Ended):
-            self.ended[command.request_id] += 1
-            self.ended_at[command.request_id] = self.now
-        elif isinstance(command, events.SetAside):
-            self.set_aside.append(command.words)
+    def _on_ended(self, request: Request) -> None:
+        self.ended[request.request_id] += 1
+        self.ended_at[request.request_id] = self.now
+
+    def _on_set_aside(self, words: str) -> None:
+        self.set_aside.append(words)
 
     def join(self, name: str, **behaviour: Any) -> "SimulatedEngine":
         engine = SimulatedEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)

@@ -143,7 +143,7 @@ NAMES_OF_SEVERAL_CLASSES = {
     "Answer", "Asked", "Attempt", "Chunk", "Claim", "Connection", "Door", "Ended", "Engine",
     "EngineDied", "Environment", "Ledger", "LoadReport", "Member", "Node", "Order", "Outcome", "Place",
     "Policy", "Prepared", "Probe", "Problem", "Published", "Request", "Response", "Sample", "Sampling",
-    "ShardPart", "SimulatedEngine", "Snapshot", "Source", "Span", "Terms", "Turn", "Work", "World",
+    "SimulatedEngine", "Snapshot", "Source", "Span", "Terms", "Turn", "Work",
 }  # fmt: skip
 """Still to be renamed; nothing is added here."""
 

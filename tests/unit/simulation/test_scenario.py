@@ -13,7 +13,7 @@ from rl_agent.simulation.scenario import SETUPS, Scenario, simulate
 from rl_agent.simulation.speeds import SHAPES, Device, EngineSpeed, engine_speed
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work, drawn_trace, mean_machines
-from rl_agent.simulation.world import World
+from rl_agent.simulation.world import RentedPool
 from rl_agent.testing.pool_setup import later_wins
 from rl_agent.trainer.data.order import Arrival
 
@@ -49,7 +49,11 @@ def test_the_same_seed_gives_the_same_outcome_and_another_seed_another(setup):
 def test_an_engine_needs_the_steps_of_its_longest_request():
     speed = EngineSpeed(0.01, 0.001, 0.0, 0.0, 0.0, 1.0, 0.0, capacity=8)
     ended: dict[str, float] = {}
-    world = World(scenario().rules, 1, lambda request: ended.update({request.request_id.name: world.now}))
+    world = RentedPool(
+        rules=scenario().rules,
+        chunk=1,
+        on_ended=lambda request: ended.update({request.request_id.name: world.now}),
+    )
     world.join("a", speed, weight_version=0)
     work = Work(4, 1, 1, 100, 1000, 0.5, 1, 0)
     loop = Loop(work, scenario().trainer, 0, can_continue=True)
@@ -158,7 +162,7 @@ def test_staleness_lets_generation_and_training_overlap():
 def test_the_machine_is_whole_after_an_hour_of_a_bad_trace():
     one = scenario(kills(hours=0.3, every_s=45), hours=0.3)
     loop = Loop(one.work, one.trainer, 1, can_continue=True)
-    world = World(one.rules, one.chunk, loop.ended)
+    world = RentedPool(rules=one.rules, chunk=one.chunk, on_ended=loop.ended)
     for number, change in enumerate(one.trace):
         if change.is_join:
             world.at(change.at_s, partial(world.rent, f"m{number}", one.engine))
