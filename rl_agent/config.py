@@ -18,6 +18,7 @@ from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
 from rl_agent.sections import (
     Above0,
+    CallersPath,
     Count,
     FreeForm,
     NotNegative,
@@ -70,7 +71,7 @@ class EngineConfig(Section):
     tensor_parallel_size: Positive
     data_parallel_size: Positive | None
     limit_mm_per_prompt: dict[str, Count]
-    allowed_local_media_path: str
+    allowed_local_media_path: CallersPath
     enforce_eager: bool
     extra_args: FreeForm
     extra_env: dict[str, str]
@@ -92,7 +93,7 @@ class EngineConfig(Section):
 
 class EnvConfig(Section):
     kinds: dict[str, str]
-    module_folders: tuple[Path, ...]
+    module_folders: tuple[CallersPath, ...]
     default_env: str
     server_size: Positive
     train_tasks: str
@@ -184,18 +185,18 @@ class PoolConfig(Section):
     local_engine: bool
     host: str
     port: Annotated[int, Field(ge=0, le=65535)]
-    token_file: Path | None
+    token_file: CallersPath | None
     token_env_var: str
-    admin_token_file: Path | None
-    tls_certificate: Path | None
-    tls_key: Path | None
-    tls_ca: Path | None
+    admin_token_file: CallersPath | None
+    tls_certificate: CallersPath | None
+    tls_key: CallersPath | None
+    tls_ca: CallersPath | None
     allowed_sender_ips: tuple[str, ...]
     allowed_engine_networks: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
     login_timeout_s: Seconds
     max_unknown_connections: Positive
-    journal: Path | None
+    journal: CallersPath | None
     journal_interval_s: Seconds
     journal_compact_mib: Above0
     model: str | None

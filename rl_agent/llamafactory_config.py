@@ -1,9 +1,11 @@
 """What `trainer=llamafactory` can be told; most keys are LLaMA-Factory's own."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from rl_agent.paths import CONFIG_DIR
 from rl_agent.sections import (
     Above0,
     AtLeast2,
@@ -14,12 +16,20 @@ from rl_agent.sections import (
     Seconds,
     Section,
     Share,
+    absolute,
 )
 
 DrawUnit = Literal["group", "episode", "step"]
 """What is drawn as one; `update.select` says what each does."""
 HeldOutUnit = Literal["task", "group", "episode", "step"]
 """What is held out for validation as one."""
+
+
+def _file_or_name(name: str) -> str:
+    """Return the absolute path of a file; one of configs/deepspeed, and what is no file, stays as typed."""
+    path = absolute(Path(name))
+    is_ours = (CONFIG_DIR / "deepspeed" / f"{name}.json").is_file()
+    return str(path) if path.is_file() and not is_ours else name
 
 
 class TrainerConfig(Section):
@@ -66,7 +76,7 @@ class TrainerConfig(Section):
     gradient_checkpointing: bool
     bf16: bool | None
     use_cpu: bool | None
-    deepspeed: str | None
+    deepspeed: Annotated[str, AfterValidator(_file_or_name)] | None
     report_to: str | tuple[str, ...]
     plot_loss: bool
     extra_args: FreeForm

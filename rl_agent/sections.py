@@ -4,6 +4,8 @@ A number must be finite and must fit the libraries that receive it: a count 32 b
 system can wait, a seed what numpy takes after an iteration or a rank was added to it.
 """
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -22,6 +24,11 @@ def _is_json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def absolute(path: Path) -> Path:
+    """Return the path as it is meant where this process stands; links stay, for they differ between nodes."""
+    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100
+
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -32,6 +39,8 @@ NotNegative = Annotated[float, Field(ge=0)]
 Above0 = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 SampleSize = Annotated[int, Field(ge=-1, le=MAX_COUNT)]
+CallersPath = Annotated[Path, AfterValidator(absolute)]
+"""May be named relative to where the caller stands; every later process of a run works elsewhere."""
 FreeForm = Annotated[dict[str, Any], AfterValidator(_is_json)]
 """Keys and values that a library or an environment understands; they are passed on as they are."""
 

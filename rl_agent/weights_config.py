@@ -1,11 +1,10 @@
 """The `weights` group: how versions are made, given and fetched, wherever one is."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from rl_agent.sections import Above0, Count, Positive, Seconds, Section
+from rl_agent.sections import Above0, CallersPath, Count, Positive, Seconds, Section
 
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
 Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "http"]
@@ -15,7 +14,7 @@ Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "http"]
 class WeightsConfig(Section):
     update: Literal["restart", "inplace"]
     engine_gpus: tuple[Count, ...] | None
-    store: Path | None
+    store: CallersPath | None
     keep_versions: Positive
     load_timeout_s: Seconds
     serving_dtype: Literal["BF16", "F16", "F32"] | None

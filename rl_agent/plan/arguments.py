@@ -3,9 +3,10 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.config import Command
 from rl_agent.errors import UsageError
 from rl_agent.overrides.words import (
     COMMAND_LINE,
@@ -88,18 +89,9 @@ class Arguments:
 
     data_path: Path
     log_path: Path
-    rl_phase: str
-    eval_interval: int | None = None
-    rollout_split: str | None = None
-    max_iterations: int | None = None
-    debug_mode: bool = False
-    resume: bool = False
-    dry_run: bool = False
-    num_nodes: int = 1
-    rank: int = 0
-    rank_weights: tuple[int, ...] = (1,)
-    join: bool = False
-    overrides: tuple[Override, ...] = field(default=())
+    command: Command
+    dry_run: bool
+    overrides: tuple[Override, ...]
 
 
 def wants_help(argv: Sequence[str]) -> bool:
@@ -116,28 +108,29 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
     join = _join(flags, phase)
     if not join:
         _only_with(flags, "--rollout-split", phase, "rollout")
+    split = _choice(flags, "--rollout-split", _SPLITS) if "--rollout-split" in flags else None
     num_nodes = _count(flags, "--num-nodes") or 1
-    arguments = Arguments(
-        data_path=_path(flags, "--data-path"),
-        log_path=_path(flags, "--log-path"),
-        rl_phase=phase,
-        eval_interval=_count(flags, "--eval-interval"),
-        rollout_split=_choice(flags, "--rollout-split", _SPLITS) if "--rollout-split" in flags else None,
-        max_iterations=_count(flags, "--max-iterations"),
-        debug_mode="--debug-mode" in flags,
-        resume="--resume" in flags,
-        dry_run="--dry-run" in flags,
-        num_nodes=num_nodes,
-        rank=_rank(flags, environ, num_nodes),
-        join=join,
-        rank_weights=_rank_weights(flags, num_nodes),
-        overrides=tuple(overrides),
+    data_path, log_path = _path(flags, "--data-path"), _path(flags, "--log-path")
+    command = Command.model_validate(
+        {
+            "rl_phase": phase,
+            "eval_interval": _count(flags, "--eval-interval"),
+            "rollout_split": split,
+            "max_iterations": _count(flags, "--max-iterations"),
+            "debug_mode": "--debug-mode" in flags,
+            "resume": "--resume" in flags,
+            "num_nodes": num_nodes,
+            "rank": _rank(flags, environ, num_nodes),
+            "rank_weights": _rank_weights(flags, num_nodes),
+            "join": join,
+            "overrides": tuple(override.word for override in overrides),
+        }
     )
     for override in overrides:
         if override.key in ("data_path", "log_path"):
             flag = "--" + override.key.replace("_", "-")
             raise UsageError(f"{override.key} is set twice: {flag} and {override.word!r}; keep {flag}")
-    return arguments
+    return Arguments(data_path, log_path, command, "--dry-run" in flags, tuple(overrides))
 
 
 def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -7,7 +7,8 @@ from rl_agent.config import Config
 from rl_agent.overrides import keys
 from rl_agent.overrides.compose import RUN, Composed, compose
 from rl_agent.overrides.words import GROUP_KEYS, Kind, Override
-from rl_agent.plan import caller, inert
+from rl_agent.plan import inert
+from rl_agent.plan.caller import with_callers_modules
 
 _MODEL_GROUP = GROUP_KEYS["model"]
 
@@ -18,7 +19,7 @@ def compose_config(
     """Raises `UsageError` for a word that cannot be applied, `ConfigError` for a value that does not fit."""
     paths = [_path_override("data_path", data_path), _path_override("log_path", log_path)]
     composed = compose(RUN, [*_model_group(overrides), *overrides, *paths], has_gpu=num_gpus > 0)
-    config = caller.from_folder(composed.config, Path.cwd())
+    config = with_callers_modules(composed.config, Path.cwd())
     return Composed(config, (*composed.notes, *inert.notes(config, {word.name for word in overrides})))
 
 

@@ -47,9 +47,8 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
     asked = arguments.parse(argv, environ)
     num_gpus = count_gpus(environ)
     composed = _compose(asked, asked.overrides, num_gpus)
-    command = _command(asked)
-    masters = None
-    if asked.join:
+    command, masters = asked.command, None
+    if command.join:
         masters = _run_to_join(asked, composed.config)
         composed = _joined(asked, masters, num_gpus)
         command = command.model_copy(update=_of_the_run(masters.command))
@@ -168,24 +167,6 @@ def _check_same_place(mine: Plan, masters: Plan, who: str) -> None:
 
 def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _command(asked: arguments.Arguments) -> Command:
-    return Command.model_validate(
-        {
-            "rl_phase": asked.rl_phase,
-            "eval_interval": asked.eval_interval,
-            "rollout_split": asked.rollout_split,
-            "debug_mode": asked.debug_mode,
-            "resume": asked.resume,
-            "max_iterations": asked.max_iterations,
-            "num_nodes": asked.num_nodes,
-            "rank": asked.rank,
-            "rank_weights": asked.rank_weights,
-            "join": asked.join,
-            "overrides": tuple(override.word for override in asked.overrides),
-        }
-    )
 
 
 def _hardware(num_gpus: int) -> Hardware:

@@ -58,7 +58,7 @@ def test_flags_go_together_as_documented(name):
     words, at_fault = COMBINATIONS[name]
     words = ["--rl-phase", name.split()[0], *words]
     if at_fault is None:
-        assert arguments(*words).rl_phase == name.split()[0]
+        assert arguments(*words).command.rl_phase == name.split()[0]
     else:
         with pytest.raises(UsageError, match=at_fault):
             arguments(*words)
@@ -116,7 +116,7 @@ def test_wrong_arguments_are_one_line_that_says_what_is_right(name):
 
 def test_flags_take_their_value_after_an_equals_sign_too():
     found = arguments("--rl-phase=both", "--eval-interval=3")
-    assert (found.rl_phase, found.eval_interval) == ("both", 3)
+    assert (found.command.rl_phase, found.command.eval_interval) == ("both", 3)
 
 
 def test_relative_paths_are_made_absolute(monkeypatch, tmp_path):
@@ -138,11 +138,11 @@ RANKS = {
 @pytest.mark.parametrize("name", RANKS)
 def test_rank_comes_from_flags_then_RANK_then_NODE_RANK(name):
     words, environ, rank = RANKS[name]
-    assert arguments("--rl-phase", "update", *NODES, *words, **environ).rank == rank
+    assert arguments("--rl-phase", "update", *NODES, *words, **environ).command.rank == rank
 
 
 def test_a_single_node_ignores_RANK():
-    assert arguments("--rl-phase", "update", RANK="7").rank == 0
+    assert arguments("--rl-phase", "update", RANK="7").command.rank == 0
 
 
 def test_overrides_of_the_environment_come_first():
