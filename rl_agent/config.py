@@ -131,7 +131,7 @@ class RolloutConfig(Section):
 
 
 class JudgeOverride(Section):
-    """What one purpose may set differently from the rest of `openai_config`."""
+    """One purpose of the judge may set these keys differently from the rest of `openai_config`."""
 
     model: str | None = None
     base_url: str | None = None
@@ -264,12 +264,12 @@ class Config(Section):
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the run's engines join a manager."""
+        """Return whether the run's engines join a manager."""
         return self.pool.kind == "elastic"
 
     @property
     def is_streaming(self) -> bool:
-        """Whether training goes on while the rollout runs."""
+        """Return whether training goes on while the rollout runs."""
         return isinstance(self.trainer, GrpoConfig)
 
     @property
@@ -279,36 +279,36 @@ class Config(Section):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a streaming trainer and its node's engine would have the same devices in turns."""
+        """Return whether a streaming trainer and its node's engine would have the same devices in turns."""
         return isinstance(self.trainer, GrpoConfig) and self.trainer.placement != "disaggregated"
 
     @property
     def keeps_version(self) -> bool:
-        """Whether all tokens of an episode are to be of one weight version."""
+        """Return whether all tokens of an episode are to be of one weight version."""
         return isinstance(self.trainer, GrpoConfig) and not self.trainer.batch.allow_mixed_versions
 
     @property
     def loads_weights(self) -> bool:
-        """Whether engines can be given new weights while they run."""
+        """Return whether engines can be given new weights while they run."""
         return self.weights.is_inplace or self.is_pooled
 
     @property
     def llamafactory(self) -> TrainerConfig:
-        """The settings of an update phase. Raises ConfigError where another kind trains."""
+        """Return the settings of an update phase. Raises ConfigError where another kind trains."""
         if not isinstance(self.trainer, TrainerConfig):
             raise ConfigError(f"trainer.kind={self.trainer.kind}: an update phase needs trainer=llamafactory")
         return self.trainer
 
     @property
     def grpo(self) -> GrpoConfig:
-        """The settings of a streaming trainer. Raises ConfigError where another kind trains."""
+        """Return the settings of a streaming trainer. Raises ConfigError where another kind trains."""
         if not isinstance(self.trainer, GrpoConfig):
             raise ConfigError(f"trainer.kind={self.trainer.kind}: streaming needs trainer=grpo")
         return self.trainer
 
 
 class Hardware(Section):
-    """What the plan found on this machine."""
+    """The hardware that the plan found on this machine."""
 
     num_gpus: int
     cores: int
@@ -316,7 +316,7 @@ class Hardware(Section):
 
 
 class Command(Section):
-    """What the user asked `run.sh` for."""
+    """The flags that the user gave to `run.sh`."""
 
     rl_phase: Literal["rollout", "update", "both"]
     eval_interval: Positive | None
@@ -355,18 +355,18 @@ class Plan(Section):
 
     @property
     def last_iteration(self) -> int | None:
-        """None: the run goes on until it is stopped."""
+        """Return the number of the last iteration; None where the run goes on until it is stopped."""
         limit = self.command.max_iterations
         return None if limit is None else self.first_iteration + limit - 1
 
     @property
     def takes_turns(self) -> bool:
-        """Whether this run trains on its engine's devices, in turns; a rollout alone has no turns."""
+        """Return whether this run trains on its engine's devices, in turns; a rollout alone has no turns."""
         return self.config.takes_turns and self.command.rl_phase == "both"
 
     @property
     def node(self) -> str:
-        """Names this node among those of the run: its groups, logs and plans go by it."""
+        """Return the name of this node in the run, by which its groups, logs and plans go."""
         return f"join-{self.incarnation}" if self.command.join else f"rank-{self.command.rank}"
 
     @property
@@ -375,12 +375,12 @@ class Plan(Section):
 
     @property
     def logs_dir(self) -> Path:
-        """Logs of this node's processes; those of rank 0 lie at the top, where one looks first."""
+        """Return the folder of this node's logs; those of rank 0 lie at the top, where one looks first."""
         folder = self.paths.run_dir(self.run_id) / "logs"
         return folder if self.is_master else folder / self.node
 
     def groups_dir(self, pid_space: str) -> Path:
-        """Where `start_group` records the process groups of this node, whose pids are of `pid_space`."""
+        """Return the folder in which `start_group` records this node's process groups."""
         return self.paths.run_dir(self.run_id) / "groups" / pid_space / self.node
 
     @classmethod

@@ -111,7 +111,7 @@ class RolloutError(HarnessError):
 
 
 class UnwritableEpisode(RolloutError):
-    """What an episode holds cannot be written down and read again; it is recorded without that."""
+    """An episode holds what cannot be written down and read again; it is recorded without that."""
 
 
 class EnvironmentUnavailable(MachineError):
@@ -135,7 +135,7 @@ class PromptTooLong(RolloutError):
 
 
 def deliberate(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The HarnessError in a group if there is one, else the group.
+    """Return the HarnessError in a group if there is one, else the group.
 
     A task group wraps what its jobs raise, and many jobs meet a dead engine at once: one line is enough.
     """

@@ -20,7 +20,7 @@ _READABLE = 60
 
 
 def file_name(text: str) -> str:
-    """A name for `text` that no other text has: itself where it is short and plain, else with a digest.
+    """Return a file name that no other text has: `text` where it is short and plain, else with a digest.
 
     `a/b`, `a_b` and `a b` are three files; so are two long texts that begin alike.
     """
@@ -31,7 +31,7 @@ def file_name(text: str) -> str:
 
 
 def check_private(path: Path, name: str) -> None:
-    """Raises ConfigError for a secret of this user that others may read, as ssh does.
+    """Refuse a secret of this user that others may read, as ssh does. Raises ConfigError.
 
     A file of somebody else is theirs to guard, and they let this user read it. One on a read-only mount,
     as a container gets its secrets, cannot be changed from here.
@@ -75,7 +75,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """`sync` for a folder and all in it."""
+    """Make a folder and all in it durable."""
     for parent, _, names in os.walk(folder):
         for name in names:
             sync(Path(parent, name))
@@ -83,7 +83,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """A copy of a folder that shares its files: hard links, no bytes. Links in it are followed.
+    """Return a copy of a folder that shares its files: hard links, no bytes. Links in it are followed.
 
     A file on another file system cannot be shared and is copied.
     """

@@ -1,4 +1,4 @@
-"""What a value from outside may be so that every reader of JSON gives it back as it was.
+"""Checks that every reader of JSON gives a value from outside back as it was.
 
 Readers differ: some end at a depth of 200, some hold integers in 64 bits, none has a word for NaN, and a file
 holds no half of a surrogate pair. What passes here passes all of them.
@@ -14,7 +14,7 @@ _MAX_SHOWN = 120
 
 
 def problem_of(value: Any, name: str) -> str:
-    """Where in `value`, called `name`, is something that JSON does not carry, and what; empty if nowhere."""
+    """Return where in `value`, called `name`, JSON cannot carry something, and what; empty if nowhere."""
     waiting: list[tuple[Any, str, int]] = [(value, name, 0)]
     while waiting:
         found, place, depth = waiting.pop()

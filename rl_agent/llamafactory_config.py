@@ -1,4 +1,4 @@
-"""What `trainer=llamafactory` can be told; most keys are LLaMA-Factory's own."""
+"""The keys of `trainer=llamafactory`; most are LLaMA-Factory's own."""
 
 from pathlib import Path
 from typing import Annotated, Literal

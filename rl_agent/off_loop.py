@@ -20,7 +20,7 @@ _threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="off-loop")
 
 
 async def off_loop(size: int, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a call whose time grows with `size`: made in a thread, or here where that is small."""
+    """Call what takes time in proportion to `size`: in a thread, or here where that is small."""
     if size <= SMALL:
         return call(*args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args, **kwargs))

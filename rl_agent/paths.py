@@ -1,4 +1,4 @@
-"""Where everything lives under a log path. The only place that builds these names."""
+"""Builds the name of every file and folder under a log path; nothing else does."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _MANIFEST = re.compile(r"^(?:train|test)_trajectories\.jsonl\.iteration(?P<itera
 
 @dataclass(frozen=True, slots=True)
 class ShardName:
-    """What the name of a trajectory file says, its `.checkpoint` suffix left out."""
+    """The parts of a trajectory file's name, its `.checkpoint` suffix left out."""
 
     iteration: int
     rank: int | None = None
@@ -28,7 +28,7 @@ class ShardName:
 
     @property
     def suffix(self) -> str:
-        """What follows `iterationN`."""
+        """Return what follows `iterationN`."""
         if self.rank is None:
             return ""
         return f"_rank_{self.rank}" + (f"_part_{self.part}" if self.part > 1 else "")
@@ -45,23 +45,23 @@ class RunPaths:
         return self.log_path / f"{split}_trajectories"
 
     def shard(self, split: Split, iteration: int, *, rank: int | None = None, part: int = 1) -> Path:
-        """A finished trajectory file of an iteration; without `rank` that of a run of one node."""
+        """Return a finished trajectory file of an iteration; without `rank` that of a run of one node."""
         name = ShardName(iteration, rank, part)
         return self.trajectory_dir(split) / f"{split}_trajectories.jsonl.iteration{iteration}{name.suffix}"
 
     def checkpoint_shard(
         self, split: Split, iteration: int, *, rank: int | None = None, part: int = 1
     ) -> Path:
-        """The same file while it grows."""
+        """Return the same file while it grows."""
         return growing_name(self.shard(split, iteration, rank=rank, part=part))
 
     def manifest(self, split: Split, iteration: int) -> Path:
-        """Names the files that an iteration consists of; written last."""
+        """Return the file that names the files of an iteration; it is written last."""
         shard = self.shard(split, iteration)
         return shard.with_name(shard.name + ".manifest.json")
 
     def shards(self, split: Split, iteration: int) -> list[Path]:
-        """Names, without `.checkpoint`, of the iteration's files that are there, that of one node first."""
+        """Return the iteration's files that are there, without `.checkpoint`, that of one node first."""
         found = {name for name, _ in self._entries(split)[0] if name.iteration == iteration}
         ordered = sorted(found, key=lambda name: (-1 if name.rank is None else name.rank, name.part))
         return [self.shard(split, iteration, rank=name.rank, part=name.part) for name in ordered]
@@ -95,7 +95,7 @@ class RunPaths:
         return self.log_path / "images"
 
     def response_lengths(self, split: Split) -> Path:
-        """How long responses to each task were, for the next iteration."""
+        """Return how long responses to each task were, for the next iteration."""
         return self.trajectory_dir(split) / "response_lengths.json"
 
     # --- models ---
@@ -113,7 +113,7 @@ class RunPaths:
 
     @property
     def streaming(self) -> Path:
-        """What the streaming trainer keeps: its own checkpoints, and a model that is being written."""
+        """Return what the streaming trainer keeps: its own checkpoints, and a model that is being written."""
         return self.checkpoints / "streaming"
 
     def training_dir(self, iteration: int) -> Path:
@@ -130,7 +130,7 @@ class RunPaths:
         return self.log_path / "runs" / run_id
 
     def begun(self, run_id: str, split: Split, iteration: int) -> Path:
-        """What a run began an iteration with."""
+        """Return what a run began an iteration with."""
         return self.run_dir(run_id) / "begun" / f"{split}-iteration{iteration}.json"
 
     @property
@@ -139,17 +139,17 @@ class RunPaths:
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a line: what wandb and the plots are made from."""
+        """Return one JSON object a line: what wandb and the plots are made from."""
         return self.log_path / "metrics.jsonl"
 
     @property
     def curves(self) -> Path:
-        """The numbers of `metrics` as a picture."""
+        """Return the numbers of `metrics` as a picture."""
         return self.log_path / "reward.png"
 
     @property
     def timeline(self) -> Path:
-        """One JSON object a line: {"name", "iteration", "start", "end"} in epoch seconds."""
+        """Return one JSON object a line: {"name", "iteration", "start", "end"} in epoch seconds."""
         return self.log_path / "timeline.jsonl"
 
     @property
@@ -158,11 +158,11 @@ class RunPaths:
 
 
 def growing_name(shard: Path) -> Path:
-    """The name of a trajectory file while it grows."""
+    """Return the name of a trajectory file while it grows."""
     return shard.with_name(shard.name + ".checkpoint")
 
 
 def rank_of(shard: Path) -> int:
-    """The rank that a trajectory file's name says; 0 for a run of one node."""
+    """Return the rank that a trajectory file's name says; 0 for a run of one node."""
     match = _SHARD.match(shard.name)
     return int(match["rank"] or 0) if match else 0

@@ -1,4 +1,4 @@
-"""What every part of the configuration is made of: its base class, and the ranges of its values.
+"""The base class of all parts of the configuration, and the ranges of their values.
 
 A number must be finite and must fit the libraries that receive it: a count 32 bits, a wait what an operating
 system can wait, a seed what numpy takes after an iteration or a rank was added to it.

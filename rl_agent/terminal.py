@@ -29,17 +29,17 @@ _ESCAPES = {
 
 
 def printable(text: str) -> str:
-    """`text` with control characters as escapes; its lines and tabs stay."""
+    """Return `text` with control characters as escapes; its lines and tabs stay."""
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 
 def one_line(text: str) -> str:
-    """`text` with all that is not printable, line breaks too, as escapes."""
+    """Return `text` with all that is not printable, line breaks too, as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def indented(text: str) -> str:
-    """`printable`, with no further line that could be taken for one of the program's own."""
+    """Return printable text, with no further line that could be taken for the program's own."""
     return printable(text).replace("\n", "\n    ")
 
 
@@ -108,7 +108,7 @@ def _guarded(stream: TextIO | None, number: int, *, escapes: bool) -> Any:
 
 
 def is_stdout_closed() -> bool:
-    """Whether the reader of stdout has gone: who prints for ever may end."""
+    """Return whether the reader of stdout has gone: who prints for ever may end."""
     sys.stdout.flush()
     return isinstance(sys.stdout, Output) and bool(sys.stdout.problems)
 
@@ -137,7 +137,7 @@ def end(main: Callable[[], int | None]) -> NoReturn:
 
 
 def exit_code(code: int) -> int:
-    """What the process ends with, once all that was printed is out."""
+    """Return what the process ends with, once all that was printed is out."""
     if not is_stdout_closed() or not isinstance(sys.stdout, Output):
         return code
     error = sys.stdout.problems[0]

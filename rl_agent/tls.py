@@ -7,7 +7,7 @@ from rl_agent.errors import ConfigError
 
 
 def serving(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """Raises ConfigError if the two cannot be used together."""
+    """Load a certificate and its key. Raises ConfigError if they cannot be used together."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
@@ -17,7 +17,7 @@ def serving(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def trusting(authority: Path | None) -> ssl.SSLContext:
-    """The authorities that the system trusts, and the certificates in a PEM file. Raises ConfigError."""
+    """Trust the system's authorities, and the certificates in a PEM file. Raises ConfigError."""
     context = ssl.create_default_context()
     if authority is not None:
         try:

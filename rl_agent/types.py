@@ -17,7 +17,7 @@ SCHEMA_VERSION = 2
 
 
 def writable(text: str) -> str:
-    """`text` with half characters (lone surrogates) as escapes: no file can hold them."""
+    """Return `text` with half characters (lone surrogates) as escapes: no file can hold them."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -62,7 +62,7 @@ class EpisodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the environment shows before a response."""
+    """The text and images that the environment shows before a response."""
 
     text: str
     images: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What an environment answers to an action."""
+    """The answer of an environment to an action."""
 
     observation: Observation
     reward: float = 0.0
@@ -117,7 +117,7 @@ class Step:
 
 
 class Status(StrEnum):
-    """How an episode ended."""
+    """The ways in which an episode ends."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -132,7 +132,7 @@ MAX_MESSAGE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an episode has no reward."""
+    """The reason why an episode has no reward."""
 
     kind: str
     """A class name of `rl_agent.errors`, or `TimeoutError`."""

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """As often as Python looks by default, it walks through all episodes or requests that are open: that cost
-    the collector a sixth of its CPU time, and the manager a quarter."""
+    """Let Python look for cycles rarely.
+
+    By default it walks through all open episodes or requests so often that it cost the collector a sixth of
+    its CPU time, and the manager a quarter.
+    """
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -32,7 +32,7 @@ def above_0(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """A wait, above 0 and not longer than a system call can wait."""
+    """Read a wait, above 0 and not longer than a system call can wait."""
     number = above_0(text)
     if number > MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} is above {MAX_SECONDS:g} seconds")

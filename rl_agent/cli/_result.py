@@ -1,4 +1,4 @@
-"""What a verb returns to `run.sh`: its exit status and named fields.
+"""A verb returns its exit status and named fields to `run.sh`.
 
 A verb returns a `VerbResult`, or its exit status alone. On a command line the fields are printed as lines of
 `name=value`; `node` sends them to bash, which reads them into an associative array (`ask`).
@@ -16,5 +16,5 @@ class VerbResult:
     status: int = 0
 
     def words(self) -> list[str]:
-        """The fields as `name=value`."""
+        """Return the fields as `name=value`."""
         return [f"{name}={value}" for name, value in self.fields.items()]

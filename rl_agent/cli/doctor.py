@@ -1,4 +1,4 @@
-"""`doctor`: tells from the shared folder alone how a run is: who lives, who waits for whom, what to do."""
+"""The verb `doctor` reports from the shared folder alone who lives, who waits for whom, and what to do."""
 
 import shutil
 import socket
@@ -90,7 +90,7 @@ def _is_stopped(record: RankRecord) -> bool:
 
 
 def local_stacks(look: Look, paths: RunPaths) -> Iterator[str]:
-    """Of this host: of node processes by their own hand, of all others by py-spy where it is installed."""
+    """Yield the stacks of this host's processes: nodes write their own, py-spy reads those of all others."""
     here = [record for record in look.records.values() if _is_here(record)]
     for record in here:
         yield f"\nrank {record.rank}, node process {record.pid}, at: {record.doing}"

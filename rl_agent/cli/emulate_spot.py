@@ -1,4 +1,4 @@
-"""`emulate-spot`: let workers come and go as spot machines do."""
+"""The verb `emulate-spot` lets workers come and go as spot machines do."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""`join-pool`: start an engine on this machine and lend it to a pool."""
+"""The verb `join-pool` starts an engine on this machine and lends it to a pool."""
 
 import argparse
 import asyncio
@@ -183,7 +183,7 @@ def _settings(options: argparse.Namespace) -> object:
 
 
 def _settings_of_run(plan: Plan) -> object:
-    """A node's own engine in its run's pool."""
+    """Return a node's own engine in its run's pool."""
     from rl_agent.cluster.shared_fs.address import address_towards
     from rl_agent.pool import run_pool
     from rl_agent.pool.settings import is_loopback

@@ -1,4 +1,4 @@
-"""`manager`: serve a rollout pool."""
+"""The verb `manager` serves a rollout pool."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""`openr1`: task files from OpenR1-Math-220k."""
+"""The verb `openr1` makes task files from OpenR1-Math-220k."""
 
 import argparse
 import re

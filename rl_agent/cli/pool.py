@@ -1,4 +1,4 @@
-"""`pool`: look at a rollout pool."""
+"""The verb `pool` shows a rollout pool."""
 
 import argparse
 import json
@@ -84,7 +84,7 @@ def _of_run(options: argparse.Namespace) -> int:
 
 
 def read_token(path: Path | None) -> str | None:
-    """The first token of the file, else that of the environment. Raises UsageError."""
+    """Return the first token of the file, else that of the environment. Raises UsageError."""
     from rl_agent.errors import ConfigError
     from rl_agent.pool.settings import read_tokens
 
@@ -111,7 +111,7 @@ def _weights_problem(engine: dict[str, Any], status: dict[str, Any]) -> str:
 
 
 def table(status: dict[str, Any]) -> str:
-    """The status as lines of text."""
+    """Return the status as lines of text."""
     requests, cost = status["requests"], status["cost"]
     lines = [
         f"model {status['model'] or '(none yet)'}   weight version {status['weight_version']}",

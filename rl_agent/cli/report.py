@@ -1,4 +1,4 @@
-"""`report`: what a run has reached so far: tables on stdout, curves as a PNG."""
+"""The verb `report` shows what a run has reached so far: tables on stdout, curves as a PNG."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`what-if`: what a set of machines would do and cost, before any of it is rented."""
+"""The verb `what-if` simulates what a set of machines would do and cost, before any of it is rented."""
 
 import json
 import sys
@@ -162,5 +162,5 @@ def _table(found: "list[Outcome]") -> "Table":
 
 
 def _change(before: float, now: float) -> str:
-    """How much more a dollar buys; a dash where nothing costs anything."""
+    """Return how much more a dollar buys; a dash where nothing costs anything."""
     return f"{before / now - 1:+.0%}" if before and now else "-"

@@ -45,7 +45,7 @@ _SERVER_ERROR = 500
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """`rollout.request_*`, and the key of a server that wants one."""
+    """The `rollout.request_*` keys, and the key of a server that wants one."""
 
     request_timeout_s: float
     retries: int
@@ -57,7 +57,7 @@ class ClientSettings:
 
 
 def pause_before(attempt: int, jitter: float) -> float:
-    """Seconds before attempt 1, 2, …: 0.25, 0.5, 1, … up to 8, cut to 50-100 % by `jitter` in [0, 1)."""
+    """Return the seconds before attempt 1, 2, …: 0.25, 0.5, … up to 8, cut to 50-100 % by `jitter`."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * (0.5 + jitter / 2)
 
 
@@ -119,11 +119,11 @@ class EngineClient:
         await self._session.close()
 
     async def served_model(self) -> ServedModel:
-        """Raises RetryLater if the server does not answer, EngineError if it answers something else."""
+        """Ask for the served model. Raises RetryLater if there is no answer, EngineError for a wrong one."""
         return wire.read_served_model(await self._get("v1/models"))
 
     async def pressure(self) -> EnginePressure:
-        """Raises like `served_model`."""
+        """Ask how many requests run and wait. Raises like `served_model`."""
         return wire.read_pressure((await self._get("metrics")).decode())
 
     async def generate(

@@ -21,7 +21,7 @@ class GpuUse:
 
 
 def run_tool(argv: Sequence[str]) -> str | None:
-    """Output of a tool; None if it is absent, fails or hangs."""
+    """Return the output of a tool; None if it is absent, fails or hangs."""
     try:
         done = subprocess.run(  # the tools are the two named above
             argv, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=True
@@ -32,7 +32,7 @@ def run_tool(argv: Sequence[str]) -> str | None:
 
 
 def visible_indices(environ: Mapping[str, str]) -> list[str] | None:
-    """Entries of CUDA_VISIBLE_DEVICES (indices or UUIDs); None where it is not set."""
+    """Return the entries of CUDA_VISIBLE_DEVICES (indices or UUIDs); None where it is not set."""
     if "CUDA_VISIBLE_DEVICES" not in environ:
         return None
     entries = [entry.strip() for entry in environ["CUDA_VISIBLE_DEVICES"].split(",")]
@@ -67,7 +67,7 @@ def memory_in_use(environ: Mapping[str, str] = os.environ, run: Run = run_tool) 
 
 
 def holders(run: Run = run_tool) -> list[str]:
-    """`pid 123 (python -m ...), 4096 MiB` for every process that holds GPU memory."""
+    """Return `pid 123 (python -m ...), 4096 MiB` for every process that holds GPU memory."""
     text = run(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"])
     found = []
     for line in (text or "").splitlines():

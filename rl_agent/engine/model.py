@@ -1,4 +1,4 @@
-"""Which model a run serves, and which weight version a server holds.
+"""Finds out which model a run serves, and which weight version a server holds.
 
 `model.pt` under the log path is a symlink to `checkpoints/version-NNNNNN`; without it the base model is
 version 0. A server is started on the resolved folder, so the root it reports names its version; one that was
@@ -66,7 +66,7 @@ def _version_of_folder(folder: Path, paths: RunPaths) -> int | None:
 
 
 def _is_newer(started_at: float | None, link: Path) -> bool:
-    """Whether a server started after the link was switched; taken to be so where nobody knows."""
+    """Return whether a server started after the link was switched; taken to be so where nobody knows."""
     try:
         return started_at is None or started_at > link.lstat().st_mtime
     except FileNotFoundError:  # rolled back to the base model meanwhile

@@ -1,4 +1,4 @@
-"""Which weight version the server at the engine's address holds, and since when its process runs."""
+"""Asks the server at the engine's address which weight version it holds, and since when it runs."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def version_served(root: str, config: Config, wanted: ResolvedModel) -> int | No
 
 
 def version_taken(url: str) -> int:
-    """What the server's workers have loaded since their start, by their own account.
+    """Return what the server's workers have loaded since their start, by their own account.
 
     `AS_STARTED` if nothing, or if it is not made for that; `OLDER` if they do not say, or hold a torn model.
     """
@@ -43,7 +43,7 @@ def version_taken(url: str) -> int:
 
 
 def engine_started_at(config: Config) -> float | None:
-    """When the vLLM behind the engine's address started, in seconds since the epoch.
+    """Return when the vLLM behind the engine's address started, in seconds since the epoch.
 
     None where it cannot be known: on another machine, or behind something else, such as a tunnel.
     """
@@ -77,7 +77,7 @@ def listeners(port: int) -> set[int]:
 
 
 def _is_here(host: str) -> bool:
-    """Whether `host` is a name or an address of this machine."""
+    """Return whether `host` is a name or an address of this machine."""
     import psutil
 
     if host in ("localhost", socket.gethostname()):

@@ -29,7 +29,7 @@ VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
 
 
 class Answer(Enum):
-    """What a probe of the engine's address found."""
+    """The result of probing the engine's address."""
 
     NOTHING = "nothing"
     NOT_READY = "not-ready"
@@ -47,7 +47,7 @@ class Probe:
 
 
 def data_parallel_size(config: Config, num_gpus: int) -> int:
-    """`engine.data_parallel_size`, else one replica for every `tensor_parallel_size` GPUs of the engine."""
+    """Return `engine.data_parallel_size`, else a replica for every `tensor_parallel_size` GPUs."""
     engine = config.engine
     if engine.data_parallel_size is not None:
         return engine.data_parallel_size
@@ -55,13 +55,13 @@ def data_parallel_size(config: Config, num_gpus: int) -> int:
 
 
 def server_argv(plan: Plan, python: str = sys.executable) -> list[str]:
-    """The command of the run's own server, on the newest model."""
+    """Return the command of the run's own server, on the newest model."""
     config = plan.config
     return engine_argv(plan, resolve_model(config).path, config.engine.host, config.engine.port, python)
 
 
 def engine_argv(plan: Plan, model: str, host: str, port: int, python: str = sys.executable) -> list[str]:
-    """The command of an engine with the run's settings; `engine.extra_args` adds to it and wins over it."""
+    """Return the command of an engine with the run's settings; `engine.extra_args` wins over them."""
     config, engine = plan.config, plan.config.engine
     flags: dict[str, Any] = {
         "host": host,
@@ -103,7 +103,7 @@ def _flag_words(name: str, value: Any) -> list[str]:
 
 
 def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The server's whole environment: the caller's, the API key, its GPUs, then `engine.extra_env`."""
+    """Return the server's whole environment: the caller's, the API key, its GPUs, then `engine.extra_env`."""
     key = environ.get(config.engine.api_key_env_var)
     given = {"VLLM_API_KEY": key} if key else {}
     if config.loads_weights:
@@ -134,7 +134,7 @@ def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_T
 
 
 def judge_roots(roots: list[str], config: Config) -> Probe:
-    """What a server that says it loaded `roots` is to this run."""
+    """Return what a server that says it loaded `roots` is to this run."""
     wanted = resolve_model(config)
     url = config.engine.base_url
     versions = {root: version_served(root, config, wanted) for root in roots}
@@ -160,7 +160,7 @@ def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float)
 
 
 def last_lines(log: Path, count: int = 15) -> str:
-    """The end of a log, for the message about the process that wrote it.
+    """Return the end of a log, for the message about the process that wrote it.
 
     vLLM's last words are often those of a process that saw another one fail: the error before them is put
     first.

@@ -1,4 +1,4 @@
-"""Which GPUs the engine and the training have: all of them in turn, or each its own.
+"""Divides the GPUs: the engine and the training have all of them in turn, or each its own.
 
 With each its own, or one of the two on the CPU, the engine may stay up while the model is trained.
 """
@@ -18,12 +18,12 @@ def trains_on_cpu(config: Config, num_gpus: int) -> bool:
 
 
 def stays_up(plan: Plan) -> bool:
-    """Whether the engine keeps running through an update and takes the new weights after it."""
+    """Return whether the engine keeps running through an update and takes the new weights after it."""
     return plan.config.weights.is_inplace and not _share(plan.config, plan.hardware.num_gpus)
 
 
 def check_sharing(config: Config, num_gpus: int) -> None:
-    """Raises ConfigError if `weights=inplace` cannot do what it says on this machine's GPUs."""
+    """Check that `weights=inplace` can work on this machine's GPUs. Raises ConfigError if not."""
     places = config.weights.engine_gpus
     if places is not None:
         shown = f"weights.engine_gpus={list(places)}"
@@ -55,13 +55,13 @@ def training_gpu_count(config: Config, num_gpus: int) -> int:
 
 
 def engine_devices(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable that shows the engine its GPUs; empty where it sees all."""
+    """Return the variable that shows the engine its GPUs; empty where it sees all."""
     places = config.weights.engine_gpus
     return {} if places is None else _show(places, environ)
 
 
 def training_devices(config: Config, num_gpus: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """The same for the training."""
+    """Return the same for the training."""
     if config.weights.engine_gpus is None:
         return {}
     return _show(_left_for_training(config, num_gpus), environ)

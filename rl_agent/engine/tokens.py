@@ -1,4 +1,4 @@
-"""What an engine may answer for a sampled token: an id of the model's vocabulary, and its log-probability.
+"""Checks what an engine answers for a sampled token: an id of the vocabulary, and its log-probability.
 
 The vocabulary is as large as the model's embedding (`vocab_size` in its config.json). A tokenizer may know
 fewer tokens, where the embedding is padded to a round number; a model can sample those rows all the same.
@@ -19,7 +19,7 @@ ROUNDING = 0.01
 
 
 def flaw_of(token_ids: Sequence[int], logprobs: Sequence[float], vocab_size: int | None) -> str:
-    """What is wrong with sampled tokens and their logprobs, in words; empty if nothing is.
+    """Return what is wrong with sampled tokens and their logprobs, in words; empty if nothing is.
 
     What was sampled had a probability, so its logprob is not -inf, whatever top-p and the like cut off.
     """
@@ -44,14 +44,14 @@ def _are_logprobs(values: Sequence[float]) -> bool:
 
 
 def vocabulary_of(folder: Path) -> int | None:
-    """How many tokens the model in a folder can sample; None where it does not say so."""
+    """Return how many tokens the model in a folder can sample; None where it does not say so."""
     config = _read(folder / "config.json")
     text = config.get("text_config")
     return _count(config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None))
 
 
 def usual_length_of(folder: Path) -> int | None:
-    """How long a response of the model gets where nobody says it; None: as long as its context lasts."""
+    """Return the length of a response where nobody says it; None: as long as the context lasts."""
     return _count(_read(folder / "generation_config.json").get("max_new_tokens"))
 
 

@@ -1,4 +1,4 @@
-"""What is said to an inference server over HTTP, and what it answers. Pure: bytes in, values out.
+"""Requests to an inference server over HTTP, and its answers. Pure: bytes in, values out.
 
 Requests state every sampling parameter: vLLM fills what is missing from the model's own
 `generation_config.json`, and a penalty that slipped in there would not be in the recorded behaviour.
@@ -29,7 +29,7 @@ POOL_OWNER = "pool"
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next response is drawn."""
+    """The parameters with which the next response is drawn."""
 
     temperature: float
     top_p: float
@@ -54,7 +54,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What `/v1/models` says a server holds."""
+    """The model that a server holds, as `/v1/models` says."""
 
     id: str
     root: str
@@ -168,7 +168,7 @@ def completion_request(
     *,
     needs_text: bool = True,
 ) -> bytes:
-    """Body of `POST /v1/completions`: token ids in, token ids out; a pool may leave the text away."""
+    """Return the body of `POST /v1/completions`: token ids; a pool may leave the text away."""
     # logprobs=0 is the sampled token's alone; 1 would add the likeliest one to every position.
     body = _common(model, sampling, request_id) | {"prompt": list(prompt_token_ids), "logprobs": 0}
     return to_json(body if needs_text else body | {"detokenize": False})
@@ -181,7 +181,7 @@ def chat_request(
     request_id: str,
     chat_template_kwargs: dict[str, Any],
 ) -> bytes:
-    """Body of `POST /v1/chat/completions`: for prompts with images, which only the server can tokenise."""
+    """Return the body of `POST /v1/chat/completions`, for images, which only the server can tokenise."""
     body = _common(model, sampling, request_id) | {
         "messages": list(messages),
         "chat_template_kwargs": chat_template_kwargs,
@@ -220,7 +220,7 @@ def read_completion(
     *,
     sampling: Sampling,
 ) -> Response:
-    """`decode` makes the text, of all tokens but the one that ended the response; else the answer has it.
+    """Read a completion; `decode` makes the text, of all tokens but the one that ended it.
 
     Raises EngineError if the answer is not a completion with token ids and logprobs, or if these cannot be
     what was asked for.
@@ -259,7 +259,7 @@ def _range(spans: tuple[_Span, ...]) -> tuple[int, int] | None:
 
 
 def read_served_model(payload: bytes) -> ServedModel:
-    """The base model of a server (adapters follow it). Raises EngineError if there is none."""
+    """Return the base model of a server (adapters follow it). Raises EngineError if there is none."""
     cards = _validate(_MODEL_LIST, payload).data
     if not cards:
         raise EngineError("the server lists no model at /v1/models")
@@ -294,7 +294,7 @@ def read_pressure(text: str) -> EnginePressure:
 
 
 def read_gauge(text: str) -> float | None:
-    """A value of Prometheus text that counts something; None if it cannot."""
+    """Return a value of Prometheus text that counts something; None if it cannot."""
     try:
         value = float(text)
     except ValueError:

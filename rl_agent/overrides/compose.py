@@ -68,7 +68,7 @@ def compose_words(schema: Schema[S], words: Iterable[str], source: str = COMMAND
 
 
 def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = True) -> Composed[S]:
-    """Raises `UsageError` for a word that cannot be applied, `ConfigError` for a value that does not fit."""
+    """Compose and check. Raises `UsageError` for a word, `ConfigError` for a value that does not fit."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -89,7 +89,7 @@ def compose(schema: Schema[S], words: Sequence[Override], *, has_gpu: bool = Tru
 
 
 def _is_choice(word: Override, schema: Schema[Any]) -> bool:
-    """Whether a word chooses an option of a config group, rather than setting keys of its section."""
+    """Return whether a word chooses an option of a config group, rather than setting keys of its section."""
     return word.name in schema.groups and not word.raw.startswith("{")
 
 
@@ -99,7 +99,7 @@ def _group_word(word: Override) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _hydra(file: str, words: tuple[str, ...], has_gpu: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What Hydra makes of the groups, and the options that it took for want of a GPU.
+    """Return what Hydra makes of the groups, and the options that it took for want of a GPU.
 
     Kept: it takes a tenth of a second. Its interpolations are not resolved yet.
     """
@@ -125,7 +125,7 @@ def _hydra(file: str, words: tuple[str, ...], has_gpu: bool) -> tuple[dict[str, 
 
 
 def _with_keys(values: dict[str, Any], words: Sequence[Override]) -> dict[str, Any]:
-    """The configuration with what the words set in it, and every interpolation resolved."""
+    """Return the configuration with what the words set in it, and every interpolation resolved."""
     from omegaconf import OmegaConf
 
     config, long_lists = OmegaConf.create(values), dict[str, list[Any]]()
@@ -146,7 +146,7 @@ def _with_keys(values: dict[str, Any], words: Sequence[Override]) -> dict[str, A
 
 
 def _escaped(text: str) -> str:
-    """The text so that OmegaConf expands nothing in it."""
+    """Return the text so that OmegaConf expands nothing in it."""
     return re.sub(r"(\\*)\$\{", lambda found: f"{found[1] * 2}\\${{", text)
 
 
@@ -161,7 +161,7 @@ def _delete(config: Any, word: Override) -> None:
 
 
 def _check_key(word: Override, schema: Schema[S]) -> None:
-    """Raises `ConfigError` if the key, or the option of a config group, does not exist."""
+    """Refuse a key, or an option of a config group, that does not exist. Raises `ConfigError`."""
     if word.name in schema.groups:
         options = keys.group_options(word.name)
         if word.kind is not Kind.DELETE and _is_choice(word, schema) and word.raw not in options:
@@ -179,7 +179,7 @@ def _check_key(word: Override, schema: Schema[S]) -> None:
 
 
 def _explain(error: Exception, words: Sequence[Override]) -> ConfigError:
-    """One line about the word that Hydra stumbled over."""
+    """Return one line about the word that Hydra stumbled over."""
     reason = one_line(" ".join(str(error).split()))
     named = next((word.shown for word in words if word.name in reason), "configuration")
     return ConfigError(f"{named}: {reason}")
@@ -195,7 +195,7 @@ def _validate(model: type[S], values: dict[str, Any], raw: dict[str, str]) -> S:
 
 
 def _retype_strings(values: dict[str, Any], error: ValidationError, raw: dict[str, str]) -> bool:
-    """Where a key is a string, `run_name=007` means the text 007, not the number 7; True if any was."""
+    """Give a string key the text 007 for `run_name=007`, not the number 7; True if one was changed."""
     is_changed = False
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
@@ -215,7 +215,7 @@ def _place_of(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[
 
 
 def _first_problem(model: type[BaseModel], error: ValidationError, raw: dict[str, str]) -> str:
-    """`key=value: expected ...`; problems of overrides first, then those of the files."""
+    """Return `key=value: expected ...`; problems of overrides first, then those of the files."""
     problem = min(error.errors(), key=lambda one: ".".join(_place_of(model, one["loc"])[0]) not in raw)
     place, kind = _place_of(model, problem["loc"])
     key = ".".join(place)

@@ -1,4 +1,4 @@
-"""Which configuration keys exist, read from the pydantic models; the nearest one to a typo."""
+"""Knows which configuration keys exist, from the pydantic models, and the nearest one to a typo."""
 
 import difflib
 import functools
@@ -18,7 +18,7 @@ from rl_agent.sections import Section
 
 
 def sections_of(annotation: object) -> list[type[BaseModel]]:
-    """The models behind a field's type, seen through `Annotated`, `X | None` and a choice of kinds."""
+    """Return the models behind a field's type, seen through `Annotated`, `X | None` and a choice of kinds."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, BaseModel) else []
     if typing.get_origin(annotation) in (types.UnionType, typing.Union, typing.Annotated):
@@ -34,7 +34,7 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldI
 
 @functools.cache
 def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """Every dotted key of the configuration, sections included."""
+    """Return every dotted key of the configuration, sections included."""
     keys = []
     for key, _, nested in _fields(section, prefix):
         keys += [key, *(inside for inner in nested for inside in valid_keys(inner, key + "."))]
@@ -47,7 +47,7 @@ GROUPS = ("engine", "trainer", "weights", "rollout", "cluster", "pool", *GROUP_K
 
 
 def group_options(name: str) -> list[str]:
-    """Names of the files of a config group, e.g. `cpu` and `gpu` for `engine`."""
+    """Return the names of the files of a config group, e.g. `cpu` and `gpu` for `engine`."""
     return sorted(path.stem for path in (CONFIG_DIR / name.partition("@")[0]).glob("*.yaml"))
 
 
@@ -59,7 +59,7 @@ def kinds_of(section: str, model: type[BaseModel] = Config) -> dict[str, type[Ba
 
 
 def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) -> str:
-    """`did you mean engine.port?`, or where to look the keys up; of a choice, keys of that kind."""
+    """Return `did you mean engine.port?`, or where to look the keys up; of a choice, those of its kind."""
     section = key.partition(".")[0]
     keys = valid_keys(kinds_of(section, model)[kind], section + ".") if kind else valid_keys(model)
     same_end = [known for known in keys if "." not in key and known.endswith("." + key)]
@@ -73,7 +73,7 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
 
 
 def did_you_mean(found: str, choices: Sequence[str]) -> str:
-    """`; did you mean qwen3-think?` where one of `choices` is near, else nothing."""
+    """Return `; did you mean qwen3-think?` where one of `choices` is near, else nothing."""
     near = difflib.get_close_matches(found, choices, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -90,7 +90,7 @@ def _free_form_keys(section: type[BaseModel], prefix: str = "") -> set[str]:
 
 
 def is_free_form(key: str, model: type[BaseModel] = Config) -> bool:
-    """Whether `key` lies inside a section that takes any name (`engine.extra_args`, ...)."""
+    """Return whether `key` lies inside a section that takes any name (`engine.extra_args`, ...)."""
     return any(key.startswith(known + ".") for known in _free_form_keys(model))
 
 
@@ -119,7 +119,7 @@ def with_new_name(word: Override, model: type[BaseModel]) -> Override:
 
 
 def renamed_notes(words: Sequence[Override], values: dict[str, Any], model: type[BaseModel]) -> Iterator[str]:
-    """A line for each old name that a word or a file uses."""
+    """Return a line for each old name that a word or a file uses."""
     typed = {word.key for word in words}
     for old, new in renamed(model).items():
         if old in typed or _has(values, old.split(".")):

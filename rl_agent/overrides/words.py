@@ -44,7 +44,7 @@ class Text(str):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What one word asks for."""
+    """One word, split into the change that it asks for."""
 
     kind: Kind
     key: str
@@ -59,17 +59,17 @@ class Override:
 
     @property
     def shown(self) -> str:
-        """The word on one line, for messages."""
+        """Return the word on one line, for messages."""
         return one_line(self.word)
 
 
 def has_broken_bytes(text: str) -> bool:
-    """Whether an argument held bytes that are not UTF-8 (Python carries them as lone surrogates)."""
+    """Return whether an argument held bytes that are not UTF-8 (Python carries them as lone surrogates)."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_override(word: str) -> bool:
-    """Whether a word of the command line is meant as an override (good or bad) rather than a flag."""
+    """Return whether a word of the command line is meant as an override (good or bad) rather than a flag."""
     return not word.startswith("-") and ("=" in word or word.startswith(("+", "~")))
 
 
@@ -100,7 +100,7 @@ def reject_duplicates(overrides: Iterable[Override]) -> None:
 
 
 def read_value(raw: str) -> Any:
-    """The value `raw` stands for: what Hydra's grammar says, or `Text(raw)`.
+    """Return the value `raw` stands for: what Hydra's grammar says, or `Text(raw)`.
 
     Hydra's parser takes a minute for 20,000 elements. A list that is JSON is read as JSON, which means
     the same; any other long value is text, or a `UsageError` where it looks like a list or a dict.
@@ -118,7 +118,7 @@ def read_value(raw: str) -> Any:
 
 
 def _json_list(raw: str) -> list[Any] | None:
-    """A list without anything that JSON and Hydra would read differently; None for any other text."""
+    """Return a list without anything that JSON and Hydra would read differently; None for any other text."""
     if not raw.startswith("[") or "\\" in raw or "${" in raw:
         return None
     try:

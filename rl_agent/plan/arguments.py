@@ -85,7 +85,7 @@ _SPLITS = ("train-only", "eval-only")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the user asked for, with every rule between flags checked."""
+    """The command line of `run.sh`, with every rule between flags checked."""
 
     data_path: Path
     log_path: Path
@@ -209,7 +209,7 @@ def _count(flags: dict[str, str], flag: str) -> int | None:
 
 
 def _only_with(flags: dict[str, str], flag: str, phase: str, owner: str) -> None:
-    """A flag that one phase requires and the others do not take."""
+    """Check a flag that one phase requires and the others do not take."""
     if phase == owner and flag not in flags:
         raise UsageError(f"--rl-phase {phase} needs {flag}")
     if phase != owner and flag in flags:
@@ -243,7 +243,7 @@ def _rank_weights(flags: dict[str, str], num_nodes: int) -> tuple[int, ...]:
 
 
 def _rank(flags: dict[str, str], environ: Mapping[str, str], num_nodes: int) -> int:
-    """Rank of this node: flags, else RANK, else NODE_RANK; a single node needs none."""
+    """Return the rank of this node: flags, else RANK, else NODE_RANK; a single node needs none."""
     if "--master" in flags and "--worker" in flags:
         raise UsageError("--master and --worker exclude each other")
     if "--master" in flags:

@@ -1,4 +1,4 @@
-"""How a worker or a joining node finds the run it belongs to: by the master's heartbeat.
+"""A worker or a joining node finds the run it belongs to by the master's heartbeat.
 
 A heartbeat file that lies still was left by an earlier run and means nothing; one that moves is a live run,
 and names it. So the order of the starts does not matter.
@@ -30,7 +30,7 @@ def wait_for_run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Plan:
-    """The master's plan of the run of `log_path` as soon as its master shows that it lives.
+    """Return the master's plan of the run of `log_path` as soon as its master shows that it lives.
 
     Raises DeadlineError after `cluster.start_timeout_s`.
     """
@@ -56,7 +56,7 @@ def wait_for_run(
 
 
 def check_reach(config: Config, who: str, own_host: str | None = None) -> None:
-    """Raises ConfigError for a pool that only the master's machine can reach, where this is another one."""
+    """Refuse a pool that only the master's machine can reach, where this is another. Raises ConfigError."""
     found, own = _read(heartbeat_path(config.log_path)), own_host or socket.gethostname()
     masters = own if found is None else found.get("host", own)
     if config.is_pooled and is_loopback(config.pool.host) and masters != own:
@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _plan_of(log_path: Path, found: dict[str, Any]) -> Plan | None:
-    """None as long as the shared file system does not show it here."""
+    """Read the master's plan; None as long as the shared file system does not show it here."""
     try:
         return Plan.read(RunPaths(log_path).run_dir(found["run_id"]) / f"plan-{found['attempt']}.json")
     except (OSError, KeyError):

@@ -1,4 +1,4 @@
-"""What a run may be given anew when it is resumed.
+"""Decides which settings a run may be given anew when it is resumed.
 
     in the middle of an iteration   what decides how its episodes are made and judged, and how they are dealt
                                     to steps, stays as it was
@@ -28,7 +28,7 @@ _SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
-    """A line that says what differs from the last start of the run; None if nothing does.
+    """Return a line that says what differs from the last start of the run; None if nothing does.
 
     Raises ConfigError for what must not change in the middle of an iteration, if there is one.
     """
@@ -54,7 +54,7 @@ def _fixed(config: Config, split: Split, dealt: tuple[str, ...]) -> dict[str, An
 
 
 def _dealt(before: Config, now: Config) -> tuple[str, ...]:
-    """Keys that decide which step of a streaming trainer trains on which samples."""
+    """Return the keys that decide which step of a streaming trainer trains on which samples."""
     if not before.is_streaming:
         return ()
     is_dealt = before.grpo.batch.order == "shuffled"
@@ -86,7 +86,7 @@ def _begun_training(plan: Plan, work: Work) -> int | None:
 
 
 def _check_tasks(plan: Plan) -> None:
-    """Raises ConfigError where a rollout of the run is unfinished, and its tasks are no longer the same."""
+    """Refuse changed tasks where a rollout of the run is unfinished. Raises ConfigError."""
     for split in _SPLITS:
         for iteration in plan.paths.iterations(split, unfinished=True):
             begun = conditions.read(plan.paths, plan.run_id, split, iteration)

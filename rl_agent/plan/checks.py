@@ -34,7 +34,7 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the checks found on the way."""
+    """The facts that the checks found on the way."""
 
     model: FoundModel
     num_tasks: Mapping[Split, int]
@@ -47,7 +47,7 @@ class Machine:
 def check_machine(
     config: Config, command: Command, *, num_gpus: int, cache: Path, environ: Mapping[str, str]
 ) -> Machine:
-    """Raises `ConfigError` for the first thing that does not allow the run."""
+    """Check all that the run needs here. Raises `ConfigError` for the first thing that does not allow it."""
     check_data_path(config.data_path)
     check_log_path(config.log_path)
     if command.rank == 0 and not command.join:
@@ -71,7 +71,7 @@ def check_machine(
 
 
 def splits_of(command: Command) -> tuple[Split, ...]:
-    """Splits whose tasks will be run."""
+    """Return the splits whose tasks will be run."""
     if command.rl_phase == "update":
         return ()
     if command.rollout_split is None:  # `both`, or a node that joins such a run
@@ -102,7 +102,7 @@ def check_log_path(path: Path) -> None:
 
 
 def check_kinds(paths: RunPaths) -> None:
-    """What a run writes in its log path must not be there as something else."""
+    """Refuse what is in the log path in the place of something that a run writes."""
     link = paths.model_link
     if link.exists() and not link.is_symlink():
         raise ConfigError(f"--log-path: {link} is no link to a model that a run made; move it away")
@@ -130,7 +130,7 @@ def check_programs(config: Config, command: Command) -> None:
 
 
 def starts_engine(config: Config, command: Command) -> bool:
-    """Whether this node runs an engine of its own."""
+    """Return whether this node runs an engine of its own."""
     is_elsewhere = config.is_pooled and not config.pool.local_engine
     return command.rl_phase != "update" and not command.debug_mode and not is_elsewhere
 
@@ -152,7 +152,7 @@ def check_gpus(config: Config, command: Command, num_gpus: int) -> None:
 
 
 def check_weights(config: Config, command: Command, num_gpus: int) -> None:
-    """An engine that takes weights while it runs needs GPUs of its own, and to be out of others' reach."""
+    """Refuse an engine that takes weights while it runs, where it shares GPUs or others can reach it."""
     if config.weights.is_inplace and config.trainer.kind != "llamafactory":
         raise ConfigError(
             f"weights=inplace: trainer.kind={config.trainer.kind} has a way of its own; leave it out"
@@ -197,7 +197,7 @@ def check_trainer(config: Config, command: Command, num_gpus: int = 0) -> None:
 
 
 def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
-    """What `trainer=grpo` cannot go with."""
+    """Refuse what `trainer=grpo` cannot go with."""
     if command.rl_phase == "rollout":
         return
     if command.rl_phase == "update":
@@ -226,7 +226,7 @@ def check_streaming(config: Config, command: Command, num_gpus: int) -> None:
 
 
 def check_training_gpus(config: Config, num_gpus: int) -> None:
-    """A configuration for GPUs does not begin to train a large model on a CPU."""
+    """Refuse to begin a configuration for GPUs on a CPU."""
     processes = config.grpo.nproc_per_node or 1
     if config.engine.device == "gpu" and num_gpus < processes:
         raise ConfigError(
@@ -283,7 +283,7 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
 
 
 def check_weights_host(config: Config, ours: set[int]) -> None:
-    """Each address at which the trainer is to give weights must be this machine's, and be named once."""
+    """Refuse an address for giving weights that is not this machine's, or is named twice."""
     port, named = config.weights.port, dict[str, str]()
     for host in config.weights.host or ():
         if not is_port_free("weights", host, port) and not (listeners(port) & ours):
@@ -327,7 +327,7 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
 
 
 def is_port_free(section: str, host: str, port: int) -> bool:
-    """Whether `host:port` can be bound; raises `ConfigError` if `host` is no address of this machine."""
+    """Return whether `host:port` can be bound. Raises `ConfigError` if `host` is not this machine's."""
     with socket.socket(_family_of(host), socket.SOCK_STREAM) as attempt:
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -353,7 +353,7 @@ def describe_listeners(port: int) -> str:
 
 
 def check_tasks(config: Config, command: Command) -> dict[Split, int]:
-    """Episode counts a split and iteration, before `group_size`; every task file and environment is read."""
+    """Read every task file and environment; returns the tasks of each split that an iteration runs."""
     from rl_agent.env.registry import EnvironmentRegistry
     from rl_agent.tasks.load import load_tasks
 

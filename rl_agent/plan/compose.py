@@ -16,7 +16,7 @@ _MODEL_GROUP = GROUP_KEYS["model"]
 def compose_config(
     overrides: Sequence[Override], *, data_path: Path, log_path: Path, num_gpus: int
 ) -> Composed[Config]:
-    """Raises `UsageError` for a word that cannot be applied, `ConfigError` for a value that does not fit."""
+    """Compose and check. Raises `UsageError` for a word, `ConfigError` for a value that does not fit."""
     paths = [_path_override("data_path", data_path), _path_override("log_path", log_path)]
     composed = compose(RUN, [*_model_group(overrides), *overrides, *paths], has_gpu=num_gpus > 0)
     config = with_callers_modules(composed.config, Path.cwd())
@@ -29,7 +29,7 @@ def _path_override(key: str, path: Path) -> Override:
 
 
 def _model_group(overrides: Iterable[Override]) -> list[Override]:
-    """`model_config.model_type=X` alone also takes the base model, template, ... that belong to X."""
+    """Take the base model, template, ... of X along where `model_config.model_type=X` alone is given."""
     by_name = {override.name: override for override in overrides}
     chosen = by_name.get("model_config.model_type")
     if chosen is None or _MODEL_GROUP in by_name or chosen.raw not in keys.group_options("model"):

@@ -1,4 +1,4 @@
-"""How much disk a run will take at most, roughly, and how much there is."""
+"""Estimates how much disk a run will take at most, and looks how much there is."""
 
 import os
 import shutil
@@ -32,13 +32,13 @@ def nearest_existing(path: Path) -> Path:
 
 
 def can_be_written(folder: Path) -> bool:
-    """Whether this user may write in `folder`, or make it where it is not there."""
+    """Return whether this user may write in `folder`, or make it where it is not there."""
     nearest = nearest_existing(folder)
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def estimate(config: Config, command: Command, num_tasks: int, model_bytes: int) -> DiskEstimate:
-    """Trajectories of the planned iterations (one if unlimited) and the models and optimizer of an update."""
+    """Estimate the trajectories of the planned iterations (one if unlimited), models and optimizer."""
     episodes = num_tasks * config.rollout.group_size * (command.max_iterations or 1)
     needed = _RESERVE_BYTES + episodes * _EPISODE_BYTES
     if command.rl_phase != "rollout":
@@ -57,7 +57,7 @@ def _optimizer_bytes(config: Config, model_bytes: int) -> int:
 
 
 def check(found: DiskEstimate) -> None:
-    """Raises `ConfigError` if the free space is below the estimate."""
+    """Refuse to begin where less is free than the estimate. Raises `MachineError`."""
     if found.free < found.needed:
         raise MachineError(
             f"--log-path: {gib(found.free)} free at {found.folder}, the run needs about {gib(found.needed)}"

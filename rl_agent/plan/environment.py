@@ -27,7 +27,7 @@ def hub_cache(config: Config, environ: Mapping[str, str]) -> Path:
 
 
 def shared_environment(config: Config, environ: Mapping[str, str]) -> Environment:
-    """What `run.sh` exports before it starts anything; a variable the user set is left alone."""
+    """Return what `run.sh` exports before it starts anything; a variable the user set is left alone."""
     cache, wandb = hub.choose(config, environ), wandb_mode(config.wandb, environ)
     ours: dict[str, str] = {
         "HF_DATASETS_CACHE": str(config.log_path / "cache" / "datasets"),

@@ -1,4 +1,4 @@
-"""Whether the base model is there: a folder, a hub name in the cache, or a hub name that can be fetched."""
+"""Finds the base model: a folder, a hub name in the cache, or a hub name that can be fetched."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class FoundModel:
 
 
 def find_model(name: str, cache: Path, environ: Mapping[str, str]) -> FoundModel:
-    """Raises `ConfigError` if `model_config.base_model` is nowhere to be had."""
+    """Find `model_config.base_model`. Raises `ConfigError` if it is nowhere to be had."""
     key = f"model_config.base_model={name}"
     folder = Path(name).expanduser()
     if folder.exists() or name.startswith((".", "/", "~")) or not _HUB_NAME.fullmatch(name):
@@ -60,7 +60,7 @@ def find_model(name: str, cache: Path, environ: Mapping[str, str]) -> FoundModel
 
 
 def _of_hub(key: str, name: str, told: Mapping[str, Any]) -> FoundModel:
-    """By the fields `config`, a part of config.json, and `siblings`; a mirror may leave them out."""
+    """Read the hub's `config`, a part of config.json, and `siblings`; a mirror may leave them out."""
     config, entries = told.get("config"), told.get("siblings")
     listed = entries if isinstance(entries, list) else []
     named = [entry.get("rfilename") for entry in listed if isinstance(entry, dict)]
@@ -82,7 +82,7 @@ def _of_folder(key: str, name: str, folder: Path) -> FoundModel:
 
 
 def _check_files(key: str, files: Collection[str]) -> None:
-    """Raises ConfigError if no engine can serve them."""
+    """Refuse files that no engine can serve. Raises ConfigError."""
     if "config.json" not in files and "adapter_config.json" in files:
         raise ConfigError(f"{key}: is an adapter, no whole model; merge it into its base model and name that")
     if "config.json" not in files:
@@ -106,14 +106,14 @@ def _checked_folder(key: str, folder: Path) -> Path:
 
 
 def cached_snapshot(name: str, cache: Path) -> Path | None:
-    """The newest snapshot of a hub model that was downloaded to its end."""
+    """Return the newest snapshot of a hub model that was downloaded to its end."""
     snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
     found = [path.parent for path in snapshots.glob("*/config.json") if _has_weights(path.parent)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether every file that an index names is there, or any weights where there is no index."""
+    """Return whether every file that an index names is there, or any weights where there is no index."""
     for index in folder.glob("*.index.json"):
         try:
             names = set(json.loads(index.read_bytes())["weight_map"].values())
@@ -131,7 +131,7 @@ def _is_offline(environ: Mapping[str, str]) -> bool:
 
 
 def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the hub tells of a model, within a deadline that also covers name resolution."""
+    """Return what the hub tells of a model, within a deadline that also covers name resolution."""
     if _is_offline(environ):
         raise ConfigError(f"{key}: not in the cache {cache}, and HF_HUB_OFFLINE is set")
     answers: list[str | dict[str, Any]] = []
@@ -155,7 +155,7 @@ class _Unreachable(str):
 
 
 def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
-    """What it tells of a model that can be fetched, else the reason why it cannot."""
+    """Return what it tells of a model that can be fetched, else the reason why it cannot."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
     url, token = f"{endpoint}/api/models/{name}", environ.get("HF_TOKEN")
     try:

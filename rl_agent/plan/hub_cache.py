@@ -1,4 +1,4 @@
-"""Where the models of the hub are kept: read from, and downloaded to.
+"""Chooses the folder that models of the hub are read from and downloaded to.
 
     HF_HUB_CACHE, HF_HOME ─► the user's, whatever it is
     else DATA_PATH/.cache/huggingface     if it can be written, or holds the model
@@ -47,13 +47,13 @@ def choose(config: Config, environ: Mapping[str, str]) -> HubCache:
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
-    """What the library takes for HF_HOME."""
+    """Return what the library takes for HF_HOME."""
     cache = environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path(environ.get("HOME", "/")) / ".cache") / "huggingface"
 
 
 def _home(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """A home of its own; a login in the default one is still found."""
+    """Return a home of its own; a login in the default one is still found."""
     login = default_home(environ) / "token"
     return {"HF_HOME": str(home)} | ({"HF_TOKEN_PATH": str(login)} if login.is_file() else {})
 

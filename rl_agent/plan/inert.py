@@ -15,7 +15,7 @@ def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:
 
 
 def _reasons(trainer: GrpoConfig) -> dict[str, str]:
-    """Why a key has no effect, for each that has none."""
+    """Return why a key has no effect, for each that has none."""
     loss, found = trainer.loss, dict[str, str]()
     if (unclipped := _why_nothing_is_clipped(trainer)) is not None:
         found |= dict.fromkeys(("clip_low", "clip_high", "dual_clip"), unclipped)
@@ -37,7 +37,7 @@ def _reasons(trainer: GrpoConfig) -> dict[str, str]:
 
 
 def _why_nothing_is_clipped(trainer: GrpoConfig) -> str | None:
-    """None where a ratio may leave the interval."""
+    """Return why no ratio leaves the interval; None where one may."""
     otherwise = (
         "trainer.loss.proximal=behaviour trainer.loss.correction=none clips against the engine's logprobs"
     )

@@ -18,7 +18,7 @@ _EVERY_REPORT = {"all", "none"}
 
 
 def check_trainer_names(trainer: TrainerConfig, template: str) -> None:
-    """Raises ConfigError for a template, a schedule or a recorder that LLaMA-Factory lacks."""
+    """Refuse a template, a schedule or a recorder that LLaMA-Factory lacks. Raises ConfigError."""
     _check("model_config.template", template, templates(), "LLaMA-Factory")
     schedules = _names("transformers", "trainer_utils.py", lambda tree: _enum(tree, "SchedulerType"))
     _check("trainer.lr_scheduler_type", trainer.lr_scheduler_type, schedules, "transformers")
@@ -29,7 +29,7 @@ def check_trainer_names(trainer: TrainerConfig, template: str) -> None:
 
 
 def check_engine_names(config: Config) -> None:
-    """Raises ConfigError for a reasoning parser that vLLM lacks; a plugin may bring any."""
+    """Refuse a reasoning parser that vLLM lacks; a plugin may bring any. Raises ConfigError."""
     parser = config.model.reasoning_parser
     has_plugin = any(name.strip("-").replace("_", "-") == _PLUGIN for name in config.engine.extra_args)
     if parser is not None and not has_plugin:

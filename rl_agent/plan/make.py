@@ -43,7 +43,7 @@ class Prepared:
 
 
 def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
-    """Raises `UsageError` or `ConfigError`; writes nothing."""
+    """Make the plan of a start; writes nothing. Raises `UsageError` or `ConfigError`."""
     asked = arguments.parse(argv, environ)
     num_gpus = count_gpus(environ)
     composed = _compose(asked, asked.overrides, num_gpus)
@@ -107,7 +107,7 @@ def _compose(asked: arguments.Arguments, overrides: Sequence[Override], num_gpus
 
 
 def _run_to_join(asked: arguments.Arguments, own: Config) -> Plan:
-    """The master's plan of the live run; a dry run takes the last one."""
+    """Return the master's plan of the live run; a dry run takes the last one."""
     if not asked.dry_run:
         return wait_for_run(asked.log_path, own.cluster, "--join", _say)
     latest = runs.latest_plan(own.paths)
@@ -117,7 +117,7 @@ def _run_to_join(asked: arguments.Arguments, own: Config) -> Plan:
 
 
 def _joined(asked: arguments.Arguments, masters: Plan, num_gpus: int) -> Composed:
-    """The run's configuration with this node's engine, as the run's and this node's overrides describe it."""
+    """Return the run's configuration with this node's engine, as the overrides of both describe it."""
     here = {override.name for override in asked.overrides}
     of_run = [parse_override(word, "the run") for word in masters.command.overrides]
     words = [*(override for override in of_run if override.name not in here), *asked.overrides]
@@ -126,7 +126,7 @@ def _joined(asked: arguments.Arguments, masters: Plan, num_gpus: int) -> Compose
 
 
 def _of_the_run(command: Command) -> dict[str, object]:
-    """What a node that joins has to do: the rollouts of the run, of both splits if it evaluates."""
+    """Return what a node that joins has to do: the rollouts of the run, of both splits if it evaluates."""
     return {"rollout_split": command.rollout_split, "num_nodes": command.num_nodes}
 
 
@@ -196,7 +196,7 @@ def _resumed(config: Config, command: Command) -> Plan | None:
 
 
 def _plan(config: Config, command: Command, hardware: Hardware, before: Plan | None) -> Plan:
-    """A fresh run, or the next attempt of the one before."""
+    """Return a fresh run, or the next attempt of the one before."""
     if before is not None:
         run_id, attempt, first = before.run_id, before.attempt + 1, before.first_iteration
     else:

@@ -1,4 +1,4 @@
-"""Whether the base model is one that the run's trainer and engines can take, as far as a plan can know."""
+"""Checks that the run's trainer and engines can take the base model, as far as a plan can know."""
 
 from rl_agent.config import Command, Config
 from rl_agent.errors import ConfigError
@@ -6,7 +6,7 @@ from rl_agent.plan.hub import FoundModel
 
 
 def check_model(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
-    """What cannot be known yet. Raises ConfigError for a base model that trainer or engines cannot take."""
+    """Refuse a base model that cannot be trained or served; returns what cannot be known yet."""
     from rl_agent.trainer.model.trainable import obstacle, quantization
 
     name = config.model.base_model

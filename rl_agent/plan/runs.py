@@ -32,7 +32,7 @@ def new_run_id() -> str:
 
 
 def latest_plan(paths: RunPaths) -> Plan | None:
-    """Plan of the run that started last; raises `ConfigError` if it cannot be read."""
+    """Read the plan of the run that started last. Raises `ConfigError` if it cannot be read."""
     path = paths.run_dir(LATEST) / "plan.json"
     if not path.exists():
         return None

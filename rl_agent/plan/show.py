@@ -91,7 +91,7 @@ def _engine(plan: Plan) -> str:
 
 
 def _commands(prepared: Prepared) -> str:
-    """The processes of an iteration, in order; PLAN stands for the plan file of the run."""
+    """Return the processes of an iteration, in order; PLAN stands for the plan file of the run."""
     plan = prepared.plan
     command, iteration = plan.command, prepared.work.iteration if prepared.work else plan.first_iteration
     verb = "python -m rl_agent.cli"

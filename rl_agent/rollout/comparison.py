@@ -1,4 +1,4 @@
-"""What a loss compares of a group's episodes, and whether it can move the policy. Pure.
+"""Compares a group's episodes as the loss does, and decides whether they can move the policy. Pure.
 
     reward    r_i, lowered for its length where `overlong` is penalty (Yu et al. 2025, DAPO, eq. 13), by
                   0                    where |o| ≤ L − C          L: longest_response
@@ -33,11 +33,11 @@ class Attempt(Protocol):
     def longest_response(self) -> int: ...
     @property
     def is_cut(self) -> bool:
-        """Whether a response of it ended where its tokens did."""
+        """Return whether a response of it ended where its tokens did."""
 
 
 class Response(Protocol):
-    """What an engine returned."""
+    """The response of an engine."""
 
     @property
     def token_ids(self) -> Sequence[int]: ...
@@ -53,28 +53,28 @@ class Turn(Protocol):
 
 
 def longest_response(turns: Iterable[Turn]) -> int:
-    """In tokens, of one episode."""
+    """Return the tokens of an episode's longest response."""
     return max((len(turn.generation.token_ids) for turn in turns), default=0)
 
 
 def is_cut(turns: Iterable[Turn]) -> bool:
-    """Whether a response of the episode ended where its tokens did."""
+    """Return whether a response of the episode ended where its tokens did."""
     return any(turn.generation.finish_reason == "length" for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of one loss."""
+    """The comparison that one loss makes."""
 
     loss: LossSettings
 
     @property
     def reads_lengths(self) -> bool:
-        """Whether anything but the reward decides."""
+        """Return whether anything but the reward decides."""
         return self.loss.overlong != "keep"
 
     def penalty(self, attempt: Attempt) -> float:
-        """What is taken off the reward; 0 or more."""
+        """Return what is taken off the reward; 0 or more."""
         if self.loss.overlong != "penalty":
             return 0.0
         cache = self.loss.penalized_tokens
@@ -82,15 +82,15 @@ class Comparison:
         return self.loss.overlong_penalty * min(max(beyond / cache, 0.0), 1.0)
 
     def reward(self, attempt: Attempt) -> float:
-        """What advantages are made of, but for a KL term."""
+        """Return what advantages are made of, but for a KL term."""
         return attempt.reward - self.penalty(attempt)
 
     def is_masked(self, attempt: Attempt) -> bool:
-        """Whether it counts among its siblings and is not trained on itself."""
+        """Return whether it counts among its siblings and is not trained on itself."""
         return self.loss.overlong == "mask" and attempt.is_cut
 
     def is_informative(self, attempts: Sequence[Attempt]) -> bool:
-        """Whether the policy's term of the loss can have a gradient; a KL in the reward is not known here."""
+        """Return whether the policy's loss can have a gradient; a KL in the reward is not known here."""
         rewards = [self.reward(attempt) for attempt in attempts]
         trained = [r for r, attempt in zip(rewards, attempts, strict=True) if not self.is_masked(attempt)]
         if self.loss.advantage == "reinforce":

@@ -1,4 +1,4 @@
-"""What an iteration was begun with: all that decides how its episodes come about and are judged.
+"""Records what an iteration was begun with: all that decides how its episodes are made and judged.
 
     begin ─► runs/<run>/begun/<split>-iteration<N>.json          resume, another node ─► equal, or refused
 
@@ -91,7 +91,7 @@ def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[
 
 
 def first_change(begun: dict[str, Any], now: dict[str, Any]) -> str:
-    """`key=old, not new` of the first setting that differs; empty if none does."""
+    """Return `key=old, not new` of the first setting that differs; empty if none does."""
     keys = sorted(begun.keys() | now.keys(), key=lambda key: (key not in begun or key not in now, key))
     for key in keys:
         is_in_both = key in begun and key in now
@@ -102,7 +102,7 @@ def first_change(begun: dict[str, Any], now: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What one iteration of a split is begun with."""
+    """The settings, tasks and sample that one iteration of a split is begun with."""
 
     settings: dict[str, Any]
     tasks: dict[str, str]
@@ -121,7 +121,7 @@ class Conditions:
         return cls(settings, sample.task_digests, sample.digest, str(task_file))
 
     def difference(self, now: "Conditions") -> str:
-        """What the iteration was begun with and does not have now, in words; empty if all is equal."""
+        """Return what the iteration was begun with and does not have now, in words; empty if all is equal."""
         if change := first_change(self.settings, now.settings):
             return change
         changed = sorted(name for name, had in self.tasks.items() if now.tasks.get(name, had) != had)
@@ -144,7 +144,7 @@ def write(paths: RunPaths, run_id: str, split: Split, iteration: int, begun: Con
 
 
 def read(paths: RunPaths, run_id: str, split: Split, iteration: int) -> Conditions | None:
-    """What the run began an iteration with; None if nobody has begun it, or that does not show here yet.
+    """Read what an iteration was begun with; None if nobody has, or it does not show here yet.
 
     Raises StoreError for a file that cannot be read.
     """
@@ -159,7 +159,7 @@ def read(paths: RunPaths, run_id: str, split: Split, iteration: int) -> Conditio
 
 
 def refusal(iteration: int, change: str) -> ConfigError:
-    """Why a resume cannot go on with what it has, and both ways out."""
+    """Return why a resume cannot go on with what it has, and both ways out."""
     return ConfigError(
         f"--resume: iteration {iteration} was begun with {change}; put it back until that iteration is done,"
         " or start without --resume, which begins a new iteration"

@@ -35,7 +35,7 @@ async def follow(
 
 
 def _check_agreement(header: ShardHeader, mine: Conditions, paths: RunPaths, work: Work) -> None:
-    """Raises ConfigError if the master gives out another sample, or wants another model."""
+    """Refuse another sample or another model than the master's. Raises ConfigError."""
     where = f"{header.split} iteration {header.iteration}"
     if work.sample_digest != header.sample_digest:
         masters = conditions.read(paths, header.run_id, header.split, header.iteration)

@@ -35,7 +35,7 @@ _LOOK_S = 0.5
 
 
 class Lead:
-    """Used once."""
+    """The master's part of one rollout; used once."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Lead:
         """Lines of this node's file that could not be read; their episodes are run again."""
 
     async def run(self) -> str:
-        """Raises like `run.run_rollout`."""
+        """Lead the rollout to its end; returns its account. Raises like `run.run_rollout`."""
         work, rollout = self._work, self._rollout
         work.on_lost = self._survey_lost
         earlier = await asyncio.to_thread(self._take_over)
@@ -169,7 +169,7 @@ class Lead:
                 return parts
 
     async def _all_recorded(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
-        """The other ranks' files, once it is sure that every episode is on the disk.
+        """Return the other ranks' files, once it is sure that every episode is on the disk.
 
         Raises StoreError if one is not, though the rank that ran it said so.
         """
@@ -203,7 +203,7 @@ class Lead:
         )
 
     def _resampled(self) -> dict[str, float | int | str]:
-        """What became of the reserve, for the metrics and the log; nothing where there is none."""
+        """Return what became of the reserve, for the metrics and the log; nothing where there is none."""
         sample, asked, left_out = self._sample, self._ledger.asked, self._resampling.left_out
         if not self._resampling.has_reserve:
             return {}
@@ -241,5 +241,5 @@ class Lead:
 
 
 def _counted(shard: Path, cut_bytes: int | None = None) -> Part:
-    """A file up to where it counts: its cut, or what it holds now."""
+    """Return a file up to where it counts: its cut, or what it holds now."""
     return Part(shard, whole_bytes(Part(shard).path) if cut_bytes is None else cut_bytes)

@@ -33,7 +33,7 @@ CHECK_INTERVAL_S = 1.0
 
 
 class RankRollout:
-    """Used once. Its numbers are of what it recorded, and of the files that `count` was given."""
+    """One rank's part of a rollout; used once. It counts what it recorded, and the files given to `count`."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class RankRollout:
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     def record(self) -> dict[str, float | int | str]:
-        """The iteration's line of `metrics.jsonl`; engine and rollout seconds are those of this rank."""
+        """Return the iteration's line of `metrics.jsonl`; its seconds are those of this rank."""
         split, elapsed_s = self._assignment.split, time.monotonic() - self._started
         tokens = self._metrics.total.response_tokens - self._tokens_before
         numbers = self._metrics.numbers() | {

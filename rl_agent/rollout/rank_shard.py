@@ -112,7 +112,7 @@ class RankShard:
             return self._writer
 
     def _names(self) -> Iterator[Path]:
-        """Names that this rank may take, the preferred first."""
+        """Yield the names that this rank may take, the preferred first."""
         split, iteration = self._header.split, self._header.iteration
         if self.is_sole:
             yield self._paths.shard(split, iteration)

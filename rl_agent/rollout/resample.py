@@ -21,7 +21,7 @@ from rl_agent.types import EpisodeKey, Split, Status
 
 
 class Ended(Protocol):
-    """What of an episode says how it went."""
+    """The part of an episode that says how it went."""
 
     @property
     def status(self) -> Status: ...
@@ -30,7 +30,7 @@ class Ended(Protocol):
 
 
 def is_comparable(episode: Ended) -> bool:
-    """Whether it counts among its siblings: a failure is no reward of 0."""
+    """Return whether an episode counts among its siblings: a failure is no reward of 0."""
     return episode.status is Status.COMPLETED and episode.reward is not None
 
 
@@ -80,7 +80,7 @@ AnyOutcome: TypeAlias = Outcome | OutcomeWithLengths
 
 
 class Resampling:
-    """Of one iteration. Where its sample has no reserve, nothing is read."""
+    """The resampling of one iteration; where its sample has no reserve, nothing is read."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Resampling:
         group_size: int,
         comparison: Comparison | None,
     ) -> None:
-        """`comparison` is the trainer's; None where nothing is left out."""
+        """Begin with nothing read; `comparison` is the trainer's, None where nothing is left out."""
         self.left_out = 0
         """Groups that are complete and teach nothing."""
         self.asked = sample.asked
@@ -136,7 +136,7 @@ class Resampling:
 
 
 def is_replaced(siblings: Iterable[AnyOutcome], comparison: Comparison) -> bool:
-    """Whether another group is sampled in place of one. What the stop rule gave up is not begun anew."""
+    """Return whether another group is sampled in place of one; what was given up is not begun anew."""
     siblings = list(siblings)
     is_given_up = any(outcome.status is Status.ABANDONED for outcome in siblings)
     compared: list[Any] = [outcome for outcome in siblings if is_comparable(outcome)]  # have a reward

@@ -1,4 +1,4 @@
-"""What a rollout has to do: its assignment, the sampled episodes, and which of them are recorded."""
+"""The work of a rollout: its assignment, the sampled episodes, and which of them are recorded."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ from rl_agent.types import EpisodeKey, EpisodeSpec, Phase, Split, Task
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the command line asked for."""
+    """The iteration and split that the command line asked for."""
 
     plan: Plan
     split: Split
@@ -53,7 +53,7 @@ class Sample:
 
     @cached_property
     def digest(self) -> str:
-        """Names the sample: equal where two nodes, or a resume, run the very same episodes."""
+        """Return a name of the sample: equal where two nodes, or a resume, run the very same episodes."""
         digest, tasks = hashlib.blake2b(digest_size=16), self.task_digests
         for spec in self.specs:
             digest.update(f"{spec.key} {spec.seed} {spec.max_steps} {tasks[spec.key.task_id]}\n".encode())
@@ -61,7 +61,7 @@ class Sample:
 
     @cached_property
     def task_digests(self) -> dict[str, str]:
-        """Of each task a digest of all its fields, those that only a verifier reads included."""
+        """Return a digest of all fields of each task, those that only a verifier reads included."""
         tasks = {spec.key.task_id: spec.task for spec in self.specs}
         return {name: _digest_of(task) for name, task in tasks.items()}
 
@@ -73,7 +73,7 @@ class Sample:
             raise StoreError(f"episode {key} is not of this iteration's sample") from None
 
     def groups(self, indices: Iterable[int]) -> list[list[int]]:
-        """`indices`, ascending, with the attempts of one task together; in a sample they are neighbours."""
+        """Return `indices`, ascending, with the attempts of one task together; they are neighbours."""
 
         def group_of(index: int) -> tuple[str, int]:
             key = self.specs[index].key
@@ -88,7 +88,7 @@ def _digest_of(task: Task) -> str:
 
 
 class Ledger:
-    """Which episodes of a sample are on the disk: one byte each, however many are recorded."""
+    """The episodes of a sample that are on the disk: one byte each, however many are recorded."""
 
     def __init__(self, sample: Sample) -> None:
         self.asked = sample.asked
@@ -108,11 +108,11 @@ class Ledger:
         return is_new
 
     def left(self, indices: Iterable[int]) -> list[EpisodeSpec]:
-        """Of these episodes those that are not recorded."""
+        """Return those of these episodes that are not recorded."""
         return [self._sample.specs[index] for index in indices if not self._is_recorded[index]]
 
     def missing(self) -> list[int]:
-        """Of what is asked for."""
+        """Return the indices of the episodes that are asked for and not recorded."""
         return [index for index in range(self.asked) if not self._is_recorded[index]]
 
 

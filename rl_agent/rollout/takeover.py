@@ -1,4 +1,4 @@
-"""What an unfinished iteration has on the disk already, and how it ends.
+"""Takes over what an unfinished iteration has on the disk already, and finishes it.
 
 The master alone does this, under a lock, before any rank is given work and after all have done theirs:
 
@@ -51,7 +51,7 @@ def sole_master(paths: RunPaths, split: Split, iteration: int) -> Iterator[None]
 
 
 def begun_by(paths: RunPaths, split: Split, iteration: int, run_id: str) -> dict[Path, ShardHeader]:
-    """The files, without `.checkpoint`, that a run has begun of an unfinished iteration."""
+    """Return the files, without `.checkpoint`, that a run has begun of an unfinished iteration."""
     headers = {part.shard: _header_of(part) for part in parts_of(paths, split, iteration)}
     return {shard: header for shard, header in headers.items() if header and header.run_id == run_id}
 
@@ -69,7 +69,7 @@ def set_aside(paths: RunPaths, split: Split, iteration: int, *, keep: Container[
 
 
 def check_same_sample(begun: Iterable[ShardHeader], wanted: ShardHeader, *, may_differ: bool) -> None:
-    """Raises ConfigError if a file was begun with another sample or, unless they may, other weights."""
+    """Refuse files begun with another sample or, unless they may, other weights. Raises ConfigError."""
     for header in begun:
         if header.sample_digest != wanted.sample_digest:
             raise refusal(wanted.iteration, f"another {wanted.split} sample than that of now")
@@ -81,7 +81,7 @@ def check_same_sample(begun: Iterable[ShardHeader], wanted: ShardHeader, *, may_
 
 
 def read_lost(shard: Path) -> tuple[list[EpisodeKey], int]:
-    """Episodes in the file of a rank that is gone, and the bytes that hold them; none if it has no file."""
+    """Return the episodes in the file of a rank that is gone, and the bytes that hold them."""
     try:
         path = Part(shard).path
     except StoreError:
@@ -101,7 +101,7 @@ def finish(paths: RunPaths, split: Split, iteration: int, entries: list[Manifest
 
 
 def _header_of(part: Part) -> ShardHeader | None:
-    """None for a file that was begun and holds not even a header yet, and for one whose header is damaged."""
+    """Read a header; None for a file that holds none yet, and for one whose header is damaged."""
     path = part.path
     try:
         return read_header(path) if path.stat().st_size else None

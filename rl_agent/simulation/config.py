@@ -1,4 +1,4 @@
-"""What a person can say of a simulation (configs/simulation/what_if.yaml), and the scenario it makes."""
+"""Reads the keys of a simulation (configs/simulation/what_if.yaml) and makes its scenario of them."""
 
 import json
 from collections.abc import Sequence
@@ -67,12 +67,12 @@ WHAT_IF = Schema("simulation/what_if", WhatIfConfig)
 
 
 def read_config(words: Sequence[str]) -> WhatIfConfig:
-    """The defaults under `key=value` words. Raises ConfigError."""
+    """Return the defaults under `key=value` words. Raises ConfigError."""
     return compose_words(WHAT_IF, words)
 
 
 def trace_of(config: WhatIfConfig) -> list[Change]:
-    """Where none is given."""
+    """Draw a trace where none is given."""
     return drawn_trace(
         hours=config.hours or DRAWN_HOURS,
         most=config.machines,
@@ -83,7 +83,7 @@ def trace_of(config: WhatIfConfig) -> list[Change]:
 
 
 def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Scenario:
-    """`name` is the trace's. Raises ConfigError for what does not fit, UsageError for a bad trace."""
+    """Make the scenario of a trace called `name`. Raises ConfigError, or UsageError for a bad trace."""
     check_trace(trace, name)
     until_s = config.hours * 3600 if config.hours else max(trace[-1].at_s, 3600.0)
     shape = shape_of(config.model)
@@ -128,7 +128,7 @@ def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Sce
 
 
 def shape_of(model: str) -> ModelShape:
-    """Of a known model, or of a `config.json`. Raises ConfigError."""
+    """Return the shape of a known model, or of a `config.json`. Raises ConfigError."""
     if model in SHAPES:
         return SHAPES[model]
     path = Path(model)

@@ -26,7 +26,7 @@ _PREFIX = "shared-"
 
 @dataclass(slots=True)
 class SharedEngines:
-    """`begin` with the first iteration, `begin_iteration` with each further one."""
+    """The engines on the trainer's devices: `begin`, then `begin_iteration` with each further one."""
 
     placement: Literal["colocated", "hybrid"]
     loop: Loop
@@ -54,7 +54,7 @@ class SharedEngines:
         self._decide(is_beginning=True)
 
     def are_generating(self) -> bool:
-        """Whether the trainer cannot train now."""
+        """Return whether the trainer cannot train now."""
         self._decide(is_beginning=False)
         return self.is_open or self.world.now < self._trains_from
 

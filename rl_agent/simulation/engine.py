@@ -19,7 +19,7 @@ Key = tuple[RequestId, int]
 
 
 class Clock(Protocol):
-    """What an engine needs of the world."""
+    """The part of the virtual pool that an engine needs."""
 
     chunk: int
     now: float
@@ -118,7 +118,7 @@ class VirtualEngine:
             self.count += (now - since - stalled) / self._chunk_s()
 
     def _chunk_s(self) -> float:
-        """In which every attempt gets a chunk."""
+        """Return the seconds in which every attempt gets a chunk."""
         requests, chunk = len(self.attempts), self.world.chunk
         context = (self._context + requests * self.count) * chunk
         return self.speed.decoding_s(requests, context) * chunk

@@ -43,7 +43,7 @@ class Marked:
 
 @dataclass(slots=True)
 class Loop:
-    """`begin` starts it; `mark` is what was reached by the last iteration that ended."""
+    """The trainer's loop: `begin` starts it; `mark` is what the last iteration that ended reached."""
 
     work: Work
     speed: TrainerSpeed
@@ -58,7 +58,7 @@ class Loop:
     submitted: int = 0
     """Iterations that have begun."""
     trained_samples: int = 0
-    """Of the iteration that is trained on."""
+    """Return how many groups of the iteration that is trained on have not arrived."""
     step: int = 0
     """Of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0
@@ -95,7 +95,7 @@ class Loop:
 
     @property
     def groups_to_come(self) -> int:
-        """Of the iteration that is trained on."""
+        """Return how many groups of the iteration that is trained on have not arrived."""
         return self.work.prompts - self._arrived[self.iteration]
 
     def ended(self, request: Request) -> None:
@@ -112,7 +112,7 @@ class Loop:
     def _portions(
         self, iteration: int, group: int, siblings: list[Request]
     ) -> Iterator[tuple[int, list[Request]]]:
-        """What of a group is trained on by which step; all by whichever comes, where it is not dealt."""
+        """Yield each step with what it trains on of a group; where nothing is dealt, all at once."""
         if self.work.order == "arrival":
             yield 0, siblings
             return

@@ -51,7 +51,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one setup, up to the last iteration that ended."""
+    """The figures of one setup, up to the last iteration that ended."""
 
     setup: str
     iterations: int

@@ -1,4 +1,4 @@
-"""How fast engines and a trainer are, from a model's shape and what was measured.
+"""Computes how fast engines and a trainer are, from a model's shape and what was measured.
 
 An engine decodes in steps, each of which gives every running request one token:
 
@@ -59,7 +59,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class EngineSpeed:
-    """Of one engine; seconds."""
+    """The speed of one engine, in seconds."""
 
     step_s: float
     """Of a decoding step as such."""
@@ -78,7 +78,7 @@ class EngineSpeed:
     capacity: int
 
     def decoding_s(self, requests: int, context_tokens: float) -> float:
-        """Of one step with so many requests."""
+        """Return the seconds of one step with so many requests."""
         return self.step_s + requests * self.request_s + context_tokens * self.context_s
 
 
@@ -92,7 +92,7 @@ def engine_speed(
     max_running: int,
     mean_context: float,
 ) -> EngineSpeed:
-    """Of an engine of `gpus` devices that share the model; their sharing is taken to cost nothing."""
+    """Return the speed of an engine of `gpus` devices; their sharing is taken to cost nothing."""
     size_gb = shape.weights * BYTES_PER_WEIGHT / 1e9
     bandwidth = device.bandwidth_tb_per_s * 1e12 * gpus
     flops_s = 2.0 * shape.weights / (device.tflops * 1e12 * gpus)
@@ -111,7 +111,7 @@ def engine_speed(
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpeed:
-    """Of all devices of a trainer together."""
+    """The speed of all devices of a trainer together."""
 
     shape: ModelShape
     tflops: float
@@ -124,7 +124,7 @@ class TrainerSpeed:
     """A KL term asks a frozen model as well."""
 
     def seconds_for(self, sequences: list[tuple[int, int]]) -> float:
-        """To train on sequences given as (length, response tokens)."""
+        """Return the seconds to train on sequences given as (length, response tokens)."""
         passes = FORWARD + BACKWARD + (FORWARD if self.has_reference else 0)
         return training_flops(self.shape, sequences, passes=passes) / (self.tflops * 1e12)
 

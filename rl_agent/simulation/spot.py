@@ -1,4 +1,4 @@
-"""When rollout machines come and go: a recorded trace, or the schedule of the PolyRL artifact. Pure.
+"""Says when rollout machines come and go: by a trace, or by the PolyRL artifact's schedule. Pure.
 
 A trace is CSV with a header, `time_s,change[,how]`: +1 one machine more, -1 one less; `how` is `notice` (told
 to leave first) or `kill` (the default: gone at once).
@@ -24,7 +24,7 @@ class Change:
 
 
 def read_trace(lines: Iterable[str], name: str) -> list[Change]:
-    """Raises UsageError that names the line."""
+    """Read a trace. Raises UsageError that names the line."""
     rows = csv.DictReader(lines)
     if not {"time_s", "change"} <= set(rows.fieldnames or ()):
         raise UsageError(f"{name}: expected a header time_s,change[,how]")
@@ -43,7 +43,7 @@ def read_trace(lines: Iterable[str], name: str) -> list[Change]:
 
 
 def step_schedule() -> Iterator[Change]:
-    """One machine more every half hour up to four; from then on the oldest is taken, and one comes again."""
+    """Yield one machine more every half hour up to four; then the oldest goes, and one comes again."""
     for number in range(MOST):
         yield Change(number * STEP_S, is_join=True)
     for number in count():

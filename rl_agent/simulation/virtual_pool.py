@@ -32,7 +32,7 @@ E = TypeVar("E", bound=RunsRequests)
 
 @dataclass(slots=True, kw_only=True)
 class VirtualPool(Generic[E]):
-    """`at` plans something, `run` lets time pass, `tell` gives the scheduler an event."""
+    """The scheduler and a clock: `at` plans something, `run` lets time pass, `tell` gives an event."""
 
     rules: PoolRules
     chunk: int

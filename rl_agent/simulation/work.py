@@ -1,4 +1,4 @@
-"""What an iteration has to do, and when machines can be had: drawn from a seed, the same for every setup."""
+"""Draws the work of iterations and the times of machines from a seed, the same for every setup."""
 
 import math
 import random
@@ -35,12 +35,12 @@ class Work:
         return [[step[start + sibling] for sibling in range(self.group_size)] for start in starts]
 
     def ends_step(self, groups: int) -> bool:
-        """Whether a step ends with that group, in order of arrival; cut as `trainer.order.Arrival` does."""
+        """Return whether a step ends with that group, in order of arrival, as `trainer.order` cuts."""
         steps = min(self.mini_batches, self.prompts)
         return -(-groups * steps // self.prompts) * self.prompts // steps == groups
 
     def lengths(self, iteration: int) -> list[int]:
-        """Tokens of every response of an iteration."""
+        """Return the tokens of every response of an iteration."""
         random_ = random.Random(f"{self.seed}:{iteration}")
         mu = _mu(self.mean_tokens, self.longest, self.sigma)
         count = self.prompts * self.group_size
@@ -50,7 +50,7 @@ class Work:
 
 
 def _mu(mean: float, longest: int, sigma: float) -> float:
-    """Of the log-normal distribution whose mean, cut at `longest`, is `mean`; by bisection."""
+    """Return the mu of the log-normal distribution whose mean, cut at `longest`, is `mean`."""
     low, high = math.log(mean) - 10 * sigma - 1, math.log(longest) + 10 * sigma + 1
     normal = NormalDist()
     for _ in range(60):
@@ -65,7 +65,7 @@ def _mu(mean: float, longest: int, sigma: float) -> float:
 
 
 def drawn_trace(*, hours: float, most: int, up_s: float, down_s: float, seed: int) -> list[Change]:
-    """`most` places, each of which has a machine for `up_s` on average, then none for `down_s`.
+    """Draw the trace of `most` places that have a machine for `up_s` on average, then none for `down_s`.
 
     One loss in two comes with a notice. The trace begins with the machines that are there then.
     """
@@ -86,7 +86,7 @@ def drawn_trace(*, hours: float, most: int, up_s: float, down_s: float, seed: in
 
 
 def check_trace(changes: Sequence[Change], name: str) -> None:
-    """Raises UsageError for a trace that is empty, or takes a machine where there is none."""
+    """Refuse a trace that is empty, or takes a machine where there is none. Raises UsageError."""
     if not changes:
         raise UsageError(f"{name}: the trace has no line with a change")
     machines = 0
@@ -97,13 +97,13 @@ def check_trace(changes: Sequence[Change], name: str) -> None:
 
 
 def mean_machines(changes: Sequence[Change], until_s: float) -> float:
-    """How many there are on average until then."""
+    """Return how many there are on average until then."""
     machine_s = sum((1 if c.is_join else -1) * max(0.0, until_s - c.at_s) for c in changes)
     return machine_s / until_s
 
 
 def trace_text(changes: Sequence[Change]) -> str:
-    """As `emulate-spot` and `what-if` read it."""
+    """Return the trace as `emulate-spot` and `what-if` read it."""
     rows = [
         f"{c.at_s:.1f},{'+1' if c.is_join else '-1'},{'notice' if c.with_notice else 'kill'}" for c in changes
     ]

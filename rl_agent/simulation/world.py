@@ -35,7 +35,7 @@ JUST_BEFORE_S = 1e-3
 
 @dataclass(slots=True, kw_only=True)
 class RentedPool(VirtualPool[VirtualEngine]):
-    """What requests gave is counted in chunks of tokens; an engine that is gone is forgotten."""
+    """The pool on rented machines; tokens are counted in chunks, and an engine that is gone is forgotten."""
 
     on_ended: Callable[[Request], None]
     machines: deque[str] = field(default_factory=deque)
@@ -78,7 +78,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
         self.at(self.now + speed.start_s, lambda: self._started(name, speed))
 
     def lose(self, *, with_notice: bool) -> None:
-        """The oldest machine goes: told before, or from one moment to the next."""
+        """Take the oldest machine away: told before, or from one moment to the next."""
         name = self.machines.popleft()
         self.machine_s += self.now - self._joined.pop(name)
         engine = self.engine_named(name)
@@ -92,7 +92,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
             self._gone(engine)
 
     def join(self, name: str, speed: EngineSpeed, *, weight_version: int) -> VirtualEngine:
-        """An engine that serves this version from now on."""
+        """Return an engine that serves this version from now on."""
         engine_id = f"{name}#{next(self.numbers)}"
         engine = VirtualEngine(self, name, engine_id, speed, weight_version, self._length_of)
         self.engines[engine_id] = engine
@@ -111,11 +111,11 @@ class RentedPool(VirtualPool[VirtualEngine]):
     # What was made of it
 
     def machine_hours(self) -> float:
-        """Of rented machines, up to now."""
+        """Return the hours of rented machines, up to now."""
         return (self.machine_s + sum(self.now - since for since in self._joined.values())) / 3600
 
     def sampled_tokens(self) -> float:
-        """By all engines, whatever became of it."""
+        """Return the tokens that all engines sampled, whatever became of them."""
         running = sum(
             engine.sampled + sum(min(a.length, engine.count - a.began) for a in engine.attempts.values())
             for engine in self.engines.values()
@@ -131,7 +131,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
         return totals_of(self.state, self.now).prefilled_again_tokens * self.chunk
 
     def idle_share(self) -> float:
-        """Of the time in which engines were registered: ready and without a request."""
+        """Return the share of the engines' time in which they were ready and had no request."""
         totals = totals_of(self.state, self.now)
         return totals.idle_s / totals.up_s if totals.up_s else 0.0
 

@@ -67,7 +67,7 @@ def _read_tasks(path: Path, unchanged: object, default_env: str, kinds: frozense
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Line numbers from 1 and the lines that are not blank."""
+    """Yield the lines that are not blank, with their numbers from 1."""
     try:
         if not path.exists():
             raise ConfigError(f"{path}: no such file; name a task file (one JSON object a line)")

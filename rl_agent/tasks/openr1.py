@@ -74,7 +74,7 @@ def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def read_parquet(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The rows of Parquet files. Raises ValueError naming the file if a column is missing."""
+    """Return the rows of Parquet files. Raises ValueError naming the file if a column is missing."""
     import pandas as pd
     import pyarrow.parquet as pq
 
@@ -86,7 +86,7 @@ def read_parquet(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def read_hub(name: str, subset: str | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of the train split of a dataset on the Hugging Face hub, or in its cache."""
+    """Return the rows of the train split of a dataset on the Hugging Face hub, or in its cache."""
     from datasets import load_dataset
 
     dataset = load_dataset(name, subset, split="train")
@@ -126,7 +126,7 @@ def _line(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _difficulty(row: Mapping[str, Any]) -> str:
-    """By how many of the dataset's traces are right: all is easy, at least half is medium, less is hard."""
+    """Judge by how many of the dataset's traces are right: all is easy, at least half medium, less hard."""
     traces = row["is_reasoning_complete"]
     attempts = 0 if traces is None else len(traces)
     if not attempts:
@@ -136,5 +136,5 @@ def _difficulty(row: Mapping[str, Any]) -> str:
 
 
 def _text(found: Any) -> str:
-    """The string, trimmed; empty for pandas' several kinds of nothing."""
+    """Return the string, trimmed; empty for pandas' several kinds of nothing."""
     return found.strip() if isinstance(found, str) else ""

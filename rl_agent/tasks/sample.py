@@ -1,4 +1,4 @@
-"""Which episodes an iteration runs: a pure function of the tasks, the configuration and the iteration.
+"""Draws the episodes of an iteration: a pure function of tasks, configuration and iteration.
 
 There is no random generator here. Tasks are put in order by a digest of (seed, split, iteration, round,
 task_id), so a sample is the same in every process, on every machine, after every resume, and whatever the
@@ -37,7 +37,7 @@ Draw = tuple[Task, int]
 def sample_episodes(
     tasks: Sequence[Task], *, split: Split, iteration: int, config: Config, batch: int = 0
 ) -> list[EpisodeSpec]:
-    """The episodes of a batch of one iteration in the order to start them; siblings are neighbours.
+    """Return the episodes of a batch of one iteration in the order to start them; siblings are neighbours.
 
     Raises ConfigError if a difficulty that is needed has no tasks or no step limit.
     """
@@ -96,7 +96,7 @@ def _draw_train(tasks: Sequence[Task], origin: str, config: Config, batch: int) 
 
 
 def _draw_uniform(tasks: Sequence[Task], size: int, origin: str, batch: int) -> list[Draw]:
-    """So many draws, after those of the batches before: one round over the tasks follows another."""
+    """Draw so many, after those of the batches before: one round over the tasks follows another."""
     begin, end = batch * size, (batch + 1) * size
     draws: list[Draw] = []
     for round_ in range(begin // len(tasks), -(-end // len(tasks))):
@@ -109,7 +109,7 @@ def _draw_uniform(tasks: Sequence[Task], size: int, origin: str, batch: int) -> 
 def _ratio_weights(
     difficulty_ratio: Mapping[str, float], of_difficulty: Mapping[str, Sequence[Task]]
 ) -> dict[str, float]:
-    """The weights above zero, easiest first."""
+    """Return the weights above zero, easiest first."""
     key = "env_config.difficulty_ratio"
     for name in difficulty_ratio:
         if name not in DIFFICULTIES:
@@ -143,5 +143,5 @@ def _digest(name: str) -> bytes:
 
 
 def _number(name: str, *, bits: int) -> int:
-    """A seed that every library takes: not negative, `bits` long."""
+    """Return a seed that every library takes: not negative, `bits` long."""
     return int.from_bytes(_digest(name)) >> (128 - bits)

@@ -113,14 +113,14 @@ class _Training:
             os.close(self._process)
 
     def look(self) -> None:
-        """Whether the part of this node still runs, after a moment in which it may end."""
+        """Return whether the part of this node still runs, after a moment in which it may end."""
         if self._has_ended:
             time.sleep(_LOOK_S)
         elif self._process is None or select.select([self._process], [], [], _LOOK_S)[0]:
             self._has_ended = True
 
     def end(self) -> tuple[str, str] | None:
-        """Why it has to begin anew, and in words; None while it need not."""
+        """Return why it has to begin anew, and in words; None while it need not."""
         return self._end_at_master() if self.member.is_master else self._end_at_worker()
 
     def _end_at_worker(self) -> tuple[str, str] | None:

@@ -47,7 +47,7 @@ def main(argv: list[str], member: Member | None = None) -> int | VerbResult:
 
 
 def _probe(plan: Plan, timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
-    """Of the run's engine: at its address, or as the manager of its pool sees it."""
+    """Probe the run's engine at its address, or as the manager of its pool sees it."""
     if plan.config.is_pooled:
         from rl_agent.pool import run_pool
 
@@ -71,7 +71,7 @@ def _check(plan: Plan, weight_version: int | None) -> VerbResult:
 
 
 def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
-    """Raises RetryLater like `Member.check`: without its master a pooled engine never gets ready."""
+    """Wait until the engine is ready. Raises RetryLater like `Member.check`: the pool is the master's."""
 
     def ask() -> Probe:
         if member is not None:

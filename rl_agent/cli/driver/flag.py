@@ -1,4 +1,4 @@
-"""Where the nodes of a run meet: what each has finished, and what the master decides about it."""
+"""The verb `flag` records what a node has finished, and what the master decides about it."""
 
 import argparse
 
@@ -72,7 +72,7 @@ def _group(ranks: tuple[int, ...]) -> dict[str, str | int]:
 
 
 def _status(member: Member) -> int:
-    """Whether this node is still a member; whoever asks has been told already why it is not."""
+    """Return whether this node is still a member; whoever asks has been told already why it is not."""
     try:
         member.check()
     except HarnessError as error:

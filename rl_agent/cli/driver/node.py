@@ -1,4 +1,4 @@
-"""`node`: the Python side of one `run.sh`, from its start to its end.
+"""The verb `node` is the Python side of one `run.sh`, from its start to its end.
 
 Bash asks for verbs, one after another, over a pipe; they run in this process, so that what they import is
 imported once and not in every phase.
@@ -55,7 +55,7 @@ def main(argv: list[str], call: Call) -> int:
 
 
 def read_request(requests: BinaryIO) -> list[str]:
-    """The words of the next request; none at the end."""
+    """Return the words of the next request; none at the end."""
     count = _read_word(requests)
     return [os.fsdecode(_read_word(requests)) for _ in range(int(count or 0))]
 

@@ -1,4 +1,4 @@
-"""`rollout`: collect the episodes of one iteration and split."""
+"""The verb `rollout` collects the episodes of one iteration and split."""
 
 import argparse
 import asyncio
@@ -78,7 +78,7 @@ def _pass_on(signal_number: int) -> None:
 
 
 def run_until_signalled(rollout: Coroutine[Any, Any, str], *, threads: int) -> tuple[str | None, int]:
-    """The result, or None and the number of the signal (INT, TERM) that cancelled it.
+    """Return the result, or None and the number of the signal (INT, TERM) that cancelled it.
 
     A second Ctrl+C ends the process at once; a second TERM does not, as run.sh and Slurm may each send one.
     Afterwards the process is as it was.

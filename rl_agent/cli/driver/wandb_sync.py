@@ -1,4 +1,4 @@
-"""`wandb-sync`: record a run's metrics with wandb until told to stop; started by run.sh."""
+"""The verb `wandb-sync` records a run's metrics with wandb until told to stop; run.sh starts it."""
 
 import logging
 import os

@@ -119,7 +119,7 @@ class Collector:
 
     @property
     def submitted(self) -> int:
-        """Episodes that are this rank's so far: the whole iteration's while it is the only one."""
+        """Return how many episodes are this rank's so far: all while it is the only one."""
         whole = self._whole()
         return self.done - self.recorded_here + self._claimed if whole is None else whole
 
@@ -180,7 +180,7 @@ class Collector:
             self._places.release()
 
     async def _judged(self, judge: Judge, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with the judge's reward, or failed without one: an outage is no reward of 0."""
+        """Return the trajectory with the judge's reward, or failed: an outage is no reward of 0."""
         limit_s = self._settings.judge_timeout_s
         try:
             async with asyncio.timeout(limit_s):
@@ -195,7 +195,7 @@ class Collector:
 
     # --- when the rest is given up ---
     def _check_stop_rule(self) -> None:
-        """Every rank judges what it claimed, once there is no more; the only one also the whole iteration.
+        """Begin the grace period, or end it: every rank judges what it claimed, the only one the iteration.
 
         The grace period starts once. Where there is more to run after all, nothing is given up any more.
         """
@@ -229,7 +229,7 @@ class Collector:
 
 
 def account(submitted: int, ended: Counter[Status]) -> str:
-    """The account of a rollout in one line; states the difference where one is left."""
+    """Return the account of a rollout in one line; states the difference where one is left."""
     parts = " ".join(f"{status}={ended[status]}" for status in Status)
     missing = submitted - ended.total()
     return f"submitted={submitted} {parts}" + (f" unrecorded={missing}" if missing else "")

@@ -26,7 +26,7 @@ _MAX_SEED = 2**63
 
 
 class Engine(Protocol):
-    """What a conversation needs of `engine.client.EngineClient`."""
+    """The part of `engine.client.EngineClient` that a conversation needs."""
 
     weight_version: int
 
@@ -71,7 +71,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What went to the engine and came back; `types.Step` names the fields."""
+    """One request to the engine and its response; `types.Step` names the fields."""
 
     prompt_token_ids: tuple[int, ...]
     generation: Generation

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSetup:
-    """What the episodes of a rollout share."""
+    """The settings and parts that the episodes of a rollout share."""
 
     split: Split
     iteration: int
@@ -227,7 +227,7 @@ class Episode:
 
 
 def _shown(observation: object, call: str) -> Observation:
-    """The observation, if it can be shown to a model and written down; else EnvironmentFailure."""
+    """Return the observation, if it can be shown to a model and written down; else EnvironmentFailure."""
     if not isinstance(observation, Observation):
         raise EnvironmentFailure(f"{call} returned {type(observation).__name__}, not an Observation")
     try:
@@ -244,7 +244,7 @@ def _shown(observation: object, call: str) -> Observation:
 
 
 def _result(result: object) -> StepResult:
-    """The result with plain values: a library's own number types cannot be written as JSON."""
+    """Return the result with plain values: a library's own number types cannot be written as JSON."""
     if not isinstance(result, StepResult):
         raise EnvironmentFailure(f"step returned {type(result).__name__}, not a StepResult")
     try:
@@ -267,7 +267,7 @@ def _environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
 
 
 def _describe(error: BaseException) -> str:
-    """What may be recorded of an error: some hold a whole page, or half a character."""
+    """Return what may be recorded of an error: some hold a whole page, or half a character."""
     return _recordable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""How long a response is likely to be: as long as those to the same task at the same turn were.
+"""Predicts the length of a response: as long as those to the same task at the same turn were.
 
 A pool begins with what takes longest, and gives it its fast engines, if it is told so. Siblings say it first;
 between iterations the means are kept in a file of the run, in which what is older counts less.
@@ -33,12 +33,12 @@ class ResponseLengths:
         means[turn] = (seen + 1.0, mean + (tokens - mean) / (seen + 1.0))
 
     def add_all(self, trajectory: Trajectory) -> None:
-        """Those of an episode that was run elsewhere or before."""
+        """Add the responses of an episode that was run elsewhere or before."""
         for turn, step in enumerate(trajectory.steps):
             self.add(trajectory.key.task_id, turn, len(step.generation.token_ids))
 
     def expected(self, task_id: str, turn: int) -> int:
-        """0: nothing is known yet."""
+        """Return the tokens that the response is likely to have; 0 where nothing is known yet."""
         means = self._means.get(task_id, [])
         return max(1, round(means[turn][1])) if turn < len(means) else 0
 

@@ -1,4 +1,4 @@
-"""How many requests may be at the engine at once: as many as it can run, and few that wait there.
+"""Limits the requests at the engine: as many as it can run, and few that wait there.
 
 A request that waits inside the engine is served no sooner than one that waits here, but its timeout runs,
 and cancelling it costs the engine work. Too few leave batch slots empty. About once a second:
@@ -33,13 +33,13 @@ SILENCE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """`rollout.min_vllm_sessions` and `max_vllm_sessions`."""
+    """The limit moves between `rollout.min_vllm_sessions` and `max_vllm_sessions`."""
 
     min_sessions: int
     max_sessions: int
 
     def next_limit(self, limit: int, pressure: EnginePressure, *, in_use: int) -> int:
-        """The limit for the next second, by the formula above."""
+        """Return the limit for the next second, by the formula above."""
         slack = max(2, pressure.running // 8)
         if pressure.waiting > slack:
             limit = max(pressure.running + slack, limit * 3 // 4)
@@ -84,7 +84,7 @@ class EngineGate:
 
     @asynccontextmanager
     async def at_once(self) -> AsyncIterator[float]:
-        """A place without waiting, beyond the limit if need be: for what the engine itself waits for."""
+        """Take a place without waiting, beyond the limit if need be: the engine itself waits for this."""
         self._take()
         try:
             yield 0.0
@@ -101,7 +101,7 @@ class EngineGate:
         return sum(not turn.done() for turn in self._waiting)
 
     def idle_s(self) -> float:
-        """Seconds since construction in which no request was at the engine."""
+        """Return the seconds since construction in which no request was at the engine."""
         current = 0.0 if self._idle_since is None else self._clock() - self._idle_since
         return self._idle_s + current
 

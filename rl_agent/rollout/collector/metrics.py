@@ -31,7 +31,7 @@ class Durations:
         self.counts[bucket] += 1
 
     def percentile(self, share: float) -> float:
-        """Upper edge of the bucket that holds it, in seconds; 0 for the lowest bucket or none at all."""
+        """Return the upper edge of the bucket that holds it, in seconds; 0 for the lowest or none at all."""
         left = share * self.counts.total()
         for bucket in sorted(self.counts):
             left -= self.counts[bucket]
@@ -84,7 +84,7 @@ class Tally:
 
 
 class RolloutMetrics:
-    """Of one split and iteration; `add` each episode once it is recorded."""
+    """The metrics of one split and iteration; `add` each episode once it is recorded."""
 
     def __init__(self, split: Split, *, success_reward: float) -> None:
         self.total = Tally()

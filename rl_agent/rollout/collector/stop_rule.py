@@ -1,4 +1,4 @@
-"""When a rollout stops waiting for its last episodes. Pure."""
+"""Decides when a rollout stops waiting for its last episodes. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class StopRule:
     grace_period_s: float
 
     def needed(self, total: int) -> int:
-        """Episodes that must have ended before the grace period starts."""
+        """Return how many episodes must have ended before the grace period starts."""
         # Rounded first: 0.95 * 20 may be a hair above 19 in binary and must not ask for 20.
         return math.ceil(round(self.completion_threshold * total, 9))
 
     def is_due(self, *, done: int, total: int) -> bool:
-        """Whether the grace period of the rest has begun."""
+        """Return whether the grace period of the rest has begun."""
         return done >= self.needed(total)

@@ -45,7 +45,7 @@ class WorkerThreads(ThreadPoolExecutor):
         self.abandoned = 0
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Raises RuntimeError after shutdown, or when too many threads hang."""
+        """Run a call in a thread. Raises RuntimeError after shutdown, or when too many threads hang."""
         call = _Call(self, fn, args, kwargs)
         with self._lock:
             if self._closed:

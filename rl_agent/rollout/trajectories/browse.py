@@ -12,7 +12,7 @@ from rl_agent.types import Split, Status, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which trajectories are wanted; a None asks for nothing."""
+    """The trajectories that are wanted; a None asks for nothing."""
 
     split: Split | None = None
     iterations: frozenset[int] | None = None
@@ -34,7 +34,7 @@ class Filter:
 
 
 def find(paths: RunPaths, wanted: Filter) -> Iterator[Trajectory]:
-    """Trajectories of finished and unfinished iterations, oldest first. StoreError names a bad line."""
+    """Yield the trajectories of all iterations, oldest first. StoreError names a bad line."""
     splits: tuple[Split, ...] = ("train", "test") if wanted.split is None else (wanted.split,)
     for split in splits:
         iterations = {*paths.iterations(split), *paths.iterations(split, unfinished=True)}
@@ -44,7 +44,7 @@ def find(paths: RunPaths, wanted: Filter) -> Iterator[Trajectory]:
 
 
 def flat(trajectory: Trajectory) -> dict[str, Any]:
-    """One row of a table: plain values only."""
+    """Return one row of a table: plain values only."""
     steps = trajectory.steps
     return {
         "episode": str(trajectory.key),

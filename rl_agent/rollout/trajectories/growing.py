@@ -33,7 +33,7 @@ _HEADER = Span(0, 0)
 
 @dataclass(slots=True)
 class _Tail:
-    """How far a file was read."""
+    """The place up to which a file was read."""
 
     is_ours: bool = False
     """Its header names this run."""
@@ -65,7 +65,7 @@ class GrowingIteration(Generic[_T]):
         self._seen: set[EpisodeKey] = set()
 
     def new(self) -> Iterator[_T]:
-        """What was recorded since the last time, to be read to its end.
+        """Return what was recorded since the last time, to be read to its end.
 
         Raises StoreError for an iteration that is over and too much of it is damaged.
         """
@@ -107,7 +107,7 @@ class GrowingIteration(Generic[_T]):
         return new or []
 
     def _read(self, part: Part, tail: _Tail, *, is_over: bool) -> list[_T] | None:
-        """What follows the last line that was read; None if that line is not there any more."""
+        """Return what follows the last line that was read; None if that line is not there any more."""
         path = part.path
         size_bytes = _size_of(path)
         if is_over and size_bytes < (part.size_bytes or 0):
@@ -137,7 +137,7 @@ class GrowingIteration(Generic[_T]):
         return mended + [episode for _, episode in found]
 
     def _is_begun(self, path: Path, tail: _Tail, size_bytes: int, *, is_over: bool) -> bool:
-        """Whether the file is of this run, as far as its header is there."""
+        """Return whether the file is of this run, as far as its header is there."""
         if size_bytes == 0:  # it is begun with its name alone; its header comes whole, but later
             return False
         try:
@@ -151,7 +151,7 @@ class GrowingIteration(Generic[_T]):
         return tail.is_ours
 
     def _read_again(self, path: Path, tail: _Tail) -> list[_T]:
-        """Episodes of lines that were damaged and are not any more."""
+        """Read again the lines that were damaged; returns the episodes of those that are not any more."""
         mended: list[_T] = []
         for span in [span for span in tail.damaged if span != _HEADER]:
             damaged: dict[Span, DamagedLine] = {}
@@ -171,6 +171,6 @@ class GrowingIteration(Generic[_T]):
 
 
 def _size_of(path: Path) -> int:
-    """Of the file, opened: a shared file system may tell an old size of one that is not."""
+    """Return the size of the file, opened: a shared file system may tell an old one of one that is not."""
     with path.open("rb") as file:
         return file.seek(0, os.SEEK_END)

@@ -32,7 +32,7 @@ _FOLDER = "images"
 
 
 def keep_images(observation: Observation, place: Path, step: int) -> Observation:
-    """The observation with its images under `place`.
+    """Keep the images of an observation under `place`; returns it with their new paths.
 
     Raises EnvironmentFailure for one that cannot be read, StoreError if there is no place for it.
     """
@@ -54,12 +54,12 @@ def keep_images(observation: Observation, place: Path, step: int) -> Observation
 
 
 def image_place(images: Path, split: Split, iteration: int, key: EpisodeKey) -> Path:
-    """The folder of an episode's images, and of no other's."""
+    """Return the folder of an episode's images, and of no other's."""
     return images / f"{split}-iteration{iteration}" / f"{file_name(key.task_id)}-{key.group}-{key.attempt}"
 
 
 def recorded_image(path: str, images: Path) -> Path | None:
-    """Where a recorded image lies, also if the log path was moved; None if it is gone or was changed."""
+    """Find a recorded image, also if the log path was moved; None if it is gone or was changed."""
     parts = Path(path).parts
     moved = [parts[at + 1 :] for at, part in enumerate(parts) if part == _FOLDER]
     for found in (Path(path), *(images.joinpath(*tail) for tail in moved)):
@@ -72,7 +72,7 @@ def recorded_image(path: str, images: Path) -> Path | None:
 
 
 def is_as_seen(path: Path) -> bool:
-    """Whether a file has the content that its name says; taken to be so where the name says nothing."""
+    """Return whether a file has the content that its name says; yes where the name says nothing."""
     _, _, told = path.stem.rpartition("-")
     has_digest = path.stem.startswith("step-") and path.stem.count("-") == 3
     return _digest(path.read_bytes()) == told if has_digest else path.is_file()
@@ -109,7 +109,7 @@ def _read(path: Path) -> tuple[bytes, str]:
 
 
 def _flat(image: Any) -> Any:
-    """The pixels that vLLM reads: upright, over white where they are transparent."""
+    """Return the pixels that vLLM reads: upright, over white where they are transparent."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)

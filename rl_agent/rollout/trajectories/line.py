@@ -28,7 +28,7 @@ _CRC_BYTES = len(_CRC_BEGIN) + 8 + len(_CRC_END)
 
 
 def recorded(trajectory: Trajectory) -> tuple[Trajectory, bytes]:
-    """The episode as it is recorded, and its line.
+    """Return the episode as it is recorded, and its line.
 
     One that holds what cannot be written, or not be read again, has failed: it is recorded without that. So
     no line in a file is one that its readers refuse.
@@ -51,7 +51,7 @@ def _without(trajectory: Trajectory, failure: Failure) -> Iterator[Trajectory]:
 
 
 def to_line(trajectory: Trajectory) -> bytes:
-    """The episode as one line, newline included. Raises UnwritableEpisode if it would not be read again."""
+    """Return the episode as one line. Raises UnwritableEpisode if it would not be read again."""
     free = {"task.extra": trajectory.task.extra, "reward_detail": trajectory.reward_detail}
     for name, value in free.items():
         if problem := problem_of(value, name):
@@ -63,7 +63,7 @@ def to_line(trajectory: Trajectory) -> bytes:
 
 
 def to_json(trajectory: Trajectory) -> bytes:
-    """The episode as one JSON object. Raises UnwritableEpisode if that would not be read again."""
+    """Return the episode as one JSON object. Raises UnwritableEpisode if that would not be read again."""
     try:
         try:
             content = TRAJECTORY.dump_json(trajectory, warnings="error")
@@ -84,7 +84,7 @@ def to_json(trajectory: Trajectory) -> bytes:
 def parse_line(
     adapter: TypeAdapter[_T], path: Path, place: int | str, line: bytes, *, is_checked: bool
 ) -> _T:
-    """What a whole line holds; `is_checked`: it must have a checksum.
+    """Parse a whole line; `is_checked`: it must have a checksum.
 
     Raises DamagedLine if it is not as it was written, StoreError if it is of a newer version.
     """
@@ -113,12 +113,12 @@ def _first_of(error: ValidationError) -> str:
 
 
 def ends_with_checksum(line: bytes) -> bool:
-    """Whether there is one, right or wrong."""
+    """Return whether a line ends with a checksum, right or wrong."""
     return line.endswith(_CRC_END) and line.startswith(_CRC_BEGIN, max(len(line) - _CRC_BYTES, 0))
 
 
 def with_checksum(json_object: bytes) -> bytes:
-    """The line of an object: its checksum is its last field."""
+    """Return the line of an object, with its checksum as the last field."""
     body = memoryview(json_object)[:-1]
     return b"".join((body, _CRC_BEGIN, _crc32(body), _CRC_END))
 

@@ -65,7 +65,7 @@ class Part:
 
     @property
     def path(self) -> Path:
-        """The file as it is called now. Raises StoreError if it is not there."""
+        """Return the file as it is called now. Raises StoreError if it is not there."""
         for path in (self.shard, growing_name(self.shard), self.shard):  # it may be renamed meanwhile
             if path.exists():
                 return path
@@ -73,7 +73,7 @@ class Part:
 
 
 class Keyed(Protocol):
-    """What an adapter must read at least."""
+    """The field that an adapter must read at least."""
 
     @property
     def key(self) -> EpisodeKey: ...
@@ -87,7 +87,7 @@ _log = logging.getLogger(__name__)
 
 
 class Losses:
-    """What of an iteration cannot be read, as a reader of it comes upon it."""
+    """Counts what of an iteration cannot be read, as a reader of it comes upon it."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.damaged = 0
@@ -105,7 +105,7 @@ class Losses:
         self._check(self.damaged - self._known, str(damage))
 
     def add_missing(self, part: Part, found: int) -> None:
-        """A file holds fewer episodes than were counted. Raises like `add`."""
+        """Count what a file holds less than was counted before. Raises like `add`."""
         episodes = part.episodes or 0
         self.missing += max(episodes - found, 0)
         self._check(self.missing, f"{part.path}: holds {found} of the {episodes} episodes that it should")
@@ -119,7 +119,7 @@ class Losses:
 
 
 def parts_of(paths: RunPaths, split: Split, iteration: int) -> list[Part]:
-    """The files that hold an iteration, finished or growing.
+    """Return the files that hold an iteration, finished or growing.
 
     Raises StoreError where the manifest is gone, cannot be read or names a file that is not there.
     """
@@ -145,7 +145,7 @@ def parts_of(paths: RunPaths, split: Split, iteration: int) -> list[Part]:
 
 
 def read_parts(parts: Sequence[Part], adapter: TypeAdapter[_T], losses: Losses | None = None) -> Iterator[_T]:
-    """The episodes of an iteration as `adapter` sees them, lazily, each once.
+    """Return the episodes of an iteration as `adapter` sees them, lazily, each once.
 
     What cannot be read is left out and counted in `losses`. Raises StoreError that names the file, and the
     line where one is damaged, once it is too much.
@@ -162,7 +162,7 @@ def read_parts(parts: Sequence[Part], adapter: TypeAdapter[_T], losses: Losses |
 
 
 def read_iteration(paths: RunPaths, split: Split, iteration: int, adapter: TypeAdapter[_T]) -> Iterator[_T]:
-    """`read_parts` of `parts_of`."""
+    """Read all episodes of an iteration: `read_parts` of `parts_of`."""
     return read_parts(parts_of(paths, split, iteration), adapter)
 
 
@@ -172,7 +172,7 @@ def write_manifest(paths: RunPaths, split: Split, iteration: int, entries: list[
 
 
 def read_manifest(manifest: Path) -> list[ManifestEntry] | None:
-    """None if there is none. Raises StoreError if it cannot be read."""
+    """Read a manifest; None if there is none. Raises StoreError if it cannot be read."""
     try:
         return _MANIFEST.validate_json(manifest.read_bytes())
     except FileNotFoundError:

@@ -42,13 +42,13 @@ class ShardHeader:
 
     @property
     def has_checksums(self) -> bool:
-        """Each line must have one. A newer start of the run may have put some into an older file."""
+        """Return whether each line must have one; a newer start may have put some into an older file."""
         return self.schema_version >= _CHECKED_SINCE
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Which episode a line holds; a subset of `Trajectory`, read in a tenth of the time."""
+    """The key of a line's episode; a subset of `Trajectory`, read in a tenth of the time."""
 
     key: EpisodeKey
 
@@ -87,7 +87,7 @@ def read_lines(
     may_be_torn: bool = True,
     on_damage: OnDamage = _refuse,
 ) -> Iterator[_T]:
-    """The episodes as `adapter` sees them, lazily; with `size_bytes` those of the file's first bytes.
+    """Return the episodes as `adapter` sees them, lazily; with `size_bytes` those of the file's first bytes.
 
     An adapter of fewer fields than `Trajectory` has skips the rest, which is most of the time and memory
     where token ids are not wanted. A torn last line is left out unless it may not be there.
@@ -113,7 +113,7 @@ def read_lines(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where something lies in a file."""
+    """A range of bytes in a file."""
 
     begin: int
     end: int
@@ -128,7 +128,7 @@ def read_from(
     is_checked: bool,
     on_damage: Callable[[Span, DamagedLine], None],
 ) -> Iterator[tuple[Span, _T]]:
-    """The episodes of a growing file from byte `start`, where a line begins, each with where its line lies.
+    """Yield the episodes of a growing file from byte `start`, where a line begins, each with its span.
 
     With `end` a line that ends behind it is left out. Raises StoreError that names the file, if it cannot be
     read or is of a newer version.
@@ -181,7 +181,7 @@ def start_shard(growing: Path, header: ShardHeader) -> None:
 
 
 def put_whole(path: Path, content: bytes) -> None:
-    """`files.write_whole`. Raises StoreError if that fails."""
+    """Write a file whole. Raises StoreError if that fails."""
     try:
         files.write_whole(path, content)
     except OSError as error:
@@ -189,7 +189,7 @@ def put_whole(path: Path, content: bytes) -> None:
 
 
 def whole_bytes(path: Path) -> int:
-    """Where the last whole line ends."""
+    """Return where the last whole line ends."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -210,7 +210,7 @@ def cut_torn_line(growing: Path) -> None:
 
 
 def read_undamaged(path: Path) -> tuple[list[EpisodeKey], int]:
-    """The episodes before the first line that is torn or damaged, and where that line begins.
+    """Return the episodes before the first line that is torn or damaged, and where that line begins.
 
     For the file of a node that died: what follows such a line is not relied on.
     """
@@ -245,7 +245,7 @@ def _say_unchecked(folder: Path) -> None:
 
 
 def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Lines from 1, the newline included, which a last line may lack.
+    """Yield the lines, numbered from 1, with the newline, which a last line may lack.
 
     With `size_bytes` a line that ends behind them is left out, and all that follow it.
     """

@@ -26,7 +26,7 @@ from rl_agent.types import Split, Trajectory
 
 @dataclass(slots=True)
 class FileCheck:
-    """What is to be said of one file."""
+    """The findings about one file."""
 
     split: Split
     iteration: int
@@ -56,7 +56,7 @@ class FileCheck:
 
 
 def check(paths: RunPaths, split: Split, iteration: int) -> Iterator[FileCheck]:
-    """Every file of an iteration, finished or growing."""
+    """Return every file of an iteration, finished or growing."""
     is_finished = iteration in paths.iterations(split)
     try:
         parts = parts_of(paths, split, iteration)
@@ -87,7 +87,7 @@ def accept(paths: RunPaths, split: Split, iteration: int) -> None:
 
 
 def _parts_there(paths: RunPaths, split: Split, iteration: int) -> list[Part]:
-    """Of the files that the manifest names, or else all, those that are there."""
+    """Return the files that are there, of those that the manifest names, or else of all."""
     manifest = paths.manifest(split, iteration)
     try:
         entries = read_manifest(manifest)
