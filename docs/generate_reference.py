@@ -86,10 +86,11 @@ def type_name(section: Any, key: str) -> str:
         return ""
     text = str(field.annotation)
     text = re.sub(r"typing\.|<class '([\w.]+)'>", lambda m: m[1] or "", text)
+    text = re.sub(r"Annotated\[([\w.]+(?:\[str, Any\])?), AfterValidator\([^)]*\)\]", r"\1", text)
     text = re.sub(r"Annotated\[(\w+), [^\]]*\]\)?\]?", r"\1", text)
-    text = re.sub(r"Annotated\[(dict\[str, Any\]), AfterValidator\([^)]*\)\]", r"\1", text)
     limits = ", ".join(filter(None, (limit(item) for item in field.metadata if not callable(item))))
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text)
+    text = re.sub(r"^Optional\[(.*)\]$", r"\1 | None", text)
     text = text.replace("Literal", "one of ").replace("NoneType", "None")
     return f"{text} ({limits})" if limits else text
 
