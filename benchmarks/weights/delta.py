@@ -23,7 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
@@ -35,7 +34,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.weights.format.delta import decode_delta, encode_delta, encode_delta_on_device
+from rl_agent.weights.format.delta import decode_delta, encode_delta
+from rl_agent.weights.format.manifest import TensorEntry
 
 SHAPES = {
     "small": {
@@ -73,7 +73,7 @@ BATCH = {"small": (8, 128), "1.7b": (8, 512), "8b": (2, 512)}
 """Sequences and tokens of one step."""
 
 BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 16 * 2**20}
-"""A GPU is sent none that are smaller, see `encode_delta_on_device`."""
+"""A GPU is sent none that are smaller, see `encode_delta`."""
 SAMPLE_BYTES = 256 * 2**20
 """zstd of the raw bytes is slow; this much of them is enough to know it."""
 
@@ -157,7 +157,7 @@ def measure(
 ) -> Row:
     device = new.device.type
     old, now = base.view(torch.uint8), new.view(torch.uint8)
-    layout = [SimpleNamespace(dtype="BF16", start=0, size_bytes=now.numel())]
+    layout = [TensorEntry("weights", "BF16", (base.numel(),), 0, now.numel())]
     settings: Any = {
         "block_bytes": BLOCK_BYTES[device],
         "threads": threads,
@@ -166,7 +166,7 @@ def measure(
     old_host, now_host = old.cpu().numpy(), now.cpu().numpy()
     encode: Callable[..., bytes | None] = encode_delta
     if device == "cuda":
-        encode = partial(encode_delta_on_device, device=new.device)
+        encode = partial(encode_delta, device=new.device)
     views = memoryview(old_host), memoryview(now_host)
     encode_s, blob = seconds(lambda: encode(*views, layout, **settings), device, repeats)
     target = np.ones_like(now_host)  # touched, so that its pages are there

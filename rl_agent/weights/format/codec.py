@@ -38,25 +38,14 @@ _TRIED_BYTES = 64
 """Streams shorter than this are not worth a compressor's frame."""
 MAX_BLOCK_BYTES = 2**26
 """Decoding takes some twenty times as much, in each thread."""
-_UNSIGNED: dict[int, np.dtype[np.unsignedinteger]] = {
-    1: np.dtype("<u1"),
-    2: np.dtype("<u2"),
-    4: np.dtype("<u4"),
-    8: np.dtype("<u8"),
-}
-_SIGNED: dict[int, np.dtype[np.signedinteger]] = {
-    1: np.dtype("<i1"),
-    2: np.dtype("<i2"),
-    4: np.dtype("<i4"),
-    8: np.dtype("<i8"),
-}
+_UNSIGNED: dict[int, np.dtype[np.unsignedinteger]] = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
+_SIGNED: dict[int, np.dtype[np.signedinteger]] = {width: np.dtype(f"<i{width}") for width in (1, 2, 4, 8)}
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """How a block differs, before compression. Arrays of bytes, in the order in which they are written."""
 
-    values: int
     changes: int
     large: int
     gap_bytes: int
@@ -68,18 +57,15 @@ class Changes:
 
 
 def encode(base: memoryview | Bytes, new: memoryview | Bytes, width: int) -> bytes:
-    """The block `new`, given `base`; both hold values of `width` bytes and are equally long."""
+    """Encode the block `new`, given `base`; both hold values of `width` bytes and are equally long."""
+    return pack_block(_find_changes(base, new, width), new, width)
+
+
+def _find_changes(base: memoryview | Bytes, new: memoryview | Bytes, width: int) -> Changes | None:
     old, now = (np.frombuffer(block, _UNSIGNED[width]) for block in (base, new))
     positions = _nonzero(old != now)
     if len(positions) == 0:
-        return HEADER.pack(SAME, 0, 0, len(now), 0, 0)
-    packed = pack_changes(find_changes(old, now, positions), limit_bytes=now.nbytes)
-    return HEADER.pack(RAW, 0, 0, len(now), 0, 0) + now.tobytes() if packed is None else packed
-
-
-def find_changes(old: Unsigned, now: Unsigned, positions: npt.NDArray[np.int64]) -> Changes:
-    """What there is to say about the values at `positions`, the only ones that differ."""
-    width = now.itemsize
+        return None
     difference = (now.take(positions) - old.take(positions)).view(_SIGNED[width])
     # The most negative value is its own absolute value; unsigned, that is the right number.
     size = np.abs(difference).view(_UNSIGNED[width])
@@ -87,7 +73,6 @@ def find_changes(old: Unsigned, now: Unsigned, positions: npt.NDArray[np.int64])
     rest = size.take(np.flatnonzero(is_large)) - _UNSIGNED[width].type(2)
     gap_bytes, where = _where(positions, len(now))
     return Changes(
-        values=len(now),
         changes=len(positions),
         large=len(rest),
         gap_bytes=gap_bytes,
@@ -98,14 +83,18 @@ def find_changes(old: Unsigned, now: Unsigned, positions: npt.NDArray[np.int64])
     )
 
 
-def pack_changes(changes: Changes, *, limit_bytes: int) -> bytes | None:
-    """The block's bytes; None if they are no fewer than `limit_bytes`."""
+def pack_block(changes: Changes | None, new: memoryview | Bytes, width: int) -> bytes:
+    """Write the block `new` by its changes, or as it is where that is shorter; None: nothing changed."""
+    values = len(new) // width
+    if changes is None:
+        return HEADER.pack(SAME, 0, 0, values, 0, 0)
     mode = GAPS if changes.gap_bytes else BITMAP
-    counts = (changes.values, changes.changes, changes.large)
-    parts = [HEADER.pack(mode, changes.gap_bytes, len(changes.rest), *counts)]
+    parts = [HEADER.pack(mode, changes.gap_bytes, len(changes.rest), values, changes.changes, changes.large)]
     for stream in (*changes.where, changes.signs, changes.is_large, *changes.rest):
         parts += _pack_stream(stream)
-    return b"".join(parts) if sum(map(len, parts)) < limit_bytes else None
+    if sum(map(len, parts)) < len(new):
+        return b"".join(parts)
+    return HEADER.pack(RAW, 0, 0, values, 0, 0) + bytes(new)
 
 
 def decode(
@@ -119,7 +108,7 @@ def decode(
     old = np.frombuffer(base, _UNSIGNED[width])
     out = np.frombuffer(target, _UNSIGNED[width])
     reader = _Reader(payload)
-    mode, gap_bytes, planes, values, changes, large = reader.header()
+    mode, gap_bytes, planes, values, changes, large = HEADER.unpack(reader.take(HEADER.size))
     if values != len(old) or changes > values or large > changes or planes > width:
         raise WeightsError("delta: a block's header does not fit the block")
     if mode == RAW:
@@ -164,10 +153,6 @@ class _Reader:
             raise WeightsError("delta: a block is cut short")
         self._position += size_bytes
         return part
-
-    def header(self) -> tuple[int, int, int, int, int, int]:
-        mode, gap_bytes, planes, values, changes, large = HEADER.unpack(self.take(HEADER.size))
-        return mode, gap_bytes, planes, values, changes, large
 
     def stream(self, size_bytes: int) -> Bytes:
         """The next stream, which has `size_bytes` once decompressed."""

@@ -1,6 +1,6 @@
 """Finds the changed values of a block with torch, on a GPU: the first half of the codec.
 
-Gives what `codec.find_changes` gives, bit for bit. Blocks go to the device and only their changes leave it,
+Finds what `codec.encode` finds, bit for bit. Blocks go to the device and only their changes leave it,
 so it needs no room for a version, let alone for two.
 """
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rl_agent.weights.format.codec import DENSE, HEADER, RAW, SAME, Bytes, Changes, pack_changes
+from rl_agent.weights.format.codec import DENSE, Bytes, Changes, pack_block
 from rl_agent.weights.format.pinned import pinned
 
 if TYPE_CHECKING:
@@ -33,14 +33,8 @@ class DeviceCodec:
         """Raises torch.OutOfMemoryError if the device has no room for it."""
         old, now = self._pinned(base, 0), self._pinned(new, 1)
         with self._turn:
-            changes = find_changes(
-                old.to(self._device, non_blocking=True), now.to(self._device, non_blocking=True), width
-            )
-        values = len(new) // width
-        if changes is None:
-            return HEADER.pack(SAME, 0, 0, values, 0, 0)
-        packed = pack_changes(changes, limit_bytes=len(new))
-        return HEADER.pack(RAW, 0, 0, values, 0, 0) + bytes(new) if packed is None else packed
+            changes = _find_changes(*(t.to(self._device, non_blocking=True) for t in (old, now)), width)
+        return pack_block(changes, new, width)
 
     def _pinned(self, block: memoryview, half: int) -> "torch.Tensor":
         if not hasattr(self._own, "memory"):
@@ -50,8 +44,7 @@ class DeviceCodec:
         return there
 
 
-def find_changes(base: "torch.Tensor", new: "torch.Tensor", width: int) -> Changes | None:
-    """What differs between two flat uint8 tensors; None if nothing does."""
+def _find_changes(base: "torch.Tensor", new: "torch.Tensor", width: int) -> Changes | None:
     import torch
 
     dtype = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
@@ -71,7 +64,6 @@ def find_changes(base: "torch.Tensor", new: "torch.Tensor", width: int) -> Chang
         gap_bytes = {1: 1, 2: 2, 3: 4, 4: 4}[_significant_bytes(gaps)]
         where = _planes(gaps, gap_bytes)
     return Changes(
-        values=now.numel(),
         changes=positions.numel(),
         large=rest.numel(),
         gap_bytes=gap_bytes,

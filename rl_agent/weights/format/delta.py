@@ -20,11 +20,10 @@ import numpy as np
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format import codec, codec_torch
 from rl_agent.weights.format.dtypes import WIDTH_OF
+from rl_agent.weights.format.manifest import TensorEntry, runs_of
 
 if TYPE_CHECKING:
     import torch
-
-    from rl_agent.weights.format.manifest import TensorEntry
 
 DELTA_FORMAT = 1
 _MAGIC = b"RLWD"
@@ -37,67 +36,57 @@ Block = tuple[int, int, int]
 """Start, end and width of the values."""
 
 
-def blocks_of(tensors: Iterable["TensorEntry"], size_bytes: int, block_bytes: int) -> list[Block]:
+def blocks_of(tensors: Iterable[TensorEntry], block_bytes: int) -> list[Block]:
+    """Cut the full blob of these tensors into blocks."""
     return [
         (start, min(start + block_bytes, run_end), width)
-        for run_start, run_end, width in _width_runs(tensors, size_bytes)
+        for width, run_start, run_end in _width_runs(tensors)
         for start in range(run_start, run_end, block_bytes)
     ]
-
-
-def _blocks_in(tensors: Iterable["TensorEntry"], size_bytes: int, block_bytes: int) -> int:
-    """How many there are; they may be very many."""
-    return sum(-(-(end - start) // block_bytes) for start, end, _ in _width_runs(tensors, size_bytes))
 
 
 def encode_delta(
     base: memoryview,
     new: memoryview,
-    tensors: Iterable["TensorEntry"],
+    tensors: Iterable[TensorEntry],
     *,
     block_bytes: int,
     threads: int,
     limit_bytes: int,
+    device: "torch.device | None" = None,
 ) -> bytes | None:
-    """Delta blob of two full blobs with the same layout; None once it is sure to exceed `limit_bytes`."""
+    """Encode the delta of two full blobs with the same layout; None once it is sure to exceed `limit_bytes`.
 
-    def encode(block: Block) -> bytes:
-        start, end, width = block
-        return codec.encode(base[start:end], new[start:end], width)
-
-    return _assemble(encode, blocks_of(tensors, len(new), block_bytes), block_bytes, threads, limit_bytes)
-
-
-def encode_delta_on_device(
-    base: memoryview,
-    new: memoryview,
-    tensors: Iterable["TensorEntry"],
-    *,
-    device: "torch.device",
-    block_bytes: int,
-    threads: int,
-    limit_bytes: int,
-) -> bytes | None:
-    """`encode_delta` with the changes found on a GPU, in blocks of at least 16 MiB.
-
-    It finds those of one block while threads compress those of the ones before.
-    Raises torch.OutOfMemoryError if the GPU has no room for a block.
+    A GPU as `device` finds the changes of one block, of at least 16 MiB, while threads compress those of the
+    ones before. Raises torch.OutOfMemoryError if it has no room for a block.
     """
-    block_bytes = max(block_bytes, _DEVICE_BLOCK_BYTES)
-    device_codec = codec_torch.DeviceCodec(device, block_bytes)
+    encode_block = codec.encode
+    if device is not None:
+        block_bytes = max(block_bytes, _DEVICE_BLOCK_BYTES)
+        encode_block = codec_torch.DeviceCodec(device, block_bytes).encode
 
     def encode(block: Block) -> bytes:
         start, end, width = block
-        return device_codec.encode(base[start:end], new[start:end], width)
+        return encode_block(base[start:end], new[start:end], width)
 
-    return _assemble(encode, blocks_of(tensors, len(new), block_bytes), block_bytes, threads, limit_bytes)
+    blocks = blocks_of(tensors, block_bytes)
+    payloads: list[bytes] = []
+    total = _HEAD.size + 4 * len(blocks)
+    with ThreadPoolExecutor(threads, "encode") as pool:
+        for payload in _in_order(pool, encode, blocks, ahead=2 * threads):
+            payloads.append(payload)
+            total += len(payload)
+            if total > limit_bytes:
+                return None
+    head = _HEAD.pack(_MAGIC, DELTA_FORMAT, block_bytes, len(blocks))
+    return b"".join((head, np.array([len(p) for p in payloads], "<u4").tobytes(), *payloads))
 
 
 def decode_delta(
     blob: memoryview,
     base: memoryview,
     write: Callable[[int, memoryview], None],
-    tensors: Iterable["TensorEntry"],
+    tensors: Iterable[TensorEntry],
     *,
     threads: int,
 ) -> None:
@@ -114,9 +103,10 @@ def decode_delta(
         raise WeightsError("delta: is not in a format that is known here")
     tensors = list(tensors)
     first = _HEAD.size + 4 * count
-    if count != _blocks_in(tensors, len(base), block_bytes) or len(blob) < first or block_bytes % 64:
+    expected = sum(-(-(end - start) // block_bytes) for _, start, end in _width_runs(tensors))  # maybe many
+    if count != expected or len(blob) < first or block_bytes % 64:
         raise WeightsError("delta: was made for another layout")
-    blocks = blocks_of(tensors, len(base), block_bytes)
+    blocks = blocks_of(tensors, block_bytes)
     longest = max((end - start for start, end, _ in blocks), default=0)
     lengths = np.frombuffer(blob[_HEAD.size : first], "<u4").tolist()
     ends = list(accumulate(lengths, initial=first))
@@ -138,31 +128,8 @@ def decode_delta(
             pass
 
 
-def _width_runs(tensors: Iterable["TensorEntry"], size_bytes: int) -> list[Block]:
-    """The stretches of a full blob that hold values of one width, without gaps."""
-    runs: list[Block] = []
-    for tensor in tensors:
-        width = WIDTH_OF[tensor.dtype]
-        if not runs or runs[-1][2] != width:
-            if runs:
-                runs[-1] = (runs[-1][0], tensor.start, runs[-1][2])
-            runs.append((tensor.start, size_bytes, width))
-    return [run for run in runs if run[0] < run[1]]
-
-
-def _assemble(
-    encode: Callable[[Block], bytes], blocks: list[Block], block_bytes: int, threads: int, limit_bytes: int
-) -> bytes | None:
-    payloads: list[bytes] = []
-    total = _HEAD.size + 4 * len(blocks)
-    with ThreadPoolExecutor(threads, "encode") as pool:
-        for payload in _in_order(pool, encode, blocks, ahead=2 * threads):
-            payloads.append(payload)
-            total += len(payload)
-            if total > limit_bytes:
-                return None
-    head = _HEAD.pack(_MAGIC, DELTA_FORMAT, block_bytes, len(blocks))
-    return b"".join((head, np.array([len(p) for p in payloads], "<u4").tobytes(), *payloads))
+def _width_runs(tensors: Iterable[TensorEntry]) -> Iterator[tuple[int, int, int]]:
+    return runs_of(tensors, lambda tensor: WIDTH_OF[tensor.dtype])
 
 
 def _in_order(

@@ -7,43 +7,38 @@ from rl_agent.errors import WeightsError
 if TYPE_CHECKING:
     import torch
 
-WIDTH_OF = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 1),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
-    **dict.fromkeys(("U32", "I32", "F32"), 4),
-    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+_TYPES = {
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E8M0": ("float8_e8m0fnu", 1),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
+    "U16": ("uint16", 2),
+    "I16": ("int16", 2),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "U32": ("uint32", 4),
+    "I32": ("int32", 4),
+    "F32": ("float32", 4),
+    "U64": ("uint64", 8),
+    "I64": ("int64", 8),
+    "F64": ("float64", 8),
+    "C64": ("complex64", 8),
 }
-"""Bytes of a value."""
+"""The name in torch, and the bytes of a value."""
+
+WIDTH_OF = {name: width for name, (_, width) in _TYPES.items()}
+_NAME_OF = {f"torch.{torch_name}": name for name, (torch_name, _) in _TYPES.items()}
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 """May be cast to one another; 8-bit floats, which need scales, and integers are what they are."""
 
-_TORCH_NAME = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "U16": "uint16",
-    "I16": "int16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "U32": "uint32",
-    "I32": "int32",
-    "F32": "float32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F64": "float64",
-    "C64": "complex64",
-}
-_NAME_OF = {f"torch.{torch_name}": name for name, torch_name in _TORCH_NAME.items()}
-
 
 def dtype_name(tensor: "torch.Tensor") -> str:
-    """Raises WeightsError for a type that cannot be sent."""
+    """Return the name of a tensor's type. Raises WeightsError for one that cannot be sent."""
     try:
         return _NAME_OF[str(tensor.dtype)]
     except KeyError:
@@ -51,12 +46,12 @@ def dtype_name(tensor: "torch.Tensor") -> str:
 
 
 def kind_of(dtype: str) -> str:
-    """`float`, or the type itself where no other may stand in its place."""
+    """Return `float`, or the type itself where no other may stand in its place."""
     return "float" if dtype in FLOATS else dtype
 
 
 def torch_dtype(name: str) -> "torch.dtype":
     import torch
 
-    dtype: torch.dtype = getattr(torch, _TORCH_NAME[name])
+    dtype: torch.dtype = getattr(torch, _TYPES[name][0])
     return dtype

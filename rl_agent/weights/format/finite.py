@@ -6,12 +6,11 @@ types that numpy has no arithmetic of, too.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.format.manifest import TensorEntry
+from rl_agent.weights.format.manifest import TensorEntry, runs_of
 
 _INFINITE = {
     "F64": (8, 0x7FF0_0000_0000_0000),
@@ -25,35 +24,25 @@ _INFINITE = {
 """Bytes of a value, and the bits of the first one that is not finite. Integers have none."""
 
 
-class _Run(NamedTuple):
-    """Neighbours of one type; the zeros between them are finite."""
-
-    start: int
-    end: int
-    dtype: str
-
-
 class FiniteCheck:
-    """Of one full blob. Thread-safe."""
+    """Checks one full blob for NaN and infinity. Thread-safe."""
 
     def __init__(self, tensors: Iterable[TensorEntry]) -> None:
         self._tensors = tuple(tensors)
-        runs: list[_Run] = []
-        for tensor in self._tensors:
-            if runs and runs[-1].dtype == tensor.dtype:
-                runs[-1] = runs[-1]._replace(end=tensor.end)
-            else:
-                runs.append(_Run(tensor.start, tensor.end, tensor.dtype))
-        self._runs = [run for run in runs if run.dtype in _INFINITE and run.start < run.end]
+        runs = runs_of(self._tensors, lambda tensor: tensor.dtype)
+        self._runs = [run for run in runs if run[0] in _INFINITE]  # the zeros between tensors are finite
 
     def look(self, start: int, content: memoryview) -> None:
-        """At bytes of the blob from `start`, a multiple of 8. Raises WeightsError that names the tensor."""
+        """Look at bytes of the blob from `start`, a multiple of 8.
+
+        Raises WeightsError that names the tensor.
+        """
         end = start + len(content)
-        for run in self._runs:
-            first, last = max(run.start, start), min(run.end, end)
+        for dtype, run_start, run_end in self._runs:
+            first, last = max(run_start, start), min(run_end, end)
             if first >= last:
                 continue
-            width, infinite = _INFINITE[run.dtype]
+            width, infinite = _INFINITE[dtype]
             part = content[first - start : last - start]
             signed, unsigned = np.frombuffer(part, f"<i{width}"), np.frombuffer(part, f"<u{width}")
             negative = infinite | 1 << (8 * width - 1)

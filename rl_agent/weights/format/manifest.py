@@ -9,10 +9,12 @@ hold the same weights, however they came about. The delta has a digest of its ow
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from itertools import groupby
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -115,10 +117,7 @@ class TensorSpec:
 
     @property
     def size_bytes(self) -> int:
-        size = WIDTH_OF[self.dtype]
-        for length in self.shape:
-            size *= length
-        return size
+        return WIDTH_OF[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +139,8 @@ def lay_out(specs: Iterable[TensorSpec]) -> Layout:
         raise WeightsError(f"{most[0][0]:.200}: is there twice")
     tensors, position = [], 0
     for spec in ordered:
-        tensors.append(
-            TensorEntry(
-                name=spec.name, dtype=spec.dtype, shape=spec.shape, start=position, size_bytes=spec.size_bytes
-            )
-        )
-        position += -(-spec.size_bytes // ALIGNMENT) * ALIGNMENT
+        tensors.append(TensorEntry(spec.name, spec.dtype, spec.shape, position, spec.size_bytes))
+        position = _aligned(position + spec.size_bytes)
     return Layout(tuple(tensors), position)
 
 
@@ -168,12 +163,7 @@ def make_manifest(
 
 def content_digest(tensors: Iterable[TensorEntry], aliases: dict[str, str], full: Blob) -> str:
     """Digest of what a version holds, as canonical JSON; the pieces' digests make it cover every byte."""
-    content = [
-        1,
-        [astuple(tensor) for tensor in tensors],
-        sorted(aliases.items()),
-        _blob_content(full),
-    ]
+    content = [1, [astuple(tensor) for tensor in tensors], sorted(aliases.items()), _blob_content(full)]
     return _digest_of(content)
 
 
@@ -253,6 +243,24 @@ def _check_places(manifest: Manifest) -> None:
             raise WeightsError(f"manifest: {alias:.200} cannot be another name of {name:.200}")
 
 
+Key = TypeVar("Key")
+
+
+def runs_of(
+    tensors: Iterable[TensorEntry], key: Callable[[TensorEntry], Key]
+) -> Iterator[tuple[Key, int, int]]:
+    """Stretches of a full blob whose tensors have the same key: it, start, and end with the zeros behind."""
+    for value, run in groupby(tensors, key):
+        first, *others = run
+        start, end = first.start, _aligned((others or [first])[-1].end)
+        if start < end:
+            yield value, start, end
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
 def same_layout(one: Manifest, other: Manifest) -> bool:
-    """Whether a delta from one to the other is possible."""
+    """Return whether a delta from one to the other is possible."""
     return one.tensors == other.tensors and one.full.size_bytes == other.full.size_bytes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rl_agent.errors import WeightsError
 from rl_agent.files import remove
 from rl_agent.weights.format.checksums import piece_digests
-from rl_agent.weights.format.delta import encode_delta, encode_delta_on_device
+from rl_agent.weights.format.delta import encode_delta
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.format.dtypes import kind_of
 from rl_agent.weights.format.finite import FiniteCheck
@@ -169,7 +169,7 @@ class Publisher:
             import torch
 
             try:
-                return encode_delta_on_device(base, new, layout.tensors, device=device, **how)
+                return encode_delta(base, new, layout.tensors, device=device, **how)
             except torch.OutOfMemoryError:
                 _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
         return encode_delta(base, new, layout.tensors, **how)

@@ -64,7 +64,7 @@ def test_tensors_are_aligned_and_do_not_overlap_whatever_the_order(specs):
 @given(SPECS, st.sampled_from([64, 128, 4096]))
 def test_blocks_cover_every_byte_once_and_hold_values_of_one_width(specs, block_bytes):
     layout = lay_out(specs)
-    blocks = blocks_of(layout.tensors, layout.size_bytes, block_bytes)
+    blocks = blocks_of(layout.tensors, block_bytes)
     assert [start for start, _, _ in blocks] == [0, *(end for _, end, _ in blocks)][: len(blocks)]
     assert (blocks[-1][1] if blocks else 0) == layout.size_bytes
     for tensor in layout.tensors:

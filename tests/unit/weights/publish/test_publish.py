@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format import pinned
-from rl_agent.weights.format.delta import decode_delta, encode_delta, encode_delta_on_device
+from rl_agent.weights.format.delta import decode_delta, encode_delta
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, lay_out
@@ -163,7 +163,7 @@ def test_a_delta_written_on_a_device_is_the_same_file(tmp_path):
     with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
         blobs, tensors = (old.map(FULL), new.map(FULL)), new.manifest.tensors
         how = {"block_bytes": 2**24, "threads": 2, "limit_bytes": len(blobs[1])}
-        written = encode_delta_on_device(*blobs, tensors, device=torch.device("cpu"), **how)
+        written = encode_delta(*blobs, tensors, device=torch.device("cpu"), **how)
         assert written == encode_delta(*blobs, tensors, **how) is not None
 
 
@@ -173,17 +173,19 @@ def test_weights_of_a_device_have_their_difference_found_there_if_it_has_room(
 ):
     asked = []
 
-    def on_device(*blobs, device, **how):
-        asked.append(device)
-        if not has_room:
-            raise torch.OutOfMemoryError
-        return encode_delta_on_device(*blobs, device=torch.device("cpu"), **how)
+    def on_device(*blobs, device=None, **how):
+        if device is not None:
+            asked.append(device)
+            if not has_room:
+                raise torch.OutOfMemoryError
+            how |= {"device": torch.device("cpu")}
+        return encode_delta(*blobs, **how)
 
     def fill_from_device(*args, **how):
         fill(*args, **how)
         return torch.device("cuda", 3)
 
-    monkeypatch.setattr(publish, "encode_delta_on_device", on_device)
+    monkeypatch.setattr(publish, "encode_delta", on_device)
     monkeypatch.setattr(publish, "fill", fill_from_device)
     with publish_steps(tmp_path, 2) as store, store.hold(1) as old, store.hold(2) as new:
         assert asked == [torch.device("cuda", 3)]
