@@ -28,13 +28,13 @@ from rl_agent.pool.schemas import ENGINE_SECRET, BeatAnswer
 from rl_agent.pool.settings import load_settings, load_weights
 from rl_agent.pool.worker.weight_cache import HostWeights
 from rl_agent.pool.worker.weight_follower import EngineWeights
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format.delta_policy import DeltaSettings
 from rl_agent.weights.load.base import LoadReport
 from rl_agent.weights.publish.publish import Publisher, PublishSettings
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
-from rl_agent.weights.store.tensor_sources import StateDict
 
 TOKEN = "benchmark"
 BEAT_S = 1.0

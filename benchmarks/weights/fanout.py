@@ -31,6 +31,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.download.fetch import FetchSettings
 from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveSettings, Upstream
 from rl_agent.weights.format.delta_policy import DeltaSettings
@@ -39,7 +40,6 @@ from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore
-from rl_agent.weights.store.tensor_sources import StateDict
 
 TOKEN = b"benchmark"
 PIECE_BYTES = 2**18

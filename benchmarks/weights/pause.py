@@ -42,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveSettings, Upstream
 from rl_agent.weights.format.delta_policy import DeltaSettings
 from rl_agent.weights.load.vllm_load import VllmServer
@@ -50,7 +51,6 @@ from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import SnapshotStore
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.integration.conftest import stop_group
 from tests.integration.tiny_model import make_plan, make_tiny_model
 

@@ -49,6 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.errors import WeightsError
 from rl_agent.testing.gloo_pairs import GlooPairs
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.download.fetch import FetchSettings
 from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveSettings, Upstream
 from rl_agent.weights.format.checksums import digest
@@ -61,7 +62,6 @@ from rl_agent.weights.server.server import ServerSettings
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog, Offer
 from rl_agent.weights.store.store import FULL, SnapshotStore
-from rl_agent.weights.store.tensor_sources import StateDict
 from rl_agent.weights.transports import PieceTransport, open_transport
 
 TOKEN = b"benchmark"

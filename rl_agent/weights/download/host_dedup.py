@@ -21,7 +21,7 @@ from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.format.checksums import wrong_pieces
 from rl_agent.weights.sources.source_folder import having
 from rl_agent.weights.store.mapped_file import map_file
-from rl_agent.weights.store.store import DELTA, FULL, Snapshot, SnapshotStore
+from rl_agent.weights.store.store import Snapshot, SnapshotStore, blobs
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -90,8 +90,7 @@ def _link(store: SnapshotStore, theirs: Snapshot, announced: Announcement, *, th
     """Publish a version by links. Raises WeightsError if its bytes are wrong, OSError if they are gone."""
     manifest = announced.what_it_covers(theirs.manifest)
     draft = store.draft(theirs.weight_version)
-    blobs = {FULL: manifest.full} | ({DELTA: manifest.delta.blob} if manifest.delta else {})
-    for name, blob in blobs.items():
+    for name, blob in blobs(manifest).items():
         path = draft.path(name)
         path.hardlink_to(theirs.path(name))
         if wrong_pieces(map_file(path), blob.piece_bytes, blob.digests, threads=threads):

@@ -10,7 +10,7 @@ from pathlib import Path
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.manifest import Blob, Manifest
 from rl_agent.weights.format.pieces import PieceSet
-from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
+from rl_agent.weights.store.store import SnapshotStore, blobs
 
 BlobName = str
 
@@ -55,7 +55,7 @@ class Catalog:
         return partial.union(self._store.versions)
 
     def manifest(self, weight_version: int) -> Manifest:
-        """Raises WeightsError if nothing of this version is here."""
+        """Return a version's manifest. Raises WeightsError if nothing of this version is here."""
         with suppress(WeightsError), self._store.hold(weight_version) as snapshot:
             return snapshot.manifest
         with self._lock:
@@ -66,7 +66,7 @@ class Catalog:
 
     @contextmanager
     def open(self, weight_version: int, name: BlobName) -> Iterator[Offer]:
-        """Raises WeightsError if the blob is not here."""
+        """Open a blob for reading. Raises WeightsError if it is not here."""
         path, blob, pieces, view = self._find(weight_version, name)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -98,9 +98,8 @@ class Catalog:
 
 
 def blob_of(manifest: Manifest, name: BlobName) -> Blob:
-    """Raises WeightsError if the version has no such blob."""
-    if name == FULL:
-        return manifest.full
-    if name == DELTA and manifest.delta is not None:
-        return manifest.delta.blob
-    raise WeightsError(f"version {manifest.weight_version} has no {name} blob")
+    """Return a blob of a version. Raises WeightsError if the version has no such blob."""
+    blob = blobs(manifest).get(name)
+    if blob is None:
+        raise WeightsError(f"version {manifest.weight_version} has no {name} blob")
+    return blob

@@ -21,11 +21,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.files import remove, sync
-from rl_agent.weights.format.manifest import Manifest, dump_manifest, parse_manifest
+from rl_agent.weights.format.manifest import Blob, Manifest, dump_manifest, parse_manifest
 from rl_agent.weights.store import owner_lock
 from rl_agent.weights.store.mapped_file import DraftFile, map_file, needing
 from rl_agent.weights.store.preallocated import PreallocatedFile
@@ -50,15 +51,15 @@ def version_name(weight_version: int) -> str:
     return f"version-{weight_version:06d}"
 
 
+@dataclass(eq=False)
 class Snapshot:
     """A published version in its folder."""
 
-    def __init__(self, folder: Path, manifest: Manifest, full: DraftFile | None = None) -> None:
-        self.folder = folder
-        self.manifest = manifest
-        self.full = full
-        """Of a version that this process has written."""
-        self._views: dict[str, memoryview] = {}
+    folder: Path
+    manifest: Manifest
+    full: DraftFile | None = None
+    """Of a version that this process has written."""
+    _views: dict[str, memoryview] = field(default_factory=dict)
 
     @property
     def weight_version(self) -> int:
@@ -85,7 +86,7 @@ class Snapshot:
             raise DamagedVersion(f"{self.folder}: was written to after it was verified")
 
     def view(self, blob: str) -> memoryview:
-        """Its bytes to read only, in a mapping that all who ask share; it goes with the version.
+        """Return its bytes to read only, in a mapping that all who ask share; it goes with the version.
 
         Who reads after that has to have the file open, too.
         """
@@ -97,29 +98,28 @@ class Snapshot:
         return self._views[blob]
 
 
+@dataclass(eq=False)
 class Draft:
     """A version that is being written."""
 
-    def __init__(
-        self, folder: Path, *, is_resumed: bool, take_preallocated: Callable[[], DraftFile | None]
-    ) -> None:
-        self.folder = folder
-        self.full: DraftFile | None = None
-        self.is_resumed = is_resumed
-        """Whether an earlier writer may have left something in it."""
-        self._take_preallocated = take_preallocated
+    folder: Path
+    is_resumed: bool
+    """Whether an earlier writer may have left something in it."""
+    take_preallocated: Callable[[], DraftFile | None]
+    full: DraftFile | None = None
 
     def path(self, blob: str) -> Path:
         return self.folder / f"{blob}.bin"
 
     def create(self, blob: str, size_bytes: int) -> DraftFile:
-        """A blob to be written; what an earlier, interrupted writer left there is kept.
+        """Create a blob to be written; what an earlier, interrupted writer left there is kept.
 
         Raises WeightsError if there is no room.
         """
         path = self.path(blob)
-        _clear(path)
-        file = self._take_preallocated() if blob == FULL and not path.exists() else None
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            remove(path)  # it is no file of this folder's own
+        file = self.take_preallocated() if blob == FULL and not path.exists() else None
         if file is None:
             file = DraftFile(path)
         else:
@@ -155,7 +155,11 @@ class SnapshotStore:
             ) from error
         try:
             for weight_version in list(versions_in(root)):
-                self._open(weight_version)
+                try:
+                    self._snapshots[weight_version] = open_snapshot(root, weight_version)
+                except WeightsError as error:
+                    _log.warning("%s; it is removed", error)
+                    remove(root / version_name(weight_version))
         except BaseException:
             self.close()
             raise
@@ -199,7 +203,7 @@ class SnapshotStore:
         is_resumed = folder.exists()
         with needing(self.root, 0):
             folder.mkdir(exist_ok=True)
-        return Draft(folder, is_resumed=is_resumed, take_preallocated=self._take_preallocated)
+        return Draft(folder, is_resumed, self._take_preallocated)
 
     def publish(self, draft: Draft, manifest: Manifest) -> Snapshot:
         """Make a draft, whose bytes the caller has verified, a version that all can see.
@@ -212,7 +216,7 @@ class SnapshotStore:
                 f"{self.root}: version {manifest.weight_version} is not newer than {newest.weight_version}"
             )
         for path in draft.folder.iterdir():
-            if path.stem not in _blobs(manifest):
+            if path.stem not in blobs(manifest):
                 remove(path)
         text = dump_manifest(manifest)
         with needing(self.root, manifest.full.size_bytes + len(text)):
@@ -263,13 +267,6 @@ class SnapshotStore:
             for folder in self.root.glob("draft-*"):
                 remove(folder)
 
-    def _open(self, weight_version: int) -> None:
-        try:
-            self._snapshots[weight_version] = open_snapshot(self.root, weight_version)
-        except WeightsError as error:
-            _log.warning("%s; it is removed", error)
-            remove(self.root / version_name(weight_version))
-
     def _drop_damaged(self) -> None:
         damaged = [number for number, snapshot in self._snapshots.items() if not _is_there(snapshot)]
         for weight_version in damaged:
@@ -298,33 +295,34 @@ def open_snapshot(root: Path, weight_version: int) -> Snapshot:
     folder = root / version_name(weight_version)
     try:
         manifest = parse_manifest((folder / MANIFEST).read_bytes())
-        sizes = {blob: (folder / f"{blob}.bin").stat().st_size for blob in _blobs(manifest)}
+        is_whole = _is_whole(folder, manifest)
     except OSError as error:
         raise WeightsError(f"{folder}: is not a weight version: {error.strerror}") from error
-    if manifest.weight_version != weight_version or sizes != _blobs(manifest):
+    if manifest.weight_version != weight_version or not is_whole:
         raise WeightsError(f"{folder}: its files do not fit its manifest")
     return Snapshot(folder, manifest)
 
 
 def _is_there(snapshot: Snapshot) -> bool:
-    """Whether it has all its files, of the right sizes."""
+    """Return whether a version has all its files, of the right sizes."""
     try:
-        sizes = {blob: snapshot.path(blob).stat().st_size for blob in _blobs(snapshot.manifest)}
-        return sizes == _blobs(snapshot.manifest) and (snapshot.folder / MANIFEST).is_file()
+        return _is_whole(snapshot.folder, snapshot.manifest) and (snapshot.folder / MANIFEST).is_file()
     except OSError:
         return False
 
 
-def _clear(path: Path) -> None:
-    """Remove what is no file of this folder's own, such as a folder or a link."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        remove(path)
+def _is_whole(folder: Path, manifest: Manifest) -> bool:
+    """Return whether all blobs have the right size. Raises OSError if one is missing."""
+    return all(
+        (folder / f"{name}.bin").stat().st_size == blob.size_bytes for name, blob in blobs(manifest).items()
+    )
 
 
-def _blobs(manifest: Manifest) -> dict[str, int]:
-    sizes = {FULL: manifest.full.size_bytes}
-    return sizes | ({DELTA: manifest.delta.blob.size_bytes} if manifest.delta else {})
+def blobs(manifest: Manifest) -> dict[str, Blob]:
+    """Return the blobs of a version by their names."""
+    return {FULL: manifest.full} | ({DELTA: manifest.delta.blob} if manifest.delta else {})
 
 
 def versions_in(root: Path) -> Iterator[int]:
+    """List the versions whose folders are here."""
     return (int(match[1]) for entry in root.iterdir() if (match := _VERSION.match(entry.name)))

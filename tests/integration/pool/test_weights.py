@@ -15,11 +15,10 @@ from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
 from rl_agent.pool.worker.weight_follower import EngineWeights
 from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, host
+from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.integration.pool.test_worker import engine_pids, worker
 from tests.unit.weights.load.test_vllm_load import FakeServer
 from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step

@@ -20,11 +20,11 @@ from rl_agent.pool.worker.settings import WorkerSettings
 from rl_agent.testing.gloo_pairs import GlooPairs
 from rl_agent.testing.pool_setup import manager
 from rl_agent.testing.weight_pairs import WatchedPairs
-from rl_agent.testing.weight_transfers import SERVER, TOKEN, host
+from rl_agent.testing.weight_transfers import SERVER, TOKEN, StateDict, host
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.pairs.pairs import Pairing
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.store.tensor_sources import Checkpoint, StateDict
+from rl_agent.weights.store.tensor_sources import Checkpoint
 from rl_agent.weights.transports import PieceTransport
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import complete_all, fingerprints, server, train_step

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from rl_agent.testing.weight_transfers import announced, new_host, receive
+from rl_agent.testing.weight_transfers import StateDict, announced, new_host, receive
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import SnapshotStore
-from rl_agent.weights.store.tensor_sources import Checkpoint, StateDict
+from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.integration.weights.test_vllm import (

@@ -9,6 +9,7 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_links import Link
 from rl_agent.testing.weight_transfers import (
+    StateDict,
     announced,
     capped_copy,
     hold,
@@ -22,7 +23,6 @@ from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.sources.source_tcp import TcpConnection
 from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.integration.weights.conftest import ROWS
 from tests.unit.weights.weight_versions import random_state, settings
 

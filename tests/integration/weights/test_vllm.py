@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
-from rl_agent.testing.weight_transfers import SERVER, TOKEN, Host, announced, new_host, receive
+from rl_agent.testing.weight_transfers import SERVER, TOKEN, Host, StateDict, announced, new_host, receive
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import FULL, SnapshotStore
-from rl_agent.weights.store.tensor_sources import Checkpoint, StateDict
+from rl_agent.weights.store.tensor_sources import Checkpoint
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 from tests.unit.weights.weight_versions import settings

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import torch
 
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format.delta_policy import DeltaSettings
 from rl_agent.weights.publish.publish import Publisher, PublishSettings
 from rl_agent.weights.store.store import FULL, Snapshot, SnapshotStore
-from rl_agent.weights.store.tensor_sources import StateDict, tensor_at
+from rl_agent.weights.store.tensor_sources import tensor_at
 
 PIECE_BYTES = 4096
 

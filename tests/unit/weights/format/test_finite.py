@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.finite import FiniteCheck
 from rl_agent.weights.format.manifest import TensorSpec, lay_out
 from rl_agent.weights.load.same_model import check_same_model, shapes_of
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.unit.weights.weight_versions import open_store, random_state
 from tests.unit.weights.weight_versions import settings as publish_settings
 

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.worker.engine_process import EngineCommand
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.sglang_load import SglangServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.model_folder import model_folder
 from rl_agent.weights.store.store import FULL
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.unit.weights.weight_versions import (
     open_store,
     publish_steps,

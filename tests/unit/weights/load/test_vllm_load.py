@@ -10,6 +10,7 @@ import torch
 from aiohttp import web
 
 from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.base import TornEngine, verify
 from rl_agent.weights.load.fingerprint import fingerprint, served
 from rl_agent.weights.load.vllm_load import VllmServer
@@ -17,7 +18,6 @@ from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.load.vllm_worker import WeightsWorker
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format import pinned
 from rl_agent.weights.format.delta import decode_delta, encode_delta
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
@@ -18,7 +19,7 @@ from rl_agent.weights.publish.filling import fill, write_by
 from rl_agent.weights.publish.publish import Publisher, choose_piece_bytes
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.store import DELTA, FULL
-from rl_agent.weights.store.tensor_sources import Checkpoint, StateDict, served_as, tensor_at
+from rl_agent.weights.store.tensor_sources import Checkpoint, served_as, tensor_at
 from tests.unit.weights.weight_versions import (
     open_store,
     publish_steps,

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import preallocated
 from rl_agent.weights.store import store as store_module
 from rl_agent.weights.store.mapped_file import DraftFile, is_memory
 from rl_agent.weights.store.store import FULL, PREALLOCATED, SnapshotStore, open_snapshot
-from rl_agent.weights.store.tensor_sources import StateDict
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 
