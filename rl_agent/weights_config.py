@@ -1,10 +1,14 @@
 """The `weights` group: how versions are made, given and fetched, wherever one is."""
 
+import os
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from rl_agent.sections import Above0, CallersPath, Count, Positive, Seconds, Section
+
+BYTES_PER_GBIT = 1e9 / 8
+_MOST_THREADS = 8
 
 ListeningPort = Annotated[int, Field(ge=0, le=65535)]
 Transport = Literal["tcp", "mooncake", "mooncake_rdma", "nccl", "http"]
@@ -58,3 +62,18 @@ class WeightsConfig(Section):
     @property
     def is_inplace(self) -> bool:
         return self.update == "inplace"
+
+    @property
+    def piece_bytes(self) -> int:
+        """The most that a piece has; a small blob has smaller ones."""
+        return 2**20 * self.piece_mib
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """The rate of a receiver's link: on a fast one the time to encode and decode counts for more."""
+        return BYTES_PER_GBIT * self.link_gbit_per_s
+
+    @property
+    def thread_count(self) -> int:
+        """Threads for checksums and differences."""
+        return self.threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))

@@ -28,10 +28,9 @@ from rl_agent.pool.schemas import ENGINE_SECRET, BeatAnswer
 from rl_agent.pool.settings import load_settings, load_weights
 from rl_agent.pool.worker.weight_cache import HostWeights
 from rl_agent.pool.worker.weight_follower import EngineWeights
-from rl_agent.testing.weight_transfers import StateDict
-from rl_agent.weights.format.delta_policy import DeltaSettings
+from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.load.base import LoadReport
-from rl_agent.weights.publish.publish import Publisher, PublishSettings
+from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
@@ -96,8 +95,7 @@ async def measure(count: int, args: argparse.Namespace) -> list[tuple[float, flo
         workers = [Worker(session, url, f"worker-{index}", host) for index, host in enumerate(hosts)]
         jobs = await stack.enter_async_context(asyncio.TaskGroup())
         running = [jobs.create_task(job) for one in workers for job in (one.run(), one.weights.run())]
-        delta = DeltaSettings("never", block_bytes=2**20, link_bytes_per_s=1e9, retry_after=1)
-        publisher = Publisher(store, PublishSettings(PIECE_BYTES, 2, None, delta))
+        publisher = Publisher(store, weights_config(PIECE_BYTES, delta="never"))
         found = []
         for version in range(1, args.versions + 1):
             sent = server.sent_bytes

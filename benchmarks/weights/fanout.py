@@ -31,11 +31,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rl_agent.testing.weight_transfers import StateDict
-from rl_agent.weights.download.fetch import FetchSettings
-from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveSettings, Upstream
-from rl_agent.weights.format.delta_policy import DeltaSettings
-from rl_agent.weights.publish.publish import Publisher, PublishSettings
+from rl_agent.testing.weight_transfers import StateDict, weights_config
+from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
+from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
@@ -45,14 +43,16 @@ TOKEN = b"benchmark"
 PIECE_BYTES = 2**18
 MOST_PEERS = 4
 LIMIT_S = 600.0
-FETCH = FetchSettings(
+WEIGHTS = weights_config(
+    PIECE_BYTES,
+    delta="never",
+    max_deltas=0,
     streams_per_source=1,
     pieces_at_once=2,
     piece_timeout_s=60.0,
     retries=20,
     retry_pause_s=0.1,
     max_wrong_pieces=0,
-    stop_poll_s=0.2,
 )
 
 
@@ -108,10 +108,9 @@ def measure_links(store: SnapshotStore, announced: Announcement, links: int, byt
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
         own = stack.enter_context(SnapshotStore(Path(folder, "own"), keep_versions=1))
         sources = [TcpSource(*address, TOKEN, 60.0) for address in server.addresses]
-        settings = ReceiveSettings(FETCH, 1, 0)
         with inside(receiver):
             began = time.perf_counter()
-            Receiver(own, Catalog(own), settings).receive(
+            Receiver(own, Catalog(own), WEIGHTS).receive(
                 announced, [Upstream(sources)], timeout_s=LIMIT_S, stop=threading.Event()
             )
             return time.perf_counter() - began
@@ -146,7 +145,7 @@ def measure(
             store = stack.enter_context(SnapshotStore(Path(folder, str(index)), keep_versions=1))
             catalog = Catalog(store)
             server = stack.enter_context(WeightServer(catalog, TOKEN, server_settings(None)))
-            hosts.append((Receiver(store, catalog, ReceiveSettings(FETCH, 1, 0)), server.address))
+            hosts.append((Receiver(store, catalog, WEIGHTS), server.address))
         failures: list[BaseException] = []
 
         def fetch(index: int) -> None:
@@ -185,10 +184,8 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         SnapshotStore(Path(folder), keep_versions=1) as store,
     ):
-        delta = DeltaSettings("never", block_bytes=2**20, link_bytes_per_s=1e9, retry_after=1)
-        settings = PublishSettings(PIECE_BYTES, threads=2, serving_dtype=None, delta=delta)
         weights = {"weight": torch.randint(0, 256, (int(args.mb * 1e6),), dtype=torch.uint8)}
-        snapshot = Publisher(store, settings).publish(1, StateDict(weights, {}))
+        snapshot = Publisher(store, WEIGHTS).publish(1, StateDict(weights, {}))
         announced = Announcement.of(snapshot.manifest)
         size_bytes, rate = snapshot.manifest.full.size_bytes, args.mb_per_s * 1e6
         limit_s = size_bytes / rate

@@ -42,11 +42,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
-from rl_agent.testing.weight_transfers import StateDict
-from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveSettings, Upstream
-from rl_agent.weights.format.delta_policy import DeltaSettings
+from rl_agent.testing.weight_transfers import StateDict, weights_config
+from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.load.vllm_load import VllmServer
-from rl_agent.weights.publish.publish import Publisher, PublishSettings
+from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
@@ -199,20 +198,20 @@ class Way:
         link = 1e9 / 8 * args.link_gbit_per_s if args.link_gbit_per_s else None
         self._args = args
         self.trainer = SnapshotStore(root / "trainer", keep_versions=2)
-        delta = DeltaSettings("always", block_bytes=2**20, link_bytes_per_s=link or 1e9, retry_after=1)
-        threads = min(8, len(os.sched_getaffinity(0)))
+        weights = weights_config(PIECE_BYTES, delta="always", threads=None)
         dtype = "BF16" if args.device == "gpu" else None
-        self.publisher = Publisher(self.trainer, PublishSettings(PIECE_BYTES, threads, dtype, delta))
+        self.publisher = Publisher(self.trainer, weights, serving_dtype=dtype)
         settings = ServerSettings(("127.0.0.1",), 0, 64, 30.0, 300.0, bytes_per_s=link)
         self.server = WeightServer(Catalog(self.trainer), TOKEN, settings)
         self.full = SnapshotStore(root / "full", keep_versions=1)
         self.delta = SnapshotStore(root / "delta", keep_versions=2)
 
     def receive(self, store: SnapshotStore, weight_version: int, max_deltas: int) -> tuple[float, int]:
-        from rl_agent.weights.download.fetch import FetchSettings
 
-        fetch = FetchSettings(4, 8, 300.0, 3, 0.1, 3, 0.2)
-        receiver = Receiver(store, Catalog(store), ReceiveSettings(fetch, threads=4, max_deltas=max_deltas))
+        weights = weights_config(
+            streams_per_source=4, pieces_at_once=8, piece_timeout_s=300.0, threads=4, max_deltas=max_deltas
+        )
+        receiver = Receiver(store, Catalog(store), weights)
         with self.trainer.hold(weight_version) as snapshot:
             announced = Announcement.of(snapshot.manifest)
         began = time.monotonic()

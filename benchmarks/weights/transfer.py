@@ -49,20 +49,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.errors import WeightsError
 from rl_agent.testing.gloo_pairs import GlooPairs
-from rl_agent.testing.weight_transfers import StateDict
-from rl_agent.weights.download.fetch import FetchSettings
-from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveSettings, Upstream
+from rl_agent.testing.weight_transfers import StateDict, weights_config
+from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.format.checksums import digest
-from rl_agent.weights.format.delta_policy import DeltaSettings
 from rl_agent.weights.format.manifest import Manifest
 from rl_agent.weights.pairs.mooncake import TransferEngine
 from rl_agent.weights.pairs.pairs import Pairing
-from rl_agent.weights.publish.publish import Publisher, PublishSettings
+from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import ServerSettings
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog, Offer
 from rl_agent.weights.store.store import FULL, SnapshotStore
 from rl_agent.weights.transports import PieceTransport, open_transport
+from rl_agent.weights_config import WeightsConfig
 
 TOKEN = b"benchmark"
 TENSORS = 64
@@ -71,21 +70,8 @@ WARM_UP = 4
 """Versions until every one goes into memory that is there and mapped."""
 
 
-def settings(piece_bytes: int, threads: int) -> PublishSettings:
-    delta = DeltaSettings("never", block_bytes=piece_bytes, link_bytes_per_s=1e9, retry_after=1)
-    return PublishSettings(piece_bytes, threads, serving_dtype=None, delta=delta, check_finite=False)
-
-
-def fetch_settings(streams: int) -> FetchSettings:
-    return FetchSettings(
-        streams_per_source=streams,
-        pieces_at_once=8,
-        piece_timeout_s=30.0,
-        retries=3,
-        retry_pause_s=0.1,
-        max_wrong_pieces=3,
-        stop_poll_s=0.2,
-    )
+def publish_settings(piece_bytes: int, threads: int) -> WeightsConfig:
+    return weights_config(piece_bytes, delta="never", threads=threads, check_finite=False)
 
 
 def publish_random(root: Path, size_bytes: int, piece_bytes: int) -> Announcement:
@@ -94,7 +80,7 @@ def publish_random(root: Path, size_bytes: int, piece_bytes: int) -> Announcemen
     tensor = random.repeat(-(-values // len(random)))[:values].view(torch.bfloat16)
     with SnapshotStore(root, keep_versions=1) as store:
         source = StateDict({f"layer.{index}": tensor for index in range(TENSORS)}, {})
-        snapshot = Publisher(store, settings(piece_bytes, threads=2)).publish(1, source)
+        snapshot = Publisher(store, publish_settings(piece_bytes, threads=2)).publish(1, source)
         return Announcement.of(snapshot.manifest)
 
 
@@ -192,7 +178,9 @@ class Host:
     def __init__(self, root: Path, digest: str, streams: int) -> None:
         self.store = SnapshotStore(root, keep_versions=1)
         self._digest = digest
-        settings = ReceiveSettings(fetch_settings(streams), threads=2, max_deltas=0)
+        settings = weights_config(
+            streams_per_source=streams, pieces_at_once=8, piece_timeout_s=30.0, max_deltas=0
+        )
         self._receiver = Receiver(self.store, Catalog(self.store), settings)
 
     def transfer(self, address: tuple[str, int], transport: PieceTransport = PieceTransport()) -> float:  # noqa: B008 - is frozen

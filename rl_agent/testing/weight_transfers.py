@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_agent.weights.download.fetch import FetchSettings
-from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, ReceiveSettings, Upstream
+from rl_agent.pool.settings import load_weights
+from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, Upstream
 from rl_agent.weights.format.dtypes import dtype_name
 from rl_agent.weights.format.manifest import TensorSpec
 from rl_agent.weights.pairs.pairs import PairMaker
@@ -18,19 +18,37 @@ from rl_agent.weights.sources.source import Source
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
+from rl_agent.weights_config import WeightsConfig
 
 if TYPE_CHECKING:
     import torch
 
 TOKEN = b"a token for tests"
-FETCH = FetchSettings(
+
+
+class WeightsOfAnyPieces(WeightsConfig):
+    """Pieces may be smaller than the configuration allows, so that small versions have several."""
+
+    most_piece_bytes: int
+
+    @property
+    def piece_bytes(self) -> int:
+        return self.most_piece_bytes
+
+
+def weights_config(most_piece_bytes: int = 2**20, **changes: Any) -> WeightsConfig:
+    """The default configuration with these changes."""
+    values = load_weights([]).model_dump() | {"threads": 2, "most_piece_bytes": most_piece_bytes}
+    return WeightsOfAnyPieces.model_validate(values | changes)
+
+
+FETCH = weights_config(
     streams_per_source=2,
     pieces_at_once=2,
     piece_timeout_s=5.0,
     retries=3,
     retry_pause_s=0.01,
     max_wrong_pieces=3,
-    stop_poll_s=0.05,
 )
 NO_MANAGER = "http://127.0.0.1:1"
 """Of a worker whose manager gives nothing."""
@@ -67,12 +85,12 @@ def host(
     store: SnapshotStore,
     *,
     server: ServerSettings = SERVER,
-    fetch: FetchSettings = FETCH,
+    fetch: WeightsConfig = FETCH,
     max_deltas: int = 4,
     pairs: PairMaker | None = None,
 ) -> Iterator[Host]:
     catalog = Catalog(store)
-    receiver = Receiver(store, catalog, ReceiveSettings(fetch, threads=2, max_deltas=max_deltas))
+    receiver = Receiver(store, catalog, fetch.model_copy(update={"max_deltas": max_deltas}))
     with store, WeightServer(catalog, TOKEN, server, pairs=pairs) as running:
         yield Host(store, catalog, running, receiver)
 
@@ -115,8 +133,8 @@ def capped_copy(root: Path, sender: Host, *, bytes_per_s: float) -> Iterator[Hos
         yield slow
 
 
-def with_fetch(**changes: Any) -> FetchSettings:
-    return replace(FETCH, **changes)
+def with_fetch(**changes: Any) -> WeightsConfig:
+    return FETCH.model_copy(update=changes)
 
 
 @dataclass(frozen=True)

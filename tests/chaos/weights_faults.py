@@ -31,7 +31,16 @@ from pathlib import Path
 from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.weight_links import Fault, Link, cut_at, flip_at, flip_often, in_parts, once_after
-from rl_agent.testing.weight_transfers import FETCH, SERVER, TOKEN, Host, announced, host, receive, source_at
+from rl_agent.testing.weight_transfers import (
+    SERVER,
+    TOKEN,
+    Host,
+    announced,
+    host,
+    receive,
+    source_at,
+    with_fetch,
+)
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot, version_name
 from tests.chaos.weights_witnesses import Engine, Witness
@@ -192,7 +201,7 @@ def run(stage: Stage, root: Path, seed: int) -> Outcome:
 
 
 def open_receiver(root: Path, case: Case) -> "contextlib.AbstractContextManager[Host]":
-    fetch = replace(FETCH, piece_timeout_s=PIECE_S, retries=2)
+    fetch = with_fetch(piece_timeout_s=PIECE_S, retries=2)
     server = replace(SERVER, idle_timeout_s=IDLE_S)
     store = SnapshotStore(root, keep_versions=1)
     return host(store, fetch=fetch, server=server, max_deltas=4 if case.by_delta else 0)

@@ -27,7 +27,7 @@ from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.server.server import WeightServer
-from rl_agent.weights.settings import base_folder, receive_settings, server_settings, trainer_folders
+from rl_agent.weights.settings import base_folder, server_settings, trainer_folders
 from rl_agent.weights.sources.source import Source
 from rl_agent.weights.sources.source_folder import FolderSource, having
 from rl_agent.weights.sources.source_http import HttpSource
@@ -127,8 +127,8 @@ class HostWeights:
         announced = Announcement(offer.weight_version, offer.digest, offer.delta_digest)
         deadline = Deadline.after(self._settings.transfer_timeout_s)
         with turn(self._base, offer.digest, deadline, stop):
-            threads = receive_settings(self._settings).threads
-            linked = adopt(self._store, self._base.glob(PREFIX + "*"), announced, threads=threads)
+            others, threads = self._base.glob(PREFIX + "*"), self._settings.thread_count
+            linked = adopt(self._store, others, announced, threads=threads)
             if linked is not None:
                 log.info("weight version %d is here (of another engine of this host)", linked.weight_version)
                 return linked.weight_version
@@ -212,7 +212,7 @@ class HostWeights:
     def _open(self) -> None:
         self._store = SnapshotStore(self._root, keep_versions=KEPT)
         self._catalog = Catalog(self._store)
-        self._receiver = Receiver(self._store, self._catalog, receive_settings(self._settings))
+        self._receiver = Receiver(self._store, self._catalog, self._settings)
 
     def _close(self) -> None:
         self._end_server()

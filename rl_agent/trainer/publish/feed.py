@@ -32,7 +32,7 @@ from rl_agent.trainer.model.policy import Policy
 from rl_agent.trainer.publish.served import ServedWeights
 from rl_agent.trainer.settings import StreamSettings
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.settings import publish_settings, server_settings
+from rl_agent.weights.settings import server_settings
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import TensorSource
@@ -116,7 +116,7 @@ class _Outlet:
         self._store = SnapshotStore(
             settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
         )
-        self._publisher = Publisher(self._store, publish_settings(weights, dtype=None))
+        self._publisher = Publisher(self._store, weights)
         self._server = open_transport(weights.transport, own[0]).server(
             Catalog(self._store), token.encode(), server_settings(weights, own, weights.port)
         )

@@ -23,7 +23,7 @@ from rl_agent.update.model.verify import verify_model
 from rl_agent.weights.load.base import LoadReport
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.settings import publish_settings, store_folder
+from rl_agent.weights.settings import store_folder
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import Checkpoint, local_folder
 
@@ -65,7 +65,7 @@ def swap(plan: Plan, held: int) -> Swap:
         SnapshotStore(root, keep_versions=1, owner_pid=run) as store,
         ExitStack() as stack,
     ):
-        publisher = Publisher(store, publish_settings(weights, dtype=weights.serving_dtype))
+        publisher = Publisher(store, weights, serving_dtype=weights.serving_dtype)
         _publish(publisher, store, held, _folder(plan, held))
         previous = stack.enter_context(store.hold(held))
         _publish(publisher, store, wanted.weight_version, local_folder(wanted.path))

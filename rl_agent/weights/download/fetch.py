@@ -22,30 +22,24 @@ from rl_agent.weights.download.piece_board import Claim, PieceBoard
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.format.manifest import Blob
 from rl_agent.weights.format.pieces import Bits, PieceSet
-from rl_agent.weights.sources.source import GRACE_S, GuardedConnection, Source, SourceFailure, stuck
+from rl_agent.weights.sources.source import (
+    GRACE_S,
+    STOP_POLL_S,
+    GuardedConnection,
+    Source,
+    SourceFailure,
+    stuck,
+)
+from rl_agent.weights_config import WeightsConfig
 
 _log = logging.getLogger(__name__)
 _REPORTED_FAILURES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSettings:
-    streams_per_source: int
-    pieces_at_once: int
-    """Pieces that a connection asks for at a time."""
-    piece_timeout_s: float
-    """A piece that takes longer is fetched again, from another source if there is one."""
-    retries: int
-    """Failures in a row after which no connection to a source is opened again."""
-    retry_pause_s: float
-    max_wrong_pieces: int
-    """Pieces with wrong bytes of one blob after which a source is asked no more for it."""
-    stop_poll_s: float
-    """How soon a fetch that waits notices that it is to stop."""
-
-
 @dataclass
 class SourceReport:
+    """What a source gave, and how it failed."""
+
     pieces: int = 0
     size_bytes: int = 0
     wrong_pieces: int = 0
@@ -57,6 +51,8 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class BlobWanted:
+    """A blob to fetch, and where its bytes go."""
+
     weight_version: int
     name: str
     blob: Blob
@@ -72,7 +68,7 @@ def fetch_blob(
     wanted: BlobWanted,
     pieces: PieceSet,
     sources: Sequence[Source],
-    settings: FetchSettings,
+    settings: WeightsConfig,
     deadline: Deadline,
     stop: threading.Event,
     reports: dict[str, SourceReport],
@@ -105,11 +101,11 @@ def fetch_blob(
             return board.is_finished or stop.is_set() or deadline.is_over or has_no_worker
 
         while not is_over():
-            board.wait_until(is_over, settings.stop_poll_s)
+            board.wait_until(is_over, STOP_POLL_S)
     finally:
         aborted.set()
         board.close()
-        _end(workers, settings.stop_poll_s)
+        _end(workers)
     crashed = next((worker.crash for worker in workers if worker.crash), None)
     if crashed:
         raise crashed
@@ -131,7 +127,7 @@ def _start(workers: "Sequence[_Worker]") -> "list[_Worker]":
     return started
 
 
-def _end(workers: "Sequence[_Worker]", poll_s: float) -> None:
+def _end(workers: "Sequence[_Worker]") -> None:
     """Interrupt the workers. What does not end is left behind: it has nowhere to write to any more."""
     grace = Deadline.after(GRACE_S)
     while any(worker.is_alive() for worker in workers) and not grace.is_over:
@@ -139,7 +135,7 @@ def _end(workers: "Sequence[_Worker]", poll_s: float) -> None:
             worker.interrupt()
         for worker in workers:
             if worker.is_alive():
-                worker.join(min(poll_s, GRACE_S) / len(workers))
+                worker.join(STOP_POLL_S / len(workers))
     for worker in workers:
         if worker.is_alive():
             worker.report_stuck()
@@ -174,7 +170,7 @@ class _Worker(threading.Thread):
         board: PieceBoard,
         source: Source,
         report: SourceReport,
-        settings: FetchSettings,
+        settings: WeightsConfig,
         deadline: Deadline,
         aborted: threading.Event,
     ) -> None:
@@ -249,7 +245,7 @@ class _Worker(threading.Thread):
                 else:
                     self._board.wait_until(
                         lambda: self._aborted.is_set() or self._board.is_finished or self._board.has_work,
-                        self._settings.stop_poll_s,
+                        STOP_POLL_S,
                     )
         finally:
             self._board.give_back(claim)
@@ -264,13 +260,13 @@ class _Worker(threading.Thread):
         self._report.is_reached = True
 
     def _take(self, connection: GuardedConnection, claim: Claim, wanted: Bits) -> None:
-        asked, wait_s = Deadline.after(self._settings.stop_poll_s), self._settings.stop_poll_s
+        asked = Deadline.after(STOP_POLL_S)
         proposed = connection.recommend(
             self._wanted.weight_version,
             self._wanted.name,
             wanted,
             self._settings.pieces_at_once,
-            wait_s,
+            STOP_POLL_S,
             self._piece_deadline(),
         )
         if not proposed and not asked.is_over:  # it was to wait for one to come, and did not

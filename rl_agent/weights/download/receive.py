@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.delta_chain import Route, choose_route
-from rl_agent.weights.download.fetch import BlobWanted, FetchSettings
+from rl_agent.weights.download.fetch import BlobWanted
 from rl_agent.weights.download.source_order import ReceiveReport, Transfer, Upstream
 from rl_agent.weights.format.checksums import wrong_pieces
 from rl_agent.weights.format.delta import decode_delta
@@ -29,16 +29,9 @@ from rl_agent.weights.sources.source import GuardedConnection
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
+from rl_agent.weights_config import WeightsConfig
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveSettings:
-    fetch: FetchSettings
-    threads: int
-    max_deltas: int
-    """Deltas that may be applied one after the other; a receiver further behind takes the full version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ class Receiver:
         self,
         store: SnapshotStore,
         catalog: Catalog,
-        settings: ReceiveSettings,
+        settings: WeightsConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -103,7 +96,7 @@ class Receiver:
                 f"version {announced.weight_version} is older than {newest.weight_version}, which is here"
             )
         deadline = Deadline.after(timeout_s)
-        transfer = Transfer(self._settings.fetch, upstreams, self._out_of_reach, deadline, stop, report)
+        transfer = Transfer(self._settings, upstreams, self._out_of_reach, deadline, stop, report)
         try:
             try:
                 return self._receive(announced, transfer), report
@@ -145,7 +138,7 @@ class Receiver:
             return transfer.ask(question, retries=retries)
 
         here = self._here()
-        manifests = [ask(announced, retries=self._settings.fetch.retries)]
+        manifests = [ask(announced, retries=self._settings.retries)]
         while here and len(manifests) < self._settings.max_deltas:
             delta = manifests[-1].delta
             if delta is None or delta.base_digest in here:
@@ -172,14 +165,14 @@ class Receiver:
                 name = DELTA if is_last else f"{DELTA}-{manifest.weight_version}"
                 file = draft.create(name, blob.size_bytes)
                 self._fetch(manifest, DELTA, blob, draft, file, transfer)
-                threads = self._settings.threads
+                threads = self._settings.thread_count
                 try:
                     decode_delta(file.map(), before, target.write, manifest.tensors, threads=threads)
                 except Exception as error:
                     raise WeightsError(f"delta: cannot be decoded: {error!r:.200}") from error
                 before = target.map()  # the next delta is applied in place
         full = route.target.full
-        wrong = wrong_pieces(before, full.piece_bytes, full.digests, threads=self._settings.threads)
+        wrong = wrong_pieces(before, full.piece_bytes, full.digests, threads=self._settings.thread_count)
         if wrong:
             raise WeightsError(f"delta: gives other weights in {len(wrong)} pieces")
 
@@ -202,7 +195,7 @@ class Receiver:
     ) -> None:
         pieces = PieceSet(len(blob.digests))
         if draft.is_resumed:
-            threads = self._settings.threads
+            threads = self._settings.thread_count
             wrong = set(wrong_pieces(file.map(), blob.piece_bytes, blob.digests, threads=threads))
             for index in set(range(pieces.count)) - wrong:
                 start, end = blob.range_of(index)

@@ -19,11 +19,12 @@ from typing import TypeVar
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.fetch import BlobWanted, FetchSettings, SourceReport, fetch_blob
+from rl_agent.weights.download.fetch import BlobWanted, SourceReport, fetch_blob
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.asking import first_answer
 from rl_agent.weights.sources.cooldown import COOLDOWN_S, Cooldown
 from rl_agent.weights.sources.source import GuardedConnection, Source, SourceFailure
+from rl_agent.weights_config import WeightsConfig
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -57,7 +58,7 @@ class ReceiveReport:
 class Transfer:
     """The transfer of one version from its upstreams, until a deadline."""
 
-    settings: FetchSettings
+    settings: WeightsConfig
     upstreams: Sequence[Upstream]
     out_of_reach: Cooldown
     deadline: Deadline
@@ -87,7 +88,6 @@ class Transfer:
                 self.stop,
                 note,
                 within_s=self.settings.piece_timeout_s,
-                poll_s=self.settings.stop_poll_s,
             )
             if answer is not None:
                 return answer

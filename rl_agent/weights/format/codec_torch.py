@@ -33,7 +33,8 @@ class DeviceCodec:
         """Raises torch.OutOfMemoryError if the device has no room for it."""
         old, now = self._pinned(base, 0), self._pinned(new, 1)
         with self._turn:
-            changes = _find_changes(*(t.to(self._device, non_blocking=True) for t in (old, now)), width)
+            old, now = (block.to(self._device, non_blocking=True) for block in (old, now))
+            changes = _find_changes(old, now, width)
         return pack_block(changes, new, width)
 
     def _pinned(self, block: memoryview, half: int) -> "torch.Tensor":

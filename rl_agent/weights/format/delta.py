@@ -60,7 +60,7 @@ def encode_delta(
     A GPU as `device` finds the changes of one block, of at least 16 MiB, while threads compress those of the
     ones before. Raises torch.OutOfMemoryError if it has no room for a block.
     """
-    encode_block = codec.encode
+    encode_block: Callable[[memoryview, memoryview, int], bytes] = codec.encode
     if device is not None:
         block_bytes = max(block_bytes, _DEVICE_BLOCK_BYTES)
         encode_block = codec_torch.DeviceCodec(device, block_bytes).encode

@@ -1,28 +1,21 @@
 """Decides from the cost of the last difference whether to send the next one. Pure."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-
-@dataclass(frozen=True, slots=True)
-class DeltaSettings:
-    mode: Literal["auto", "always", "never"]
-    block_bytes: int
-    link_bytes_per_s: float
-    """What a receiver's link carries: on a fast link the time to encode and decode counts for more."""
-    retry_after: int
-    """Publishes without a delta after one that did not pay."""
+from rl_agent.weights_config import WeightsConfig
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCost:
+    """What a delta cost, and how much smaller than the full blob it is."""
+
     full_bytes: int
     delta_bytes: int
     encode_s: float
     decode_s: float
 
     def saved_s(self, link_bytes_per_s: float) -> float:
-        """Seconds by which a receiver has the version sooner than by a full transfer; negative if later."""
+        """Return by how many seconds a receiver has the version sooner than by a full transfer."""
         sent_s = (self.full_bytes - self.delta_bytes) / link_bytes_per_s
         return sent_s - self.encode_s - self.decode_s
 
@@ -33,11 +26,11 @@ class DeltaSwitch:
 
     publishes_off: int = 0
 
-    def is_on(self, settings: DeltaSettings) -> bool:
-        return settings.mode == "always" or (settings.mode == "auto" and self.publishes_off == 0)
+    def is_on(self, weights: WeightsConfig) -> bool:
+        return weights.delta == "always" or (weights.delta == "auto" and self.publishes_off == 0)
 
-    def after(self, settings: DeltaSettings, cost: DeltaCost | None) -> "DeltaSwitch":
-        """The switch for the next publish; `cost` is None if this one had no delta."""
+    def after(self, weights: WeightsConfig, cost: DeltaCost | None) -> "DeltaSwitch":
+        """Return the switch for the next publish; `cost` is None if this one had no delta."""
         if cost is None:
             return DeltaSwitch(max(0, self.publishes_off - 1))
-        return DeltaSwitch(0 if cost.saved_s(settings.link_bytes_per_s) > 0 else settings.retry_after)
+        return DeltaSwitch(0 if cost.saved_s(weights.link_bytes_per_s) > 0 else weights.delta_retry_after)

@@ -2,17 +2,17 @@
 
 import logging
 import mmap
+import shutil
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rl_agent.errors import WeightsError
-from rl_agent.files import remove
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.delta import encode_delta
-from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch
 from rl_agent.weights.format.dtypes import kind_of
 from rl_agent.weights.format.finite import FiniteCheck
 from rl_agent.weights.format.manifest import (
@@ -27,6 +27,7 @@ from rl_agent.weights.format.manifest import (
 from rl_agent.weights.publish.filling import fill
 from rl_agent.weights.store.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import TensorSource, served_as
+from rl_agent.weights_config import WeightsConfig
 
 if TYPE_CHECKING:
     import torch
@@ -38,30 +39,21 @@ _PIECES = 64
 """A blob has at least as many, if they are not too small then."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishSettings:
-    piece_bytes: int
-    """At most; a small blob has smaller ones."""
-    threads: int
-    serving_dtype: str | None
-    """Floats are cast to it on the way, e.g. BF16; None sends them as they are."""
-    delta: DeltaSettings
-    check_finite: bool = True
-    """NaN and infinity are refused."""
-
-
 class Publisher:
     """Publishes versions into a store, each also as a difference from the one before while that pays."""
 
     def __init__(
         self,
         store: SnapshotStore,
-        settings: PublishSettings,
+        weights: WeightsConfig,
         *,
+        serving_dtype: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`serving_dtype`: floats are cast to it on the way, e.g. BF16; None sends them as they are."""
         self._store = store
-        self._settings = settings
+        self._weights = weights
+        self._serving_dtype = serving_dtype
         self._clock = clock
         self._switch = DeltaSwitch()
 
@@ -80,51 +72,36 @@ class Publisher:
         Raises WeightsError if the source gives other tensors than it said, or of another type than the newest
         version's, if a value is not finite, or the version is not the newest.
         """
-        layout = lay_out(served_as(spec, self._settings.serving_dtype) for spec in source.specs)
+        layout = lay_out(served_as(spec, self._serving_dtype) for spec in source.specs)
         self._check_types(layout)
-        draft = self._store.draft(weight_version)
-        try:
-            return self._publish(weight_version, source, layout, draft, unless, on_number)
-        except BaseException:
-            with suppress(OSError):
-                remove(draft.folder)
-            raise
-
-    def _publish(
-        self,
-        weight_version: int,
-        source: TensorSource,
-        layout: Layout,
-        draft: Draft,
-        unless: str | None,
-        on_number: Callable[[int], None] | None,
-    ) -> Snapshot:
-        file = draft.create(FULL, layout.size_bytes)
-        began = self._clock()
-        device = fill(file, layout, source, threads=self._settings.threads)
-        filled = self._clock()
-        view = file.view()
-        full = self._blob(view, FiniteCheck(layout.tensors) if self._settings.check_finite else None)
-        digested = self._clock()
-        newest = self._store.newest
-        same = newest if newest and unless == content_digest(layout.tensors, source.aliases, full) else None
-        if on_number is not None:
-            on_number(same.weight_version if same else weight_version)
-        if same is not None:
-            remove(draft.folder)
-            return same
-        delta = self._delta(draft, view, layout, device)
-        _log.info(
-            "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
-            weight_version,
-            filled - began,
-            digested - filled,
-            self._clock() - digested,
-        )
-        return self._store.publish(draft, make_manifest(weight_version, layout, source.aliases, full, delta))
+        newest, draft = self._store.newest, self._store.draft(weight_version)
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, draft.folder, ignore_errors=True)
+            file = draft.create(FULL, layout.size_bytes)
+            began = self._clock()
+            device = fill(file, layout, source, threads=self._weights.thread_count)
+            filled = self._clock()
+            view = file.view()
+            full = self._blob(view, FiniteCheck(layout.tensors) if self._weights.check_finite else None)
+            digested = self._clock()
+            is_same = unless is not None and unless == content_digest(layout.tensors, source.aliases, full)
+            same = newest if is_same else None
+            if on_number is not None:
+                on_number(same.weight_version if same else weight_version)
+            if same is not None:
+                return same
+            delta = self._delta(draft, view, layout, device)
+            _log.info(
+                "version %d: %.2f s to write, %.2f s for its digests, %.2f s for the difference",
+                *(weight_version, filled - began, digested - filled, self._clock() - digested),
+            )
+            manifest = make_manifest(weight_version, layout, source.aliases, full, delta)
+            snapshot = self._store.publish(draft, manifest)
+            stack.pop_all()
+            return snapshot
 
     def _check_types(self, layout: Layout) -> None:
-        """A version is of the model of the one before. Raises WeightsError."""
+        """Check that a version is of the model of the one before. Raises WeightsError."""
         newest = self._store.newest
         before = {} if newest is None else {tensor.name: tensor.dtype for tensor in newest.manifest.tensors}
         for tensor in layout.tensors:
@@ -135,10 +112,9 @@ class Publisher:
     def _delta(
         self, draft: Draft, view: memoryview, layout: Layout, device: "torch.device | None"
     ) -> Delta | None:
-        base = self._store.newest
-        settings = self._settings.delta
-        if base is None or base.manifest.tensors != layout.tensors or not self._switch.is_on(settings):
-            self._switch = self._switch.after(settings, None)
+        base, weights = self._store.newest, self._weights
+        if base is None or base.manifest.tensors != layout.tensors or not self._switch.is_on(weights):
+            self._switch = self._switch.after(weights, None)
             return None
         began = self._clock()
         encoded = self._encode(base.view(FULL), view, layout, device)
@@ -146,7 +122,7 @@ class Publisher:
         size_bytes = layout.size_bytes if encoded is None else len(encoded)
         # Decoding is never slower than encoding; what it takes at a receiver is not known here.
         cost = DeltaCost(layout.size_bytes, size_bytes, encode_s=took_s, decode_s=took_s)
-        self._switch = self._switch.after(settings, cost)
+        self._switch = self._switch.after(weights, cost)
         if encoded is None:
             return None
         draft.create(DELTA, len(encoded)).write(0, encoded)
@@ -160,36 +136,31 @@ class Publisher:
     def _encode(
         self, base: memoryview, new: memoryview, layout: Layout, device: "torch.device | None"
     ) -> bytes | None:
-        how = {
-            "block_bytes": self._settings.delta.block_bytes,
-            "threads": self._settings.threads,
-            "limit_bytes": layout.size_bytes,
-        }
+        encode = partial(
+            encode_delta,
+            *(base, new, layout.tensors),
+            block_bytes=2**10 * self._weights.delta_block_kib,
+            threads=self._weights.thread_count,
+            limit_bytes=layout.size_bytes,
+        )
         if device is not None:
             import torch
 
             try:
-                return encode_delta(base, new, layout.tensors, device=device, **how)
+                return encode(device=device)
             except torch.OutOfMemoryError:
                 _log.info("no room on %s for a block of the difference: it is found on the CPU", device)
-        return encode_delta(base, new, layout.tensors, **how)
+        return encode()
 
     def _blob(self, view: memoryview, check: FiniteCheck | None = None) -> Blob:
-        piece_bytes = choose_piece_bytes(len(view), self._settings.piece_bytes)
-        return Blob(
-            size_bytes=len(view),
-            piece_bytes=piece_bytes,
-            digests=piece_digests(
-                view,
-                piece_bytes,
-                threads=self._settings.threads,
-                look=None if check is None else check.look,
-            ),
-        )
+        piece_bytes = choose_piece_bytes(len(view), self._weights.piece_bytes)
+        look = None if check is None else check.look
+        digests = piece_digests(view, piece_bytes, threads=self._weights.thread_count, look=look)
+        return Blob(len(view), piece_bytes, digests)
 
 
 def choose_piece_bytes(size_bytes: int, most_bytes: int) -> int:
-    """Large pieces take fewer questions; of many pieces each of several receivers has some to give.
+    """Choose a size: large pieces take fewer questions, of many pieces each receiver has some to give.
 
     More than `most_bytes` where the digests of full blob and delta would fill the manifest, which has to name
     every tensor, too: a mixture of experts has tens of thousands.

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source import (
     GRACE_S,
+    STOP_POLL_S,
     GuardedConnection,
     Source,
     SourceFailure,
@@ -66,7 +67,6 @@ def first_answer(
     on_failure: Callable[[Source, SourceFailure], None],
     *,
     within_s: float,
-    poll_s: float,
 ) -> T | None:
     """Return the first answer; None if no source gives one in time. `within_s`: the time of each source."""
     left, asked = deque(sources), list[_Asked[T]]()
@@ -96,7 +96,7 @@ def first_answer(
             except SourceFailure as failure:
                 on_failure(source, failure)
         elif asked:
-            wait([one.answer for one in asked], poll_s, FIRST_COMPLETED)
+            wait([one.answer for one in asked], STOP_POLL_S, FIRST_COMPLETED)
 
 
 def _ask(source: Source, question: Question[T], deadline: Deadline) -> _Asked[T]:

@@ -11,7 +11,7 @@ from rl_agent.testing.weight_links import Link
 from rl_agent.testing.weight_transfers import FETCH, announced, hold, new_host, receive, source_at
 from rl_agent.weights.connection import channel
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.receive import Receiver, ReceiveSettings
+from rl_agent.weights.download.receive import Receiver
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.source_http import HttpSource
 from rl_agent.weights.store.store import FULL
@@ -55,8 +55,7 @@ def manager(http_address):
 
 def test_it_is_tried_once_in_five_minutes_and_not_by_every_version(sender, receiver, manager):
     now = [0.0]
-    settings = ReceiveSettings(FETCH, threads=2, max_deltas=4)
-    receiver.receiver = Receiver(receiver.store, receiver.catalog, settings, clock=lambda: now[0])
+    receiver.receiver = Receiver(receiver.store, receiver.catalog, FETCH, clock=lambda: now[0])
     trainer = Firewalled()
     tried = []
     for version in (1, 2, 3):

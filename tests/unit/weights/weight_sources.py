@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rl_agent.testing.weight_transfers import with_fetch
-from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, ReceiveSettings, Upstream
+from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, Upstream
 from rl_agent.weights.store.catalog import Catalog, blob_of
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 
@@ -74,7 +74,7 @@ class StoreConnection:
 @contextmanager
 def receiving(root: Path, *, max_deltas: int = 4, **fetch: Any):
     """A function that fetches into an empty store at `root`, and that store and its catalog."""
-    settings = ReceiveSettings(with_fetch(**fetch), threads=2, max_deltas=max_deltas)
+    settings = with_fetch(max_deltas=max_deltas, **fetch)
     with SnapshotStore(root, keep_versions=9) as store:
         catalog = Catalog(store)
         receiver = Receiver(store, catalog, settings)

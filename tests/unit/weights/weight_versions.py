@@ -1,21 +1,22 @@
 """Small weight versions for the tests of `rl_agent.weights`."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from rl_agent.testing.weight_transfers import StateDict
-from rl_agent.weights.format.delta_policy import DeltaSettings
-from rl_agent.weights.publish.publish import Publisher, PublishSettings
+from rl_agent.testing.weight_transfers import StateDict, weights_config
+from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL, Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import tensor_at
+from rl_agent.weights_config import WeightsConfig
 
 PIECE_BYTES = 4096
 
 
-def settings(mode: str = "always", *, serving_dtype: str | None = None) -> PublishSettings:
-    delta = DeltaSettings(mode, block_bytes=1024, link_bytes_per_s=1e9, retry_after=2)
-    return PublishSettings(PIECE_BYTES, threads=2, serving_dtype=serving_dtype, delta=delta)
+def settings(mode: str = "always", **changes: Any) -> WeightsConfig:
+    delta = {"delta": mode, "delta_block_kib": 1, "link_gbit_per_s": 8.0, "delta_retry_after": 2}
+    return weights_config(PIECE_BYTES, **delta | changes)
 
 
 def random_state(seed: int = 0, rows: int = 100) -> dict[str, torch.Tensor]:

@@ -66,11 +66,9 @@ def test_a_value_that_is_not_finite_is_refused_by_name_and_nothing_is_left(tmp_p
 
 
 def test_the_check_can_be_switched_off(tmp_path):
-    from dataclasses import replace
-
     state = random_state() | {"scale": torch.tensor(float("nan"))}
     with open_store(tmp_path) as store:
-        Publisher(store, replace(publish_settings(), check_finite=False)).publish(1, StateDict.of(state))
+        Publisher(store, publish_settings(check_finite=False)).publish(1, StateDict.of(state))
         assert store.versions == [1]
 
 

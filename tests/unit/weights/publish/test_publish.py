@@ -10,7 +10,7 @@ from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.format import pinned
 from rl_agent.weights.format.delta import decode_delta, encode_delta
-from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSettings, DeltaSwitch
+from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch
 from rl_agent.weights.format.dtypes import torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, lay_out
 from rl_agent.weights.format.pinned import PinnedRing
@@ -70,7 +70,7 @@ def test_a_small_version_has_small_pieces(size_mib, most_mib, piece_mib):
 def test_floats_are_cast_to_the_serving_type_and_nothing_else_is(tmp_path):
     state = random_state()
     with open_store(tmp_path) as store:
-        served = state_of(Publisher(store, settings(serving_dtype="BF16")).publish(1, StateDict.of(state)))
+        served = state_of(Publisher(store, settings(), serving_dtype="BF16").publish(1, StateDict.of(state)))
     for name, tensor in state.items():
         is_cast = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16)
         assert same_bits(served[name], tensor.to(torch.bfloat16) if is_cast else tensor)
@@ -253,7 +253,7 @@ def test_encoding_stops_at_its_limit(tmp_path):
         assert encode_delta(*parts, block_bytes=1024, threads=2, limit_bytes=100) is None
 
 
-AUTO = DeltaSettings("auto", block_bytes=1024, link_bytes_per_s=100.0, retry_after=2)
+AUTO = settings("auto", link_gbit_per_s=8e-7)  # 100 bytes/s
 
 
 def test_a_delta_pays_if_it_saves_more_time_on_the_link_than_it_takes():

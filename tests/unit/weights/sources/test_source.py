@@ -154,7 +154,7 @@ def ask(*sources, failures=None, timeout_s=30.0):
             failures[str(source)] = str(failure)
 
     stop = threading.Event()
-    return first_answer(sources, question, Deadline.after(timeout_s), stop, note, within_s=30.0, poll_s=0.05)
+    return first_answer(sources, question, Deadline.after(timeout_s), stop, note, within_s=30.0)
 
 
 def test_a_question_is_asked_in_order_until_one_answers_over_connections_that_are_closed(sender):

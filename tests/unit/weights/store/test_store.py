@@ -168,16 +168,16 @@ def memory():
 @pytest.mark.parametrize("serving_dtype", [None, "BF16"])
 def test_used_memory_leaves_no_trace_in_the_next_version(tmp_path, request, where, serving_dtype):
     shrinking = [random_state(1, rows=300), random_state(2, rows=200), random_state(3, rows=99)]
-    how = settings("never", serving_dtype=serving_dtype)
     root = request.getfixturevalue(where)
     with open_store(root / "one", keep_versions=1) as store, open_store(tmp_path / "other") as fresh:
-        publisher = Publisher(store, how)
+        publisher = Publisher(store, settings("never"), serving_dtype=serving_dtype)
         for weight_version, state in enumerate(shrinking, 1):
             transposed = {
                 name: tensor.t().contiguous().t() for name, tensor in state.items() if tensor.dim() == 2
             }
             snapshot = publisher.publish(weight_version, StateDict.of(state | transposed))
-        expected = Publisher(fresh, how).publish(3, StateDict.of(shrinking[2]))
+        other = Publisher(fresh, settings("never"), serving_dtype=serving_dtype)
+        expected = other.publish(3, StateDict.of(shrinking[2]))
         assert snapshot.manifest.digest == expected.manifest.digest
 
 
