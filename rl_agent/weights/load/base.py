@@ -1,13 +1,25 @@
-"""Defines what it takes to load weights into a running server, whatever the kind of engine.
+"""Loads a version that is on this host into a running server, whatever the kind of engine.
 
-The server of each kind is beside this, `vllm_load` and `sglang_load`: it is paused for a version that was
-verified, and resumes with one version whole or not at all.
+    verify the bytes ─► prepare ─► pause ─► load, drop caches ─► resume
+      (while it generates)           │            │ fails
+                                     │            ▼
+                                     └── load the version before ─► resume; what failed is raised
+
+Requests that were running go on with the tokens they have. The server never resumes with weights of two
+versions: when neither version can be loaded it stays paused, and `TornEngine` says so. The routes of each
+kind of engine are beside this, in `vllm_load` and `sglang_load`.
 """
 
+import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -27,8 +39,18 @@ class NoAnswer(WeightsError):
     """The server did not answer: whether it did what it was asked for is unknown."""
 
 
+class NotLoaded(WeightsError):
+    """The server may hold a part of a version."""
+
+
+class Untouched(WeightsError):
+    """The server refused a version and still holds what it held."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadReport:
+    """How a version was loaded."""
+
     weight_version: int
     pause_s: float
     """Time in which the server gave no token."""
@@ -38,20 +60,15 @@ class LoadReport:
     """Of the parameters of each worker, where it tells; engines alike at the same version have the same."""
 
 
-class RunningServer(Protocol):
-    async def load(
-        self,
-        snapshot: Snapshot,
-        *,
-        previous: Snapshot | None,
-        on_loaded: Callable[[], Awaitable[None]] | None = None,
-    ) -> LoadReport:
-        """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
+@dataclass(frozen=True, slots=True)
+class VerifiedVersion:
+    """A version that is ready to be loaded."""
 
-        `on_loaded` is called once it is loaded and before the first token is made with it.
-        Whoever cancels this leaves the server paused.
-        """
-        ...
+    snapshot: Snapshot
+    stamp: Stamp | None = None
+    """Of the bytes that were verified; None: of the version before, which was verified when it was loaded."""
+    folder: Path | None = None
+    """A model folder with the same weights, for an engine that loads those."""
 
 
 def verify(snapshot: Snapshot) -> Stamp:
@@ -75,43 +92,106 @@ def verify(snapshot: Snapshot) -> Stamp:
     return stamp
 
 
-class Routes:
-    """HTTP client for the routes of one server that concern weights; it listens on this host."""
+class RunningServer(ABC):
+    """The routes of one server that concern weights; it listens on this host."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
-        self.url = url.rstrip("/")
+        self._url = url.rstrip("/")
         self._session = session
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
-    async def get(self, route: str) -> Any:
-        return await self._ask("GET", route)
-
-    async def post(
+    async def load(
         self,
-        route: str,
-        query: dict[str, str] | None = None,
+        snapshot: Snapshot,
         *,
-        body: dict[str, Any] | None = None,
-        may_be_missing: bool = False,
-    ) -> Any:
-        return await self._ask("POST", route, query, body, may_be_missing=may_be_missing)
+        previous: Snapshot | None,
+        on_loaded: Callable[[], Awaitable[None]] | None = None,
+    ) -> LoadReport:
+        """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
+
+        `on_loaded` is called once it is loaded and before the first token is made with it.
+        Whoever cancels this leaves the server paused; the next load goes on from there.
+        """
+        stamp = await asyncio.to_thread(verify, snapshot)
+        try:
+            async with self._prepared(snapshot, stamp) as version:
+                began = time.monotonic()
+                await self._pause()
+                try:
+                    load_s, fingerprints = await self._load(version)
+                except Untouched as error:
+                    await self._go_on(str(error))
+                    raise
+                if on_loaded is not None:
+                    await on_loaded()
+                await self._go_on(f"holds version {snapshot.weight_version}")
+                return LoadReport(snapshot.weight_version, time.monotonic() - began, load_s, fingerprints)
+        except NotLoaded as error:
+            await self._go_back(previous, error)
+            raise
+
+    @abstractmethod
+    async def fingerprints(self) -> tuple[str, ...]:
+        """Read a checksum of the weights that each worker serves."""
+
+    @asynccontextmanager
+    async def _prepared(self, snapshot: Snapshot, stamp: Stamp | None) -> AsyncIterator[VerifiedVersion]:
+        """Prepare a version while the server generates."""
+        yield VerifiedVersion(snapshot, stamp)
+
+    @abstractmethod
+    async def _pause_generation(self) -> None: ...
+
+    @abstractmethod
+    async def _resume_generation(self) -> None: ...
+
+    @abstractmethod
+    async def _load(self, version: VerifiedVersion) -> tuple[float, tuple[str, ...]]:
+        """Load a version into the paused server and drop its caches; returns seconds and fingerprints.
+
+        Raises Untouched if it has refused it, TornEngine if nobody knows what it holds, else NotLoaded.
+        """
+
+    async def _pause(self) -> None:
+        try:
+            await self._pause_generation()
+        except WeightsError:
+            with contextlib.suppress(WeightsError):  # it may be paused although its answer did not come
+                await self._resume_generation()
+            raise
+
+    async def _go_on(self, what: str) -> None:
+        try:
+            await self._resume_generation()
+        except WeightsError as error:
+            raise TornEngine(f"{self._url}: {what} and does not go on: {error}") from error
+
+    async def _go_back(self, previous: Snapshot | None, why: NotLoaded) -> None:
+        if previous is None:
+            raise TornEngine(f"{self._url}: {why}; there is no earlier version to go back to") from why
+        try:
+            async with self._prepared(previous, None) as version:
+                await self._load(version)
+            await self._resume_generation()
+        except WeightsError as error:
+            raise TornEngine(f"{self._url}: {why}; going back failed as well: {error}") from error
 
     async def _ask(
         self,
-        method: str,
         route: str,
         query: dict[str, str] | None = None,
-        body: dict[str, Any] | None = None,
         *,
+        method: str = "POST",
+        body: dict[str, Any] | None = None,
         may_be_missing: bool = False,
     ) -> Any:
-        """The JSON that a route answers, None if it answers nothing. Raises WeightsError if it fails."""
+        """Return the JSON that a route answers, None if nothing. Raises WeightsError if it fails."""
         try:
             # A connection each: after an error the server closes the one it came on, and the next request,
             # which must not be sent twice, would meet the closing.
             async with self._session.request(
                 method,
-                self.url + route,
+                self._url + route,
                 params=query,
                 json=body,
                 timeout=self._timeout,
@@ -121,7 +201,7 @@ class Routes:
                 if response.status == 404 and may_be_missing:
                     return None
                 if response.status != 200:
-                    raise WeightsError(f"{self.url}{route}: status {response.status}: {one_line(text, 500)}")
+                    raise WeightsError(f"{self._url}{route}: status {response.status}: {one_line(text, 500)}")
                 return await response.json() if text else None
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise NoAnswer(f"{self.url}{route}: {error or type(error).__name__}") from error
+            raise NoAnswer(f"{self._url}{route}: {error or type(error).__name__}") from error

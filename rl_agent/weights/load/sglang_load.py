@@ -1,14 +1,8 @@
-"""Loads a version that is on this host into a running SGLang server.
+"""Loads weights into a running SGLang server, from a model folder that is written while it generates.
 
-    verify the bytes, compare ─► write them as ─► pause: requests ─► load, drop caches ─► go on
-    names and shapes             a model folder   wait in its queue    │ fails
-    (while it generates)         (generating)           │              ▼
-                                                        └── load the version before ─► go on; what failed
-                                                                                       is said
-
-Requests that were running go on with the tokens they have: SGLang takes them back into its queue (`retract`)
-and computes what they have so far anew, with the new weights. Paused where they are (`in_place`) they would
-go on with what the old weights computed, and its caches could not be dropped.
+While it is paused SGLang takes running requests back into its queue (`retract`) and computes what they have
+so far anew, with the new weights. Paused where they are (`in_place`) they would go on with what the old
+weights computed, and its caches could not be dropped.
 
 SGLang 0.5.23 takes a version of another model without a word: it passes over tensors that it does not know,
 keeps the old values of those that are missing, and takes some of another shape. After an error of its loader
@@ -21,18 +15,23 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.load.base import LoadReport, NoAnswer, Routes, TornEngine, verify
+from rl_agent.weights.load.base import (
+    NoAnswer,
+    NotLoaded,
+    RunningServer,
+    TornEngine,
+    VerifiedVersion,
+)
 from rl_agent.weights.load.same_model import Shapes, check_same_model, shapes_of
 from rl_agent.weights.store.model_folder import model_folder
-from rl_agent.weights.store.store import Snapshot
+from rl_agent.weights.store.store import Snapshot, Stamp
 from rl_agent.weights.store.tensor_sources import Checkpoint, local_folder
 
 _QUANTIZING = ("quantization", "modelopt_quant", "rl_quant_profile")
@@ -45,111 +44,56 @@ _UNFIT = {
 """Settings under which a server is given no version, and why."""
 
 
-class _NotLoaded(WeightsError):
-    """It may hold a part of a version."""
-
-
-class SglangServer:
-    """The routes of one server that concern weights; it was started on `model`, a folder or a hub name."""
+class SglangServer(RunningServer):
+    """See `RunningServer`; the server was started on `model`, a folder or a hub name."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, model: str, *, timeout_s: float) -> None:
-        self._routes = Routes(session, url, timeout_s=timeout_s)
-        self._url = self._routes.url
+        super().__init__(session, url, timeout_s=timeout_s)
         self._model = model
         self._shapes: Shapes | None = None
 
-    async def load(
-        self,
-        snapshot: Snapshot,
-        *,
-        previous: Snapshot | None,
-        on_loaded: Callable[[], Awaitable[None]] | None = None,
-    ) -> LoadReport:
-        """See `RunningServer`."""
-        stamp = await asyncio.to_thread(verify, snapshot)
-        if self._shapes is None:
-            _check_settings(self._url, await self._routes.get("/server_info"))
-            self._shapes = await asyncio.to_thread(_shapes_of_unquantized, self._model)
-        check_same_model(snapshot, self._shapes)
-        try:
-            async with self._as_folder(snapshot) as folder:
-                snapshot.check_unchanged(stamp)  # the folder holds a copy
-                began = time.monotonic()
-                await self._pause()
-                load_s = await self._load(folder, snapshot.weight_version)
-                if on_loaded is not None:
-                    await on_loaded()
-                await self._go_on()
-                return LoadReport(snapshot.weight_version, time.monotonic() - began, load_s, ())
-        except _NotLoaded as error:
-            await self._go_back(previous, error)
-            raise
-
     async def fingerprints(self) -> tuple[str, ...]:
-        """SGLang's own checksum of the parameters of all its workers."""
-        answer = await self._routes.post("/weights_checker", body={"action": "checksum"})
+        """Read SGLang's own checksum of the parameters of all its workers."""
+        answer = await self._ask("/weights_checker", body={"action": "checksum"})
         return (str(answer["per_engine_checksum"]),)
 
     @asynccontextmanager
-    async def _as_folder(self, snapshot: Snapshot) -> AsyncIterator[Path]:
-        assert self._shapes is not None
+    async def _prepared(self, snapshot: Snapshot, stamp: Stamp | None) -> AsyncIterator[VerifiedVersion]:
+        if self._shapes is None:
+            _check_settings(self._url, await self._ask("/server_info", method="GET"))
+            self._shapes = await asyncio.to_thread(_shapes_of_unquantized, self._model)
+        check_same_model(snapshot, self._shapes)
         made, stack = model_folder(snapshot, self._shapes.keys()), contextlib.ExitStack()
         writing = asyncio.get_running_loop().run_in_executor(None, stack.enter_context, made)
         try:
-            yield await asyncio.shield(writing)
+            folder = await asyncio.shield(writing)
+            if stamp is not None:
+                snapshot.check_unchanged(stamp)  # the folder holds a copy
+            yield VerifiedVersion(snapshot, stamp, folder)
         finally:
             await asyncio.wait([writing])  # a thread that is cancelled goes on
             await asyncio.to_thread(stack.close)
 
-    async def _pause(self) -> None:
-        try:
-            await self._routes.post("/pause_generation", body={"mode": "retract"})
-        except WeightsError:
-            with contextlib.suppress(WeightsError):  # it may be paused although its answer did not come
-                await self._continue()
-            raise
+    async def _pause_generation(self) -> None:
+        await self._ask("/pause_generation", body={"mode": "retract"})
 
-    async def _continue(self) -> None:
-        await self._routes.post("/continue_generation", body={})
+    async def _resume_generation(self) -> None:
+        await self._ask("/continue_generation", body={})
 
-    async def _go_on(self) -> None:
-        try:
-            await self._continue()
-        except WeightsError as error:
-            raise TornEngine(f"{self._url}: has a version and does not go on: {error}") from error
-
-    async def _load(self, folder: Path, weight_version: int) -> float:
-        """The time it took. Raises TornEngine if nobody knows what it has loaded, _NotLoaded if not this."""
+    async def _load(self, version: VerifiedVersion) -> tuple[float, tuple[str, ...]]:
         began = time.monotonic()
-        label = str(weight_version)
+        label = str(version.snapshot.weight_version)
+        body = {"model_path": str(version.folder), "load_format": "safetensors", "weight_version": label}
         try:
-            await self._routes.post(
-                "/update_weights_from_disk",
-                body={
-                    "model_path": str(folder),
-                    "load_format": "safetensors",
-                    "weight_version": label,
-                    "flush_cache": True,
-                },
-            )
-            held = (await self._routes.get("/model_info")).get("weight_version")
+            await self._ask("/update_weights_from_disk", body=body | {"flush_cache": True})
+            held = (await self._ask("/model_info", method="GET")).get("weight_version")
             if held != label:
                 raise WeightsError(f"{self._url}: says that it has version {held} after a load of {label}")
         except NoAnswer as error:  # what it says later would be taken for the answer to the next load
             raise TornEngine(f"{error}; what it has loaded is not known") from error
         except WeightsError as error:
-            raise _NotLoaded(str(error)) from error
-        return time.monotonic() - began
-
-    async def _go_back(self, previous: Snapshot | None, why: _NotLoaded) -> None:
-        if previous is None:
-            raise TornEngine(f"{self._url}: {why}; there is no earlier version to go back to") from why
-        try:
-            async with self._as_folder(previous) as folder:
-                await self._load(folder, previous.weight_version)
-            await self._continue()
-        except WeightsError as error:
-            raise TornEngine(f"{self._url}: {why}; going back failed as well: {error}") from error
+            raise NotLoaded(str(error)) from error
+        return time.monotonic() - began, ()
 
 
 def _check_settings(url: str, settings: Any) -> None:

@@ -218,7 +218,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_one_before_serving(store, mo
         (FakeSglang({(UPDATE, "1"), (UPDATE, "2")}), 1, "going back failed as well"),
         (FakeSglang({(UPDATE, "2")}), None, "no earlier version to go back to"),
         (FakeSglang(says="1"), None, "says that it has version 1 after a load of 2"),
-        (FakeSglang({("/continue_generation", None)}), 1, "has a version and does not go on"),
+        (FakeSglang({("/continue_generation", None)}), 1, "holds version 2 and does not go on"),
         # Its late answer would be taken for the answer to the next load.
         (FakeSglang(silent={(UPDATE, "2")}), 1, "what it has loaded is not known"),
     ],
