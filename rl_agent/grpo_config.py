@@ -1,4 +1,4 @@
-"""What `trainer=grpo` can be told. The trainer itself takes the same sections; nothing here has a default."""
+"""Configuration of `trainer=grpo`, which its processes take in the same sections; nothing has a default."""
 
 from typing import Annotated, Literal
 
@@ -116,7 +116,7 @@ class BatchSettings(Section):
 
     @property
     def finish_within_s(self) -> float | None:
-        """What engines are told: None where they take a version at once."""
+        """The deadline that engines are given; None where they take a version at once."""
         return None if self.allow_mixed_versions else self.finish_timeout_s
 
 
@@ -165,13 +165,31 @@ class CheckpointSettings(Section):
     """Write while the next step runs; needs host memory for a second copy of weights and moments."""
 
 
-class GrpoConfig(Section):
+class TrainingConfig(Section):
+    """The part of `trainer=grpo` that a trainer process takes as it is."""
+
+    mini_batches: Positive
+    """Optimizer steps that are made of the groups of an iteration."""
+    price_per_hour: NotNegative
+    """Dollars that the trainer's machines cost, all together."""
+    peak_tflops: Above0 | None
+    """Of one device, in bf16; None: by its name."""
+    loss: LossSettings
+    lora: LoraSettings
+    batch: BatchSettings
+    parallel: ParallelSettings
+    optimizer: OptimizerSettings
+    checkpoint: CheckpointSettings
+
+
+class GrpoConfig(TrainingConfig):
+    """The streaming GRPO trainer."""
+
     kind: Literal["grpo"]
     streamed: bool
     """Whether a group is trained on as soon as it is complete; else once the iteration's rollout is over."""
     placement: Placement
     """Whether this node's engine has the trainer's devices in turns with it."""
-    mini_batches: Positive
     max_num_gen_batches: Positive
     """So many times the groups of an iteration are sampled at most, until none of them is left out."""
     reward_threshold: float
@@ -180,14 +198,6 @@ class GrpoConfig(Section):
     timeout_s: Seconds
     keep_versions: AtLeast2
     export_dtype: Literal["bfloat16", "float32"] | None
-    price_per_hour: NotNegative
-    peak_tflops: Above0 | None
-    loss: LossSettings
-    lora: LoraSettings
-    batch: BatchSettings
-    parallel: ParallelSettings
-    optimizer: OptimizerSettings
-    checkpoint: CheckpointSettings
 
     @property
     def num_gen_batches(self) -> int:

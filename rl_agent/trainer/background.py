@@ -2,7 +2,6 @@
 
 import threading
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 
@@ -21,9 +20,7 @@ class BackgroundThread(ABC):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()

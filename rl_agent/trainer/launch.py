@@ -24,6 +24,7 @@ from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
+from rl_agent.grpo_config import TrainingConfig
 from rl_agent.paths import RunPaths
 from rl_agent.pool import run_pool
 from rl_agent.pool.settings import is_loopback
@@ -148,6 +149,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             " model_config.base_model, with another --log-path"
         )
     return TrainerSettings(
+        **{name: getattr(grpo, name) for name in TrainingConfig.model_fields},
         model=_folder_of(config.model.base_model if grpo.lora.rank else model.path),
         reference=_folder_of(config.model.base_model) if grpo.loss.kl_in != "none" else None,
         first_version=model.weight_version,
@@ -156,16 +158,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
         export_dtype=grpo.export_dtype or _dtype_of(config),
         seed=config.seed,
         groups=groups_of_iteration(config),
-        mini_batches=grpo.mini_batches,
         steps=None,
-        price_per_hour=grpo.price_per_hour,
-        peak_tflops=grpo.peak_tflops,
-        loss=grpo.loss,
-        lora=grpo.lora,
-        batch=grpo.batch,
-        parallel=grpo.parallel,
-        optimizer=grpo.optimizer,
-        checkpoint=grpo.checkpoint,
         replay=None,
         stream=StreamSettings(
             log_path=config.log_path,

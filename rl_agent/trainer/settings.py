@@ -1,4 +1,4 @@
-"""What a trainer process is told, checked once: the sections of `trainer=grpo`, and what the run adds."""
+"""Settings of a trainer process: the sections of `trainer=grpo`, and what the run adds."""
 
 import os
 from pathlib import Path
@@ -6,17 +6,9 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from rl_agent.grpo_config import (
-    BatchSettings,
-    CheckpointSettings,
-    LoraSettings,
-    LossSettings,
-    OptimizerSettings,
-    ParallelSettings,
-    Placement,
-)
+from rl_agent.grpo_config import Placement, TrainingConfig
 from rl_agent.pool.client import Manager
-from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
+from rl_agent.sections import Count, Positive, Seconds, Section, Seed
 from rl_agent.weights_config import WeightsConfig
 
 
@@ -92,7 +84,9 @@ class StreamSettings(Section):
         return Manager(self.manager, os.environ.get(self.manager_token_env_var), self.manager_tls_ca)
 
 
-class TrainerSettings(Section):
+class TrainerSettings(TrainingConfig):
+    """The settings of a trainer process."""
+
     model: Path
     """A folder in Hugging Face's format."""
     reference: Path | None
@@ -106,20 +100,8 @@ class TrainerSettings(Section):
     seed: Seed
     groups: Positive
     """Groups that `mini_batches` steps share: those of an iteration; of a recorded run every so many."""
-    mini_batches: Positive
-    """Optimizer steps that are made of them."""
     steps: Positive | None
     """Of a replay; None: as many as there are groups for."""
-    price_per_hour: NotNegative
-    """Dollars that this trainer's machines cost, all together."""
-    peak_tflops: Above0 | None
-    """Of one device, in bf16; None: by its name."""
-    loss: LossSettings
-    lora: LoraSettings
-    batch: BatchSettings
-    parallel: ParallelSettings
-    optimizer: OptimizerSettings
-    checkpoint: CheckpointSettings
     replay: ReplaySettings | None
     stream: StreamSettings | None
 

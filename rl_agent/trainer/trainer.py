@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from rl_agent.monitor import metrics
 from rl_agent.monitor.flops import ModelShape
@@ -29,7 +28,7 @@ from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.intake import Intake
 from rl_agent.trainer.data.lineage import Lineage
 from rl_agent.trainer.data.order import Arrival, StepOrder
-from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.data.samples import Group, GroupSource
 from rl_agent.trainer.gpu_sharing.window import Learnt
 from rl_agent.trainer.model.parallel import Ranks, release_memory
 from rl_agent.trainer.model.policy import Policy, Scorer
@@ -42,13 +41,6 @@ from rl_agent.trainer.step.update_step import UpdateStep
 
 _log = logging.getLogger(__name__)
 _PREFIX_OF = dict.fromkeys(OF_EVERY_TRAINER, STEP)
-
-
-class GroupSource(Protocol):
-    """Where finished groups come from; asked by rank 0 alone."""
-
-    def take(self, most: int) -> list[Group] | None:
-        """Up to `most` groups that have arrived, after a short wait none; None: there will be no more."""
 
 
 class Trainer:
@@ -93,15 +85,7 @@ class Trainer:
         self._optimizer = AdamW(policy, settings.optimizer, offload=settings.parallel.offload_optimizer)
         self._start = StartWeights(policy)
         self._ages = Ages(self._rule)
-        self._checkpoints = Checkpoints(
-            settings.output / "checkpoints",
-            policy,
-            self._optimizer,
-            self._start,
-            ranks,
-            settings.checkpoint,
-            settings.lora,
-        )
+        self._checkpoints = Checkpoints(settings, self._optimizer, self._start, ranks)
         self._saved = (0, 0, self.version)
         """Steps, iterations and version in the newest checkpoint."""
         self._waiting_s = 0.0

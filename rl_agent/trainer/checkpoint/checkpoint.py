@@ -14,7 +14,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +30,6 @@ from torch.distributed.tensor import DTensor, Shard
 
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.files import put_in_place, remove, sync_tree
-from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer.checkpoint.progress import (
     FILES,
     TrainerProgress,
@@ -41,8 +40,7 @@ from rl_agent.trainer.checkpoint.progress import (
 )
 from rl_agent.trainer.checkpoint.states import note_served, saved_steps
 from rl_agent.trainer.model.parallel import Ranks, local
-from rl_agent.trainer.model.policy import Policy
-from rl_agent.trainer.settings import CheckpointSettings
+from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step.optimizer import AdamW
 from rl_agent.trainer.step.start_weights import StartWeights
 from rl_agent.update.model.digest import digest_files
@@ -52,34 +50,18 @@ _log = logging.getLogger(__name__)
 _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
-def _on_cpu(name: str, part: Tensor) -> Tensor:
-    return part.to("cpu")
-
-
-def _like(name: str, part: Tensor) -> Tensor:
-    return torch.empty_like(part, device="cpu")
-
-
 class Checkpoints:
     """The checkpoints of one trainer; every rank has one and calls it alike."""
 
     def __init__(
-        self,
-        folder: Path,
-        policy: Policy,
-        optimizer: AdamW,
-        start: StartWeights,
-        ranks: Ranks,
-        settings: CheckpointSettings,
-        lora: LoraSettings,
+        self, settings: TrainerSettings, optimizer: AdamW, start: StartWeights, ranks: Ranks
     ) -> None:
-        self._folder = folder
-        self._policy = policy
+        self._folder = settings.output / "checkpoints"
+        self._settings = settings.checkpoint
+        self._lora = settings.lora
         self._optimizer = optimizer
         self._start = start
         self._ranks = ranks
-        self._settings = settings
-        self._lora = lora
         # Of its own: the writer's collectives must not mix with those of the next step.
         self._group = dist.new_group(backend="gloo")
         # Snapshots live in host memory, whatever device the weights are on.
@@ -91,7 +73,8 @@ class Checkpoints:
     def save(self, progress: TrainerProgress) -> None:
         """Write a checkpoint, in the background if the settings say so."""
         self.wait()
-        tensors = self._tensors(self._copied if self._settings.in_background else _on_cpu)
+        copy = self._copied if self._settings.in_background else lambda name, part: part.to("cpu")
+        tensors = self._tensors({name: copy(name, part) for name, part in self._parts()})
         rng: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes().hex()}
         if self._ranks.device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
@@ -127,7 +110,7 @@ class Checkpoints:
         progress = read_progress(folder)
         if progress.has_start:
             self._start.keep()
-        tensors = self._tensors(_like)
+        tensors = self._tensors({name: torch.empty_like(part, device="cpu") for name, part in self._parts()})
         dcp.load(
             tensors,
             storage_reader=HuggingFaceStorageReader(str(folder / _TENSORS)),
@@ -140,7 +123,7 @@ class Checkpoints:
         return progress
 
     def _newest_whole(self, served: str) -> Path | None:
-        """The newest checkpoint that is as it was written; None where there was none."""
+        """Find the newest checkpoint that is as it was written; None where there was none."""
         damaged: list[Path] = []
         while (step := self._newest()) is not None:
             folder = self.folder(step)
@@ -190,23 +173,17 @@ class Checkpoints:
 
     def _copied(self, name: str, part: Tensor) -> Tensor:
         if name not in self._snapshot:
-            self._snapshot[name] = _like(name, part)
+            self._snapshot[name] = torch.empty_like(part, device="cpu")
         return self._snapshot[name].copy_(part)
 
-    def _tensors(self, in_host_memory: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-        shapes = dict(self._optimizer.named())
-        tensors: dict[str, Tensor] = {}
-        for name, part in self._parts():
-            whole = shapes[name.split(".", 1)[1]]
-            tensors[name] = DTensor.from_local(
-                in_host_memory(name, part),
-                self._mesh["shard"],
-                [Shard(0)],
-                run_check=False,
-                shape=whole.shape,
-                stride=whole.stride(),
-            )
-        return tensors
+    def _tensors(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tell of parts in host memory which whole tensors they are of."""
+        shapes = {name: {"shape": p.shape, "stride": p.stride()} for name, p in self._optimizer.named()}
+        mesh, sharding = self._mesh["shard"], [Shard(0)]
+        return {
+            name: DTensor.from_local(part, mesh, sharding, run_check=False, **shapes[name.split(".", 1)[1]])
+            for name, part in parts.items()
+        }
 
     def _write(self, tensors: dict[str, Tensor], rng: dict[str, Any], progress: TrainerProgress) -> None:
         """Raises ConfigError where the disk is full: to start again at once would not help."""

@@ -1,9 +1,11 @@
-"""What a checkpoint holds beside its tensors, and whether its files are what was written."""
+"""Writes and reads what a checkpoint holds beside its tensors, and checks its files against their digests."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+
+import msgspec
 
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.grpo_config import LoraSettings
@@ -32,7 +34,8 @@ class TrainerProgress:
     served: str
     """Name of the model that this training began with or put at `model.pt` last; empty: the base model."""
     consumed: frozenset[str]
-    buffered: tuple[Group, ...]
+    buffered: tuple[Group, ...] = ()
+    """In a file of their own."""
     steps_of_iteration: int = 0
     """That are done, of the iteration that is trained on."""
     run_id: str = ""
@@ -48,16 +51,9 @@ class TrainerProgress:
 def read_progress(folder: Path) -> TrainerProgress:
     """Read what a checkpoint says beside its tensors."""
     state = read_state(folder)
-    recorded_files(state)
-    state.pop("lora", None)
-    buffered = tuple(decode((folder / _GROUPS).read_bytes()))
-    windows = {int(others): Learnt(**learnt) for others, learnt in state.pop("windows", {}).items()}
-    consumed = frozenset(state.pop("consumed"))
     state.setdefault("updates", state["steps"])  # a release before this one corrected by all steps
-    after = {int(iteration): updates for iteration, updates in state.pop("updates_after", {}).items()}
-    return TrainerProgress(
-        **state, consumed=consumed, buffered=buffered, windows=windows, updates_after=after
-    )
+    progress = msgspec.convert(state, TrainerProgress, str_keys=True)
+    return replace(progress, buffered=tuple(decode((folder / _GROUPS).read_bytes())))
 
 
 def check_kind(folder: Path, lora: LoraSettings) -> None:
@@ -88,18 +84,6 @@ def write_progress(folder: Path, progress: TrainerProgress, lora: LoraSettings) 
     others = [file for file in folder.rglob("*") if file.is_file() and file.name != STATE]
     others = [file for file in others if file.relative_to(folder).as_posix() not in files]
     files |= digest_files(sorted(others), below=folder)
-    state = {
-        "steps": progress.steps,
-        "updates": progress.updates,
-        "version": progress.version,
-        "iteration": progress.iteration,
-        "served": progress.served,
-        "consumed": sorted(progress.consumed),
-        "steps_of_iteration": progress.steps_of_iteration,
-        "run_id": progress.run_id,
-        "windows": {others: asdict(learnt) for others, learnt in progress.windows.items()},
-        "updates_after": dict(progress.updates_after),
-        "has_start": progress.has_start,
-        "lora": lora.model_dump(mode="json"),
-    }
-    write_state(folder, state, files)
+    state = {each.name: getattr(progress, each.name) for each in fields(progress) if each.name != "buffered"}
+    state["lora"] = lora.model_dump(mode="json")
+    write_state(folder, msgspec.to_builtins(state, str_keys=True, order="deterministic"), files)

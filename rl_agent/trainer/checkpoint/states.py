@@ -1,4 +1,4 @@
-"""Where the checkpoints of a trainer lie, and what they say without their tensors being read."""
+"""Finds the checkpoints of a trainer, and reads what they say beside their tensors."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from rl_agent.errors import StoreError
@@ -22,7 +23,7 @@ _FILES, _CHECKSUM = "files", "checksum"
 
 
 def saved_steps(folder: Path) -> dict[int, Path]:
-    """The whole checkpoints in a folder, oldest first."""
+    """List the whole checkpoints in a folder, oldest first."""
     if not folder.is_dir():
         return {}
     found = {int(match[1]): entry for entry in folder.iterdir() if (match := _STEP.match(entry.name))}
@@ -64,7 +65,7 @@ def _checksum(state: Mapping[str, Any]) -> str:
 
 
 def newest_served(folder: Path) -> str | None:
-    """Name of the model that the newest checkpoint builds on; None where there is no checkpoint."""
+    """Read the name of the model that the newest checkpoint builds on; None where there is no checkpoint."""
     state = _newest_state(folder)
     return None if state is None else str(state["served"])
 
@@ -75,7 +76,7 @@ def note_served(checkpoint: Path, served: str) -> None:
 
 
 def trained_iteration(streaming: Path) -> int:
-    """The last iteration that the newest checkpoint was trained on to its end; 0 where there is none."""
+    """Read the last iteration that the newest checkpoint was trained on to its end; 0: none."""
     state = _newest_state(streaming / "checkpoints")
     return 0 if state is None else int(state["iteration"])
 
@@ -95,7 +96,7 @@ def _newest_state(folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedVersions:
-    """Which weight versions engines were told of."""
+    """The weight versions that engines were told of."""
 
     newest: int = 0
     """By any run."""
@@ -123,27 +124,26 @@ def give_up_published(streaming: Path, after: int) -> None:
 
 
 def read_published(streaming: Path) -> AnnouncedVersions:
+    """Read which versions engines were told of."""
     try:
-        content = json.loads((streaming / PUBLISHED).read_bytes())
+        return msgspec.json.decode((streaming / PUBLISHED).read_bytes(), type=AnnouncedVersions)
     except FileNotFoundError:
         return AnnouncedVersions()
-    made_in = {int(version): iteration for version, iteration in content.pop("made_in").items()}
-    return AnnouncedVersions(**content, made_in=made_in)
 
 
 def next_number(paths: RunPaths) -> int:
-    """The next free version number, after those of models and those that only engines were told of."""
+    """Return the next free version number, after those of models and those that only engines know."""
     return max(versions.next_version(paths), read_published(paths.streaming).newest + 1)
 
 
 def _write_published(streaming: Path, published: AnnouncedVersions) -> None:
     streaming.mkdir(parents=True, exist_ok=True)
-    write_whole(streaming / PUBLISHED, json.dumps(asdict(published)))
+    write_whole(streaming / PUBLISHED, msgspec.json.encode(published).decode())
 
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a streaming trainer is."""
+    """The progress of a streaming trainer."""
 
     pid: int
     iteration: int
@@ -152,6 +152,7 @@ class StreamProgress:
 
     @classmethod
     def read(cls, path: Path) -> "StreamProgress | None":
+        """Read the file of an attempt; None before the trainer has written it."""
         try:
             return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:

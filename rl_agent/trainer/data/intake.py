@@ -129,7 +129,7 @@ class Intake:
         return self.consumed | self._looked_at
 
     def _next_step(self) -> None:
-        self._consume([key for key in self._looked_at if self._order.is_through(key, self.steps)])
+        self._consume([key for key in self._looked_at if self._order.is_last_step(key, self.steps)])
         self._looked_at.clear()
         self.steps += 1
 
@@ -148,4 +148,4 @@ class Intake:
             return verdict.value
         if self._drop_uninformative and not self._comparison.is_informative(group.samples):
             return UNINFORMATIVE
-        return None if self._order.holds(group.key) else NOT_DEALT
+        return None if self._order.contains(group.key) else NOT_DEALT

@@ -1,4 +1,4 @@
-"""Which samples of an iteration share an optimizer step: those that arrive together, or a shuffle of all.
+"""Divides the samples of an iteration among its optimizer steps: as they arrive, or by a shuffle of all.
 
     `Arrival`  a step takes whole groups as they come, until it has its share of them
     `Deal`     keys of an iteration's samples, steps, seed ─► for each step the samples that are its own
@@ -10,10 +10,10 @@ its group.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from rl_agent.config import Plan
 from rl_agent.tasks.load import load_tasks
@@ -24,29 +24,34 @@ Dealt = Mapping[str, frozenset[str]]
 """Keys of groups, and of those of their samples that a step trains on."""
 
 
-class StepOrder(Protocol):
-    """Decides which step of an iteration, numbered from 0, trains on what.
+class StepOrder(ABC):
+    """Decides which step of an iteration, numbered from 0, trains on what; by default on whole groups.
 
     `settled` are groups that a step need not wait for.
     """
 
-    def holds(self, group: str) -> bool:
-        """Whether any step trains on the group."""
+    def contains(self, group: str) -> bool:
+        """Return whether any step trains on the group."""
+        return True
 
     def share(self, group: Group, step: int) -> Group | None:
-        """The group with what of it the step trains on chosen; None: nothing."""
+        """Choose the samples of the group that the step trains on; None: it trains on none."""
+        return group
 
-    def is_through(self, group: str, step: int) -> bool:
-        """Whether, of a group that came to the step, no later one trains on anything."""
+    def is_last_step(self, group: str, step: int) -> bool:
+        """Return whether no later step trains on any sample of a group that came to this one."""
+        return True
 
+    @abstractmethod
     def is_complete(self, step: int, taken: int, settled: Collection[str]) -> bool:
-        """Whether a step that has taken so many groups has all that it is to have."""
+        """Return whether a step that has taken so many groups has all that it is to have."""
 
     def is_void(self, step: int, settled: Collection[str], *, is_over: bool) -> bool:
-        """Whether a step that has taken nothing is passed over, as none of its own groups will come."""
+        """Return whether a step that has taken nothing is skipped, as none of its own groups will come."""
+        return False
 
 
-class Arrival:
+class Arrival(StepOrder):
     """Whole groups as they come: `groups` make `steps` steps that differ by at most one group."""
 
     def __init__(self, groups: int, steps: int) -> None:
@@ -54,26 +59,14 @@ class Arrival:
         self._steps = min(steps, groups)  # a step has at least one group
 
     def size(self, step: int) -> int:
-        """The number of groups of a step; where more come than were counted on, it goes on in that way."""
+        """Return the number of groups of a step; more than were expected make further steps alike."""
         return (step + 1) * self._groups // self._steps - step * self._groups // self._steps
-
-    def holds(self, group: str) -> bool:
-        return True
-
-    def share(self, group: Group, step: int) -> Group | None:
-        return group
-
-    def is_through(self, group: str, step: int) -> bool:
-        return True
 
     def is_complete(self, step: int, taken: int, settled: Collection[str]) -> bool:
         return taken == self.size(step)
 
-    def is_void(self, step: int, settled: Collection[str], *, is_over: bool) -> bool:
-        return False
 
-
-class Deal:
+class Deal(StepOrder):
     """All samples in `steps` parts that differ by at most one sample; equal for equal arguments."""
 
     def __init__(self, groups: Mapping[str, Iterable[str]], *, steps: int, seed: str) -> None:
@@ -90,10 +83,10 @@ class Deal:
             self._parts.append({group: frozenset(samples) for group, samples in part.items()})
 
     def part(self, step: int) -> Dealt:
-        """What a step trains on; a step that is not of this deal trains on nothing."""
+        """Return what a step trains on; a step that is not of this deal trains on nothing."""
         return self._parts[step] if step < len(self._parts) else {}
 
-    def holds(self, group: str) -> bool:
+    def contains(self, group: str) -> bool:
         return group in self._last
 
     def share(self, group: Group, step: int) -> Group | None:
@@ -101,7 +94,7 @@ class Deal:
         share = replace(group, chosen=chosen)
         return share if share.trained else None  # of its samples there, some may have failed
 
-    def is_through(self, group: str, step: int) -> bool:
+    def is_last_step(self, group: str, step: int) -> bool:
         return self._last[group] <= step
 
     def is_complete(self, step: int, taken: int, settled: Collection[str]) -> bool:
@@ -115,7 +108,7 @@ class Deal:
 
 
 def samples_of(plan: Plan, iteration: int) -> dict[str, list[str]]:
-    """Keys of the groups that the rollout of an iteration asks for, each with those of its samples."""
+    """List the keys of the groups of an iteration's rollout, each with those of its samples."""
     config = plan.config
     tasks = load_tasks(config.env_config.tasks_file("train", config.data_path), config.env_config)
     groups: dict[str, list[str]] = defaultdict(list)

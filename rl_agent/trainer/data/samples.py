@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,13 @@ class Group:
     def total_tokens(self) -> int:
         """That are trained on."""
         return sum(len(segment) for sample in self.trained for segment in sample.segments)
+
+
+class GroupSource(Protocol):
+    """A source of finished groups; rank 0 alone asks it."""
+
+    def take(self, most: int) -> list[Group] | None:
+        """Take up to `most` groups that have arrived, after a short wait none; None: there are no more."""
 
 
 def make_group(trajectories: Iterable[Trajectory]) -> Group:

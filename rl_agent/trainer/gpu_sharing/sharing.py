@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.grpo_config import Placement
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.data.samples import Group, GroupSource
 from rl_agent.trainer.gpu_sharing.window import Learnt, Waits, WindowState, about, is_to_be_open, learn
 
 _log = logging.getLogger(__name__)
@@ -25,12 +25,10 @@ _ASKED_WITHIN_S = 3.0
 
 
 class DeviceTurns(Protocol):
+    """The turns of the trainer and an engine on the same devices."""
+
     def give(self) -> None: ...
     def take(self) -> None: ...
-
-
-class FinishedGroups(Protocol):
-    def take(self, most: int) -> list[Group] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class SharedDevices:
         self._looked_at = -_LOOK_EVERY_S
         turns.take()  # an engine may have gone on while an earlier trainer was dead
 
-    def source(self, source: FinishedGroups) -> "WindowedSource":
+    def source(self, source: GroupSource) -> "WindowedSource":
         """The groups of the next iteration; what the one before took is learnt from."""
         self._learn()
         self.opened_s, self._waited_s, self._idle_at_first = 0.0, 0.0, {}
@@ -176,7 +174,7 @@ class SharedDevices:
 class WindowedSource:
     """Groups of an iteration, kept back while its window is open."""
 
-    def __init__(self, source: FinishedGroups, devices: SharedDevices, *, clock: Callable[[], float]) -> None:
+    def __init__(self, source: GroupSource, devices: SharedDevices, *, clock: Callable[[], float]) -> None:
         self._source = source
         self._devices = devices
         self._clock = clock

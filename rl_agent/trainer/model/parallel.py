@@ -24,9 +24,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from rl_agent.errors import ConfigError
+from rl_agent.grpo_config import ParallelSettings
 from rl_agent.monitor import flops
 from rl_agent.trainer.model.policy import Policy
-from rl_agent.trainer.settings import ParallelSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How the weights of a trainer reach the engines of a pool.
+"""Publishes the weights of a trainer to the engines of a pool.
 
     policy ─(all ranks gather, tensor by tensor)─► SnapshotStore ─► WeightServer ◄── engines fetch
                                                         └── POST /weights ─► manager ─► engines are told
@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -44,31 +43,30 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Content:
+    """A weight version and the weights that it stands for."""
+
     weight_version: int
     digest: str | None
     """None: of a model's folder."""
 
 
-class WeightFeed:
+class WeightFeed(ExitStack):
     """Publishes weights to a pool: a context manager that every rank calls alike; rank 0 does the work."""
 
     def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, batch: BatchSettings) -> None:
+        super().__init__()
         self._settings = settings
         self._ranks = ranks
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._batch = batch
-        self._stack = ExitStack()
         self._outlet: _Outlet | None = None
 
     def __enter__(self) -> Self:
         if self._ranks.rank == 0 and self._settings.manager is not None:
-            self._outlet = self._stack.enter_context(_Outlet(self._settings, self._batch))
+            with ExitStack() as opened:
+                self._outlet = _Outlet(self._settings, self._batch, opened)
+                self.push(opened.pop_all())
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def publish(self, weight_version: int, policy: Policy, on_number: Callable[[int], None]) -> int:
         """Let the pool serve these weights; returns their number, which may be a later one than asked for.
@@ -107,41 +105,30 @@ class WeightFeed:
 class _Outlet:
     """Rank 0's side: the store, the server, the announcements."""
 
-    def __init__(self, settings: StreamSettings, batch: BatchSettings) -> None:
+    def __init__(self, settings: StreamSettings, batch: BatchSettings, stack: ExitStack) -> None:
         manager = settings.pool_manager
         assert manager is not None
         weights = settings.weights
-        own = weights.host or (LOOPBACK,)
+        own, run = weights.host or (LOOPBACK,), driver_pid(os.environ)
         token = os.environ.get(weights.token_env_var) or secrets.token_hex(16)
-        self._store = SnapshotStore(
-            settings.store, keep_versions=weights.keep_versions, owner_pid=driver_pid(os.environ)
-        )
+        store = SnapshotStore(settings.store, keep_versions=weights.keep_versions, owner_pid=run)
+        self._store = stack.enter_context(store)
         self._publisher = Publisher(self._store, weights)
-        self._server = open_transport(weights.transport, own[0]).server(
-            Catalog(self._store), token.encode(), server_settings(weights, own, weights.port)
+        transport = open_transport(weights.transport, own[0])
+        listening = server_settings(weights, own, weights.port)
+        server = stack.enter_context(transport.server(Catalog(store), token.encode(), listening))
+        self.announcer = stack.enter_context(
+            Announcer(
+                manager,
+                transfer_token=token,
+                sources=server.sources,
+                every_s=weights.announce_every_s,
+                max_staleness=batch.max_staleness,
+                finish_within_s=batch.finish_within_s,
+            )
         )
-        self.announcer = Announcer(
-            manager,
-            transfer_token=token,
-            sources=self._server.sources,
-            every_s=weights.announce_every_s,
-            max_staleness=batch.max_staleness,
-            finish_within_s=batch.finish_within_s,
-        )
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(self._store)
-        self._stack.enter_context(self._server)
-        self._stack.enter_context(self.announcer)
         if self._store.newest is not None:
             self.announcer.announce(self._store.newest)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     @property
     def newest(self) -> int:
@@ -173,7 +160,7 @@ class _Outlet:
 
 
 def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> tuple[int, str | None]:
-    """The number for weights that are to be version `wanted`, and the digest with which they need none.
+    """Choose the number of weights that are to be version `wanted`, and the digest with which they need none.
 
     `newest`: what this trainer has published last; `pool`: what the pool serves, None if it does not say.
     """
@@ -199,10 +186,10 @@ class Announcer(BackgroundThread):
     ) -> None:
         super().__init__("announce-weights")
         self._max_staleness = max_staleness
-        self._finishing = {} if finish_within_s is None else {"finish_within_s": finish_within_s}
+        self._same_for_all = {"sources": sources, "transfer_token": transfer_token}
+        if finish_within_s is not None:
+            self._same_for_all["finish_within_s"] = finish_within_s
         self._manager = manager
-        self._transfer_token = transfer_token
-        self._sources = sources
         self._every_s = every_s
         self._wanted: dict[str, Any] | None = None
         self._known = -1
@@ -214,15 +201,13 @@ class Announcer(BackgroundThread):
                 "weight_version": snapshot.weight_version,
                 "digest": snapshot.manifest.digest,
                 "delta_digest": snapshot.manifest.delta_digest,
-                "sources": self._sources,
-                "transfer_token": self._transfer_token,
                 "useful_from": max(0, snapshot.weight_version - self._max_staleness),
-                **self._finishing,
+                **self._same_for_all,
             }
             self._changed.notify_all()
 
     def ask_pool(self) -> Content | None:
-        """What the pool serves; None if the manager does not answer."""
+        """Ask what the pool serves; None if the manager does not answer."""
         try:
             status = self._manager.ask("/status")
             return Content(int(status["weight_version"]), status["weights_digest"])

@@ -1,4 +1,4 @@
-"""What the time between two steps cost, and what the engines of the pool did in it.
+"""Measures what the time between two steps cost, and what the engines of the pool did in it.
 
     manager ──/status──► PoolWatch (a thread) ─► PoolTotals ─┐
     price of this node ─────────────────────────────────────┴─► Meter.read ─► numbers since the last step
@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,30 +45,18 @@ class PoolTotals:
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "PoolTotals":
         """Read the totals from a manager's /status."""
-        totals = status["totals"]
-        return cls(
-            sum(engine["state"] == "ready" for engine in status["engines"]),
-            totals["up_s"],
-            totals["idle_s"],
-            totals["recomputed_tokens"],
-            totals["prefilled_again_tokens"],
-            totals["cost"],
-            totals["finishing_s"],
-        )
+        ready = sum(engine["state"] == "ready" for engine in status["engines"])
+        return cls(engines=ready, **{name: status["totals"][name] for name in cls._sums()})
 
     def since(self, before: "PoolTotals") -> "PoolTotals":
-        """The difference; all of it where the manager has begun to count again."""
+        """Return the difference; all of it where the manager has begun to count again."""
         if self.up_s < before.up_s:
             return self
-        return PoolTotals(
-            self.engines,
-            self.up_s - before.up_s,
-            self.idle_s - before.idle_s,
-            self.recomputed_tokens - before.recomputed_tokens,
-            self.prefilled_again_tokens - before.prefilled_again_tokens,
-            self.cost - before.cost,
-            self.finishing_s - before.finishing_s,
-        )
+        return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in self._sums()})
+
+    @classmethod
+    def _sums(cls) -> list[str]:
+        return [field.name for field in fields(cls) if field.name != "engines"]
 
 
 class Meter:
@@ -95,7 +83,7 @@ class Meter:
             self._read_at, self._before = kept["time"], PoolTotals(**kept["pool"])
 
     def read(self, trained_tokens: float) -> dict[str, float]:
-        """Metrics of the time since the last reading, in which so many tokens were trained on."""
+        """Return metrics of the time since the last reading, in which so many tokens were trained on."""
         now, totals = self._clock(), self._totals()
         cost = max(0.0, now - self._read_at) * self._price_per_hour / _HOUR_S
         numbers: dict[str, float] = {}
@@ -135,7 +123,7 @@ class PoolWatch(BackgroundThread):
         self._is_asked = False
 
     def totals(self) -> PoolTotals | None:
-        """As they are now; those of the last answer if none comes soon, None before the first."""
+        """Ask for the totals; those of the last answer if none comes soon, None before the first."""
         with self._changed:
             self._is_asked = True
             self._changed.notify_all()

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from rl_agent.grpo_config import OptimizerSettings
 from rl_agent.trainer.model.parallel import Ranks, gradients, local
-from rl_agent.trainer.settings import OptimizerSettings
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_agent.grpo_config import LossSettings
 from rl_agent.monitor.flops import BACKWARD, FORWARD, ModelShape, training_flops
 from rl_agent.trainer.data.samples import Group, Sample
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.settings import LossSettings
 from rl_agent.trainer.step.losses import MAX_LOG_RATIO
 
 

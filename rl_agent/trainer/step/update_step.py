@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from rl_agent.grpo_config import BatchSettings, LossSettings
 from rl_agent.monitor.flops import FORWARD
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.data.batch import PackedBatch, Row, pack
@@ -20,7 +21,6 @@ from rl_agent.trainer.data.packing import Limits, Plan, plan_full_micro_batch, p
 from rl_agent.trainer.data.samples import Group, Sample
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.policy import Policy, Scorer
-from rl_agent.trainer.settings import BatchSettings, LossSettings
 from rl_agent.trainer.step.advantages import group_advantages, penalized_rewards
 from rl_agent.trainer.step.losses import (
     Clip,

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from rl_agent.grpo_config import ParallelSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.data.intake import with_masks
@@ -29,7 +30,6 @@ from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, grid, join_ranks, local, shard, whole
 from rl_agent.trainer.model.policy import Policy
 from rl_agent.trainer.publish.served import ServedWeights
-from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.step.start_weights import StartWeights
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.model.tiny_experts import make_experts

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from rl_agent.trainer.settings import BatchSettings, LoraSettings, LossSettings, TrainerSettings
+from rl_agent.grpo_config import BatchSettings, LoraSettings, LossSettings
+from rl_agent.trainer.settings import TrainerSettings
 
 LOSS: dict[str, Any] = {
     "advantage": "grpo",

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from rl_agent.grpo_config import OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.admission import Versions
 from rl_agent.trainer.data.samples import Group, Sample, Segment
 from rl_agent.trainer.model.parallel import Ranks, shard
 from rl_agent.trainer.model.policy import Policy
-from rl_agent.trainer.settings import OptimizerSettings, ParallelSettings
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import single_rank

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from rl_agent.grpo_config import ParallelSettings
 from rl_agent.trainer.data.samples import Group
 from rl_agent.trainer.model.parallel import Ranks, shard, whole
-from rl_agent.trainer.settings import ParallelSettings
 from rl_agent.trainer.step.advantages import group_advantages
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
