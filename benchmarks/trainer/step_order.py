@@ -40,9 +40,8 @@ from benchmarks.trainer.trl_training import (
 )
 from rl_agent.grpo_config import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.trainer.data.admission import Versions
 from rl_agent.trainer.data.order import Deal
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
 from rl_agent.trainer.model.parallel import Ranks, grid, shard, whole
 from rl_agent.trainer.model.policy import Policy, build_model, read_config
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients

@@ -31,8 +31,7 @@ from transformers import Qwen3Config
 
 from rl_agent.grpo_config import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.monitor.flops import ModelShape, training_flops
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
 from rl_agent.trainer.model.fused import use_fused_kernels
 from rl_agent.trainer.model.parallel import Ranks, gradients, join_ranks, shard
 from rl_agent.trainer.model.policy import Policy, build_model

@@ -22,13 +22,11 @@ from rl_agent.monitor import metrics
 from rl_agent.monitor.flops import ModelShape
 from rl_agent.trainer.checkpoint.checkpoint import Checkpoints
 from rl_agent.trainer.checkpoint.progress import TrainerProgress
-from rl_agent.trainer.data.admission import AdmissionRule
-from rl_agent.trainer.data.ages import Ages
 from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.intake import Intake
-from rl_agent.trainer.data.lineage import Lineage
 from rl_agent.trainer.data.order import Arrival, StepOrder
 from rl_agent.trainer.data.samples import Group, GroupSource
+from rl_agent.trainer.data.staleness import AdmissionRule, Ages, Lineage
 from rl_agent.trainer.gpu_sharing.window import Learnt
 from rl_agent.trainer.model.parallel import Ranks, release_memory
 from rl_agent.trainer.model.policy import Policy, Scorer

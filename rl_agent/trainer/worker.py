@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -74,13 +75,13 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
         logging.getLogger(__name__).info(
             "no MFU: the peak rate of %s is not known (trainer.peak_tflops)", ranks.device_name
         )
-    file = stream.progress.with_suffix(".meter.json")
+    meter = partial(Meter, settings.price_per_hour, stream.progress.with_suffix(".meter.json"))
     manager = stream.pool_manager
     if manager is None:
-        yield Meter(price_per_hour=settings.price_per_hour, file=file)
+        yield meter()
         return
     with PoolWatch(manager) as watch:
-        yield Meter(price_per_hour=settings.price_per_hour, file=file, totals=watch.totals)
+        yield meter(totals=watch.totals)
 
 
 def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> int:

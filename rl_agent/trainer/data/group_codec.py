@@ -1,4 +1,4 @@
-"""Groups as bytes, for checkpoints and between ranks: flat arrays, and JSON that says how to cut them."""
+"""Encodes groups as bytes, for checkpoints and between ranks: flat arrays, and JSON that says how to cut."""
 
 import json
 from collections.abc import Sequence
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+
+_ARRAYS = {"token_ids": np.int32, "is_response": np.bool_, "behaviour": np.float32}
+"""Of a segment, in the order of its fields."""
 
 
 def encode(groups: Sequence[Group]) -> bytes:
@@ -18,9 +20,10 @@ def encode(groups: Sequence[Group]) -> bytes:
     return save(
         {
             "index": np.frombuffer(index, np.uint8),
-            "token_ids": _joined([s.token_ids for s in segments], np.int32),
-            "is_response": _joined([s.is_response for s in segments], np.bool_),
-            "behaviour": _joined([s.behaviour for s in segments], np.float32),
+            **{
+                name: _joined([getattr(segment, name) for segment in segments], dtype)
+                for name, dtype in _ARRAYS.items()
+            },
         }
     )
 
@@ -28,24 +31,19 @@ def encode(groups: Sequence[Group]) -> bytes:
 def decode(content: bytes) -> list[Group]:
     """Read the groups that `encode` was given."""
     arrays = load(content)
-    next_segment = _SegmentReader(arrays)
+    index = json.loads(arrays["index"].tobytes())
+    lengths = [length for group in index for sample in group["samples"] for length in sample["lengths"]]
+    parts = (np.split(arrays[name], np.cumsum(lengths, dtype=int)[:-1]) for name in _ARRAYS)
+    segments = map(Segment, *parts)
+
+    def sample_of(described: dict[str, Any]) -> Sample:
+        own = tuple(next(segments) for _ in described.pop("lengths"))
+        versions = Versions(*described.pop("versions"))
+        return Sample(segments=own, versions=versions, **described)  # earlier releases lack some fields
+
     return [
-        Group(
-            group["key"],
-            tuple(
-                Sample(
-                    sample["key"],
-                    tuple(next_segment.take(length) for length in sample["lengths"]),
-                    sample["reward"],
-                    Versions(*sample["versions"]),
-                    longest_response=sample.get("longest_response", 0),  # checkpoints of earlier releases
-                    is_cut=sample.get("is_cut", False),
-                )
-                for sample in group["samples"]
-            ),
-            flaw=group.get("flaw", ""),
-        )
-        for group in json.loads(arrays["index"].tobytes())
+        Group(group["key"], tuple(map(sample_of, group["samples"])), flaw=group.get("flaw", ""))
+        for group in index
     ]
 
 
@@ -62,20 +60,6 @@ def _describe(group: Group) -> dict[str, Any]:
         for sample in group.samples
     ]
     return {"key": group.key, "samples": samples, "flaw": group.flaw}
-
-
-class _SegmentReader:
-    """Takes one segment after the other off the joined arrays."""
-
-    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
-        self._arrays = arrays
-        self._start = 0
-
-    def take(self, length: int) -> Segment:
-        part = slice(self._start, self._start + length)
-        self._start += length
-        arrays = self._arrays
-        return Segment(arrays["token_ids"][part], arrays["is_response"][part], arrays["behaviour"][part])
 
 
 def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from rl_agent.grpo_config import LossSettings
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.trainer.data.admission import AdmissionRule, AdmissionVerdict
 from rl_agent.trainer.data.order import StepOrder
 from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.data.staleness import AdmissionRule, AdmissionVerdict
 
 KNOWN = "known"
 UNINFORMATIVE = "uninformative"

@@ -21,7 +21,6 @@ from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.errors import ConfigError
 from rl_agent.rollout.comparison import is_cut, longest_response
 from rl_agent.rollout.resample import is_comparable
-from rl_agent.trainer.data.admission import Versions
 from rl_agent.types import EpisodeKey, Step, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -38,6 +37,14 @@ class Segment:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The oldest and the newest weight version that sampled a token of an episode."""
+
+    oldest: int
+    newest: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -46,20 +46,19 @@ class Ranks:
     def is_first_of_node(self) -> bool:
         return os.environ.get("LOCAL_RANK", "0") == "0"
 
-    def sum_over_world(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor)
+    def sum(self, tensor: Tensor, over: Literal["shard", "replicate"] | None = None) -> None:
+        """Sum a tensor in place over the ranks of this one's row or column, else over all."""
+        if over is None or self.mesh[over].size() > 1:
+            dist.all_reduce(tensor, group=None if over is None else self.mesh.get_group(over))
 
     def max_over_world(self, tensor: Tensor) -> None:
+        """Take the maximum over all ranks in place."""
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
-    def sum_over_replicas(self, tensor: Tensor) -> None:
-        if self.mesh["replicate"].size() > 1:
-            dist.all_reduce(tensor, group=self.mesh.get_group("replicate"))
-
     def any_of_world(self, is_so: bool) -> bool:
-        """Whether it is so for any rank."""
+        """Return whether it is so for any rank."""
         flag = torch.tensor([is_so], dtype=torch.int32)
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        self.max_over_world(flag)
         return bool(flag.item())
 
     def bytes_of_first(self, content: bytes | None) -> bytes | None:
@@ -84,9 +83,6 @@ class Ranks:
         if given_tflops is not None:
             return given_tflops * 1e12
         return flops.peak_flops_per_s(self.device_name) if self.device.type == "cuda" else None
-
-    def sum_over_shards(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor, group=self.mesh.get_group("shard"))
 
     def max_over_shards(self, count: int) -> int:
         """The largest count of those that share this rank's weights; all of them have to ask."""

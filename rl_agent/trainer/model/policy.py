@@ -61,11 +61,12 @@ class Policy(nn.Module):
 
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
         """What the model is given in each of its passes."""
+        at_once = _packed(batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length)
         if self.is_packed and self._packs_up_to is None:
-            yield _at_once(batch)
+            yield at_once
             return
         if self.is_packed and self._packs_up_to is not None and batch.max_length <= self._packs_up_to:
-            passes = [_at_once(batch)]
+            passes = [at_once]
         else:
             sequences = batch.input_ids.split(batch.boundaries.diff().tolist(), dim=1)
             passes = [self._alone(token_ids) for token_ids in sequences]
@@ -80,13 +81,8 @@ class Policy(nn.Module):
         if not self.is_packed:
             return {"input_ids": input_ids, "use_cache": False}
         length, device = input_ids.shape[1], input_ids.device
-        return {
-            "input_ids": input_ids,
-            "position_ids": torch.arange(length, device=device)[None],
-            "use_cache": False,
-            "boundaries": torch.tensor([0, length], dtype=torch.int32, device=device),
-            "max_length": length,
-        }
+        boundaries = torch.tensor([0, length], dtype=torch.int32, device=device)
+        return _packed(input_ids, torch.arange(length, device=device)[None], boundaries, length)
 
     @property
     def is_packed(self) -> bool:
@@ -115,14 +111,9 @@ Scorer = Callable[[PackedBatch], tuple[Tensor, Tensor]]
 """Who answers as `Policy.forward` does."""
 
 
-def _at_once(batch: PackedBatch) -> dict[str, Any]:
-    return {
-        "input_ids": batch.input_ids,
-        "position_ids": batch.position_ids,
-        "use_cache": False,
-        "boundaries": batch.boundaries,
-        "max_length": batch.max_length,
-    }
+def _packed(input_ids: Tensor, position_ids: Tensor, boundaries: Tensor, length: int) -> dict[str, Any]:
+    own = {"boundaries": boundaries, "max_length": length}
+    return own | {"input_ids": input_ids, "position_ids": position_ids, "use_cache": False}
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -67,9 +67,9 @@ class Meter:
 
     def __init__(
         self,
-        *,
         price_per_hour: float,
         file: Path | None = None,
+        *,
         totals: Callable[[], PoolTotals | None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:

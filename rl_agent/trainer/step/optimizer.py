@@ -96,10 +96,10 @@ def scale_gradients(module: nn.Module, ranks: Ranks, divisor: float) -> float:
     """Sum the gradients over the replicas and divide them; returns their norm over all ranks."""
     squares = torch.zeros((), dtype=torch.float64, device=ranks.device)
     for gradient in gradients(module):
-        ranks.sum_over_replicas(gradient)
+        ranks.sum(gradient, "replicate")
         gradient /= divisor
         squares += torch.linalg.vector_norm(gradient).double().square()
-    ranks.sum_over_shards(squares)
+    ranks.sum(squares, "shard")
     return math.sqrt(squares.item())
 
 

@@ -42,17 +42,16 @@ class StepMetrics:
         self._cut.append(is_cut)
 
     def add_tokens(self, name: str, values: Tensor) -> None:
-        """Add a value of each response token of this rank; its mean becomes the metric of that name."""
+        """Add a value of each response token of this rank; its mean becomes the metric of that name.
+
+        The sum of `loss`, weighted token losses, is divided as the gradient is.
+        """
         zero = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
         self._sums[name] = self._sums.get(name, zero) + values.detach().double().sum()
 
     def add_known_tokens(self, name: str, sums: Tensor) -> None:
         """Add sums over response tokens that every rank has; their mean becomes the metric of that name."""
         self.add_tokens(name, (sums if self._ranks.rank == 0 else sums[:0]).to(self._ranks.device))
-
-    def add_loss(self, weighted: Tensor) -> None:
-        """Add weighted token losses; their sum is divided as the gradient is."""
-        self.add_tokens("loss", weighted)
 
     def add_ratio(self, ratio: Tensor) -> None:
         self.add_tokens("ratio", ratio)
@@ -70,7 +69,7 @@ class StepMetrics:
         names = sorted(self._sums)
         sums = torch.stack([self._sums[name] for name in names]) if names else torch.zeros(0)
         if names:
-            self._ranks.sum_over_world(sums)
+            self._ranks.sum(sums)
         self._ranks.max_over_world(self._ratio_max)
         lengths = [sample.response_tokens for sample in self._samples]
         tokens = max(sum(lengths), 1)

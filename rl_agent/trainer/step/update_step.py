@@ -154,7 +154,7 @@ class UpdateStep:
             logprobs, _ = self._policy(batch)
             kl = kl_estimate(logprobs, self._reference_logprobs(batch), self._loss.kl_estimator)
             total.index_add_(0, batch.sample, kl.double())
-        self._ranks.sum_over_world(total)
+        self._ranks.sum(total)
         return total.cpu()
 
     def _plan(self, rows: Sequence[Row]) -> Plan:
@@ -201,7 +201,7 @@ class UpdateStep:
         self._metrics.add_tokens("importance_weight", importance)
         self._metrics.add_mismatch(logprobs, batch.behaviour)
         self._metrics.add_ratio(surrogate.ratio)
-        self._metrics.add_loss(weighted)
+        self._metrics.add_tokens("loss", weighted)
         return weighted.sum()
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ Communicators are non-blocking here, so that each step is polled until a deadlin
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
@@ -46,30 +46,8 @@ class Communicator(Protocol):
     def abort(self) -> None: ...
 
 
-class Stage(Protocol):
-    """A pair's memory, here and on a GPU, and the order of work there."""
-
-    @property
-    def stream(self) -> int: ...
-
-    def current(self) -> AbstractContextManager[None]:
-        """Meanwhile the calling thread works on that GPU and stream."""
-
-    def memory(self, size_bytes: int) -> memoryview: ...
-
-    def on_gpu(self, size_bytes: int) -> Any:
-        """The tensor on the GPU that belongs to `memory`."""
-
-    def upload(self, size_bytes: int) -> None: ...
-
-    def download(self, size_bytes: int) -> None: ...
-
-    def mark(self) -> Callable[[], bool]:
-        """Whether the GPU has done all that was given to it before."""
-
-
 class GpuStage:
-    """A `Stage` on the first GPU that this process sees."""
+    """A pair's memory, here and on the first GPU that this process sees, and the order of work there."""
 
     def __init__(self) -> None:
         import torch
@@ -84,6 +62,7 @@ class GpuStage:
 
     @contextmanager
     def current(self) -> Iterator[None]:
+        """Let the calling thread work on that GPU and stream."""
         import torch
 
         with torch.cuda.device(_GPU), torch.cuda.stream(self._stream):
@@ -100,6 +79,7 @@ class GpuStage:
         return memoryview(flat)
 
     def on_gpu(self, size_bytes: int) -> "torch.Tensor":
+        """Return the tensor on the GPU that belongs to `memory`."""
         return self._device[:size_bytes]
 
     def upload(self, size_bytes: int) -> None:
@@ -109,6 +89,7 @@ class GpuStage:
         self._host[:size_bytes].copy_(self._device[:size_bytes], non_blocking=True)
 
     def mark(self) -> Callable[[], bool]:
+        """Return what tells whether the GPU has done all that was given to it before."""
         return self._stream.record_event().query
 
 
@@ -160,7 +141,7 @@ class NcclPairs:
 class NcclPair:
     """One of the two ranks. See `Pair`."""
 
-    def __init__(self, connect: Callable[[], Communicator], stage: Stage, rank: int, until: Until) -> None:
+    def __init__(self, connect: Callable[[], Communicator], stage: GpuStage, rank: int, until: Until) -> None:
         self._stage = stage
         self._peer = 1 - rank
         self._communicator: Communicator | None = None
@@ -205,7 +186,7 @@ class NcclPair:
         with _errors_of_pair(), self._stage.current():
             yield self._communicator
 
-    def _wait_complete(self, communicator: Communicator, until: Until, stage: Stage | None = None) -> None:
+    def _wait_complete(self, communicator: Communicator, until: Until, stage: GpuStage | None = None) -> None:
         """For the call before and, with `stage`, for all that its GPU was given."""
 
         def is_complete() -> bool:

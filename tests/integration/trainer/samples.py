@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config
 
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
 from rl_agent.trainer.model import attention
 from rl_agent.trainer.model.policy import Policy, build_model
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rl_agent.grpo_config import OptimizerSettings, ParallelSettings
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
 from rl_agent.trainer.model.parallel import Ranks, shard
 from rl_agent.trainer.model.policy import Policy
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients

@@ -11,8 +11,7 @@ import torch
 
 from rl_agent.trainer.checkpoint.progress import read_progress
 from rl_agent.trainer.checkpoint.states import saved_steps
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group
+from rl_agent.trainer.data.samples import Group, Versions
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.trainer import Trainer

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.step.advantages import group_advantages

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rl_agent.trainer.data.admission import AdmissionRule, Versions
 from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.intake import Intake
 from rl_agent.trainer.data.order import Arrival
-from rl_agent.trainer.data.samples import Group, Sample, Segment
+from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
 from rl_agent.trainer.data.samples import make_group as group_of
+from rl_agent.trainer.data.staleness import AdmissionRule
 from rl_agent.types import EpisodeKey
 from tests.integration.trainer.settings import loss_settings
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory

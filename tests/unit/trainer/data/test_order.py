@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.trainer.data.admission import AdmissionRule
 from rl_agent.trainer.data.intake import Intake
 from rl_agent.trainer.data.order import Arrival, Deal
+from rl_agent.trainer.data.staleness import AdmissionRule
 from tests.integration.trainer.settings import loss_settings
 from tests.unit.trainer.data.test_intake import make_group
 

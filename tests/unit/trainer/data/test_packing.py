@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.data.admission import Versions
 from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.data.packing import plan_full_micro_batch, plan_micro_batches
-from rl_agent.trainer.data.samples import make_group
+from rl_agent.trainer.data.samples import Versions, make_group
 from rl_agent.types import EpisodeKey, Generation, Status
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.trainer.data.admission import Versions
-from rl_agent.trainer.data.samples import Group, Sample
+from rl_agent.trainer.data.samples import Group, Sample, Versions
 from rl_agent.trainer.gpu_sharing.sharing import PoolLook, SharedDevices, read_status
 from rl_agent.trainer.gpu_sharing.window import Learnt
 from tests.integration.trainer.settings import loss_settings

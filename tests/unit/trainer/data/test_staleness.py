@@ -2,8 +2,8 @@
 
 import pytest
 
-from rl_agent.trainer.data.admission import AdmissionRule, AdmissionVerdict, Versions
-from rl_agent.trainer.data.lineage import Lineage
+from rl_agent.trainer.data.samples import Versions
+from rl_agent.trainer.data.staleness import AdmissionRule, AdmissionVerdict, Lineage
 
 
 @pytest.mark.parametrize(
