@@ -1,4 +1,4 @@
-"""The `weights` group: how versions are made, given and fetched, wherever one is."""
+"""Configuration of the `weights` group: how versions are made, given and fetched."""
 
 import os
 from typing import Annotated, Literal

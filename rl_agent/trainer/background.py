@@ -1,4 +1,4 @@
-"""A thread that works beside the steps of a trainer and ends with its context."""
+"""Defines a thread that works beside the steps of a trainer and ends with its context."""
 
 import threading
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""How a streaming trainer is started, and started again, on the node of its run.
+"""Starts a streaming trainer, and starts it again, on the node of its run.
 
 What it begins from is decided here, from what lies on the disk:
 
@@ -48,12 +48,12 @@ _LOOK_S = 0.1
 
 
 def settings_file(plan: Plan, start: int) -> Path:
-    """What the trainer is told at that start of this attempt."""
+    """Return the path of the trainer's settings at that start of this attempt."""
     return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}-{start}.json"
 
 
 def progress_file(plan: Plan) -> Path:
-    """Says how far the trainer of this attempt is."""
+    """Return the path of the file with the progress of this attempt's trainer."""
     return plan.paths.run_dir(plan.run_id) / f"trainer-{plan.attempt}.progress.json"
 
 
@@ -72,7 +72,7 @@ def write_settings(plan: Plan, *, manager: str, start: int) -> Path:
 
 
 def await_settings(plan: Plan, start: int) -> Path:
-    """The file that the master has written, once this node sees it. Raises DeadlineError."""
+    """Wait for the settings file that the master writes. Raises DeadlineError."""
     path, limit_s = settings_file(plan, start), plan.config.cluster.start_timeout_s
     deadline = time.monotonic() + limit_s
     while not path.exists():
@@ -93,7 +93,7 @@ def verify_models(settings: Path) -> None:
 
 
 def trainer_command(plan: Plan, settings: Path, nodes: int, place: Place) -> list[str]:
-    """The words of this node's process: the trainer itself, or torchrun where it has several ranks."""
+    """Build the command of this node's process: the trainer, or torchrun where there are several ranks."""
     processes = plan.config.grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)
     words = ["-m", "rl_agent.trainer.worker", str(settings)]
     if nodes * processes == 1:
@@ -124,7 +124,7 @@ def trainer_environment(plan: Plan, environ: Mapping[str, str], nodes: int) -> d
 
 
 def groups_of_iteration(config: Config) -> int:
-    """Groups that an iteration's rollout has."""
+    """Return how many groups an iteration's rollout has."""
     size = config.env_config.train_tasks_rollout_size
     if size >= 0:
         return size
@@ -202,7 +202,7 @@ def _sharing(plan: Plan) -> SharingSettings | None:
 
 
 def _start(paths: RunPaths, served: Path | None, output: Path) -> Path | None:
-    """The checkpoint of the served model, where the trainer's own are not of that; those are dropped then."""
+    """Find the checkpoint of the served model, where the trainer's own are not of it and are dropped."""
     name = served.name if served is not None else ""
     checkpoints = output / "checkpoints"
     if newest_served(checkpoints) == name:
@@ -227,5 +227,5 @@ def _dtype_of(config: Config) -> str:
 
 
 def _own_address(config: Config) -> str:
-    """Where the engines of this pool reach this machine."""
+    """Return the address at which engines of this pool reach this machine."""
     return LOOPBACK if is_loopback(config.pool.host) else advertised_address(config.cluster)

@@ -78,7 +78,7 @@ class StreamSettings(Section):
 
     @property
     def pool_manager(self) -> Manager | None:
-        """With the token that this process's environment holds."""
+        """The client of the manager, with the token that this process's environment holds."""
         if self.manager is None:
             return None
         return Manager(self.manager, os.environ.get(self.manager_token_env_var), self.manager_tls_ca)

@@ -1,4 +1,4 @@
-"""A trainer that goes along with a run: iteration after iteration, as its episodes are recorded.
+"""Trains along with a run: iteration after iteration, as its episodes are recorded.
 
     rollout of iteration k ─ shards ─► LiveIteration ─► Trainer ─► version k ─► WeightFeed ─► engines
                                                            └── every few ─► model.pt
@@ -103,7 +103,7 @@ class Stream:
         return source
 
     def _deal(self, iteration: int) -> Deal | None:
-        """The same on every rank; rank 0 knows the run's plan."""
+        """Draw the deal of an iteration; the same on every rank, rank 0 knows the run's plan."""
         if self._settings.batch.order == "arrival":
             return None
         samples = None
@@ -138,7 +138,7 @@ class Stream:
         note_published(self._settings.output, self._run.run_id, weight_version, self._trainer.iteration)
 
     def _record(self, numbers: dict[str, float]) -> None:
-        """The iteration's line of the metrics; none where no step of it was made."""
+        """Append the iteration's line to the metrics; none where no step of it was made."""
         trainer = self._trainer
         if self._ranks.rank == 0 and numbers["steps"]:
             head = {"time": time.time(), "iteration": trainer.iteration, "phase": "update"}

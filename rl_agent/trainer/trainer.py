@@ -1,4 +1,4 @@
-"""The loop of a trainer: groups arrive, a mini-batch becomes one optimizer step, a version follows another.
+"""Runs the loop of a trainer: groups arrive, a mini-batch becomes an optimizer step, versions follow.
 
     source ─(rank 0)─► all ranks ─► Intake ─► UpdateStep.add* ─► finish ─► clip ─► AdamW ─► checkpoint
                                        ▲              one group at a time              │
@@ -102,7 +102,7 @@ class Trainer:
         self.is_told_to_stop = True
 
     def agree_to_stop(self) -> bool:
-        """Whether any rank was told to; called by all ranks alike."""
+        """Return whether any rank was told to stop; called by all ranks alike."""
         self.is_stopping = self._ranks.any_of_world(self.is_told_to_stop)
         return self.is_stopping
 
@@ -116,7 +116,7 @@ class Trainer:
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether engines were told of later iterations than this one, before this trainer was set back."""
+        """Return whether engines know of later iterations, from before this trainer was set back."""
         return self.iteration < self._lineage.newest_iteration
 
     def resume(self, start: Path | None = None, *, after_iteration: int = 0) -> None:
@@ -184,12 +184,12 @@ class Trainer:
         return True
 
     def set_version(self, version: int) -> None:
-        """The number that the weights have from now on."""
+        """Give the weights another number from now on."""
         self.version = version
         self._lineage.note(version, self.iteration)
 
     def iteration_numbers(self) -> dict[str, float]:
-        """Of the steps of the last iteration, also those of a start before this one."""
+        """Return the metrics of the last iteration's steps, also those of a start before this one."""
         numbers, self._of_iteration = self._of_iteration.numbers(), IterationMetrics()
         return numbers | {"total_steps": float(self.steps)}
 
@@ -217,7 +217,7 @@ class Trainer:
         )
 
     def saved_folder(self) -> Path:
-        """A checkpoint of what was reached, once it is on the disk."""
+        """Save what was reached; returns the checkpoint's folder once it is on the disk."""
         self.save()
         self._checkpoints.wait()
         return self._checkpoints.folder(self.steps)
@@ -228,7 +228,7 @@ class Trainer:
             self.save()
 
     def _step(self, source: GroupSource, *, may_be_short: bool, iteration: int | None = None) -> bool:
-        """One optimizer step; False, and nothing changed, if there will be no groups for it."""
+        """Make one optimizer step; False, and nothing changed, if there will be no groups for it."""
         settings, intake = self._settings, self._intake
         started, self._waiting_s = self._clock(), 0.0
         updates = self._optimizer.updates
@@ -273,7 +273,7 @@ class Trainer:
         return True
 
     def _next_group(self, source: GroupSource) -> Group | None:
-        """The next group of this step; None when the source has ended or the trainer is to stop."""
+        """Take the next group of this step; None when the source has ended or the trainer is to stop."""
         while True:
             if self.agree_to_stop():
                 return None
@@ -292,7 +292,7 @@ class Trainer:
             self._intake.offer(decode(content))
 
     def _keep_start(self) -> None:
-        """The weights of the iteration's beginning, if a later step of it will want them."""
+        """Keep the weights of the iteration's beginning, if a later step of it will want them."""
         settings = self._settings
         is_wanted = settings.loss.proximal == "iteration" and self._intake.steps + 1 < settings.mini_batches
         if is_wanted and not self._start.is_kept:

@@ -1,4 +1,4 @@
-"""One rank of a trainer.
+"""Runs one rank of a trainer.
 
     torchrun --nproc-per-node=N -m rl_agent.trainer.worker SETTINGS
 
@@ -56,7 +56,7 @@ def read_settings(path: Path) -> TrainerSettings:
 
 
 def train(settings: TrainerSettings, ranks: Ranks) -> int:
-    """Load, train, export; the exit code."""
+    """Load, train and export; returns the exit code."""
     seed_everything(settings.seed, ranks)
     policy = load_policy(settings, ranks)
     reference = None if settings.loss.kl_in == "none" else load_reference(settings, ranks, policy)
@@ -85,7 +85,7 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
 
 
 def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> int:
-    """Train to the end, or until told to stop, and export; the exit code."""
+    """Train to the end, or until told to stop, and export; returns the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
     try:
         if settings.replay is not None:

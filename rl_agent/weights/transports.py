@@ -13,7 +13,7 @@ from rl_agent.weights_config import Transport
 
 @dataclass(frozen=True, slots=True)
 class PieceTransport:
-    """How this process sends and receives pieces. What the other side does not support goes over TCP."""
+    """The transport of this process's pieces; what the other side does not support goes over TCP."""
 
     engine: TransferEngine | None = None
     pairing: Pairing | None = None

@@ -1,4 +1,4 @@
-"""Everything a trainer needs to go on as if nothing had happened, on disk after every few steps.
+"""Saves all that a trainer needs to go on as if nothing had happened, after every few steps.
 
     step-7.tmp/ ── tensors/, rank-<r>.json, groups.bin, state.json ── fsync ──► step-7/ ──► older ones removed
 
@@ -142,13 +142,13 @@ class Checkpoints:
         return None
 
     def _newest(self) -> int | None:
-        """The step of the newest checkpoint, as rank 0 sees it; None where there is none."""
+        """Find the step of the newest checkpoint, as rank 0 sees it; None where there is none."""
         newest = max(self._steps(), default=-1) if self._ranks.rank == 0 else -1
         step = int(self._ranks.bytes_of_first(str(newest).encode()) or -1)
         return step if step >= 0 else None
 
     def _is_damaged(self, folder: Path) -> bool:
-        """Each rank reads its share of the files; all of them have to ask."""
+        """Check a checkpoint; collective: each rank reads its share of the files."""
         reason = damage(folder, self._ranks.rank, self._ranks.world_size)
         if reason:
             _log.error("%s", reason)
@@ -162,7 +162,7 @@ class Checkpoints:
             self._writer.shutdown()
 
     def _parts(self) -> Iterator[tuple[str, Tensor]]:
-        """This rank's parts of all that is a tensor."""
+        """Yield this rank's parts of all tensors."""
         for name, parameter in self._optimizer.named():
             first, second = self._optimizer.moments[name]
             yield f"weight.{name}", local(parameter.detach())

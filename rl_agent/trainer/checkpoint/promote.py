@@ -1,4 +1,4 @@
-"""From a trainer's weights to a model at `model.pt`, which a resume, a rollback and a late engine start from.
+"""Makes a trainer's weights the model at `model.pt`, which resumes, rollbacks and late engines start from.
 
 The model's folder holds the checkpoint it was made from under `trainer/`, so that a training goes on from
 any model that is kept with the optimizer that belongs to it.
@@ -18,7 +18,7 @@ from rl_agent.update.model.digest import digest_files
 
 @dataclass(frozen=True, slots=True)
 class ModelOrigin:
-    """Where a model comes from."""
+    """The version, run and iteration that a model comes from."""
 
     version: int
     run_id: str

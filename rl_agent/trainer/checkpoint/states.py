@@ -82,7 +82,7 @@ def trained_iteration(streaming: Path) -> int:
 
 
 def _newest_state(folder: Path) -> dict[str, Any] | None:
-    """Of the newest that can be read: the trainer sets the others aside. Raises StoreError if none can."""
+    """Read the newest state that is not damaged. Raises StoreError if all are."""
     damaged: StoreError | None = None
     for checkpoint in reversed(saved_steps(folder).values()):
         try:

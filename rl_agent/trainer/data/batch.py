@@ -1,4 +1,4 @@
-"""One micro-batch as tensors: sequences end to end, without a padding token between them.
+"""Packs a micro-batch into tensors: sequences end to end, without a padding token between them.
 
 Hidden state t predicts token t + 1, so a response token at index i is scored from the hidden state at
 `positions` = i − 1; only those hidden states ever meet the vocabulary. What belongs to response tokens is
@@ -49,7 +49,7 @@ class PackedBatch:
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> PackedBatch:
-    """These rows in one sequence; without rows, one token that nothing is learnt from.
+    """Pack these rows into one sequence; without rows, one token that nothing is learnt from.
 
     A rank with nothing to compute still takes part in every collective of the model.
     """

@@ -1,4 +1,4 @@
-"""What becomes of every group that reaches the trainer: trained on once, kept for later, or turned away.
+"""Decides what becomes of every group that reaches the trainer: trained on once, kept, or turned away.
 
     offer ──► buffered ── next_group ──► taken ── step_done ──► consumed
        └── turned away (already consumed, too stale, without an advantage, …), counted by reason
@@ -61,7 +61,7 @@ class Intake:
 
     @property
     def is_full(self) -> bool:
-        """Whether the step has all that is its own."""
+        """Return whether the step has all that is its own."""
         return self._order.is_complete(self.steps, len(self._taken), self._settled)
 
     def restore(self, consumed: Iterable[str], buffered: Iterable[Group], steps: int) -> None:
@@ -88,7 +88,7 @@ class Intake:
                 self._buffered[group.key] = group
 
     def next_group(self, version: int) -> Group | None:
-        """The next group that a step from `version` may use; None if more have to arrive."""
+        """Take the next group that a step from `version` may use; None if more have to arrive."""
         while True:
             for key in [key for key in self._buffered if key not in self._looked_at]:
                 group = with_masks(self._buffered[key], self._comparison)

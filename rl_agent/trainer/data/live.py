@@ -1,4 +1,4 @@
-"""The groups of one iteration while its rollout runs.
+"""Reads the groups of one iteration while its rollout runs.
 
     episodes of all ranks, as recorded ─► siblings of each group ─ all there ─► Group, in order of arrival
     manifest ─► groups with missing siblings ─► None
@@ -56,7 +56,7 @@ class LiveIteration:
         self._said_at = self._heard_at
 
     def take(self, most: int) -> list[Group] | None:
-        """Up to `most` groups, after a short wait none; None once the iteration has no more.
+        """Take up to `most` groups, after a short wait none; None once the iteration has no more.
 
         Raises StoreError for a damaged file, DeadlineError if nothing is recorded for too long.
         """

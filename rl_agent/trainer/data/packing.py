@@ -1,4 +1,4 @@
-"""Which sequences go together into a micro-batch, and which rank computes it: pure functions of lengths."""
+"""Packs sequences into micro-batches and assigns these to ranks: pure functions of lengths."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Limits(TypedDict):
 def plan_micro_batches(
     lengths: Sequence[int], *, token_budget: int, ranks: int, attention_crossover: int
 ) -> Plan:
-    """All of them.
+    """Pack all sequences into micro-batches.
 
     What holds: every index is in exactly one micro-batch; a micro-batch has at most `token_budget` tokens,
     or one sequence that is longer than that; all ranks have the same number of micro-batches (collectives
@@ -42,7 +42,7 @@ def plan_micro_batches(
 
 
 def plan_full_micro_batch(lengths: Sequence[int], **limits: Unpack[Limits]) -> tuple[Plan, int]:
-    """One of every rank, of as many of the first sequences as there is room for; and how many these are.
+    """Pack as many of the first sequences as fit into one micro-batch a rank; returns how many these are too.
 
     None if they do not fill it: they are better packed with those to come.
     """

@@ -1,4 +1,4 @@
-"""Groups of a recorded run, as if they were just finished."""
+"""Reads the groups of a recorded run, as if they were just finished."""
 
 from collections.abc import Iterator
 
@@ -17,12 +17,12 @@ class RecordedGroups:
         self._groups = _groups(settings)
 
     def take(self, most: int) -> list[Group] | None:
-        """The next groups, up to `most`; None when all were taken. Raises StoreError for a damaged file."""
+        """Take the next groups, up to `most`; None after the last. Raises StoreError for a damaged file."""
         return [group for _, group in zip(range(most), self._groups, strict=False)] or None
 
 
 def _groups(settings: ReplaySettings) -> Iterator[Group]:
-    """Each group once its last episode was recorded; those with missing episodes at their iteration's end."""
+    """Yield each group after its last episode; those with missing episodes at their iteration's end."""
     paths = RunPaths(settings.log_path)
     for iteration in settings.iterations:
         unfinished: dict[tuple[str, int], list[Trajectory]] = {}

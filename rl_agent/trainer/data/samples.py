@@ -1,4 +1,4 @@
-"""Episodes as a trainer sees them: token sequences, which tokens the policy chose, and one reward.
+"""Converts episodes to what a trainer needs: token sequences, which tokens the policy chose, and a reward.
 
 A trajectory becomes one segment as long as its context only grew; where the whole context was sent again
 (`context_reset`), a new segment begins. Every token the engine sampled is a response token of exactly one
@@ -79,7 +79,7 @@ class Group:
     """What is stored of it that cannot be; it has no samples then."""
 
     def is_trained(self, sample: Sample) -> bool:
-        """Whether a step trains on this sample of the group."""
+        """Return whether a step trains on this sample of the group."""
         return (self.chosen is None or sample.key in self.chosen) and sample.key not in self.masked
 
     @property
@@ -93,7 +93,7 @@ class Group:
 
     @property
     def largest_token(self) -> int:
-        """Of all token ids, those of prompts too; -1 without any."""
+        """The largest of all token ids, prompts included; -1 without any."""
         segments = (segment for sample in self.samples for segment in sample.segments)
         return max((int(segment.token_ids.max(initial=-1)) for segment in segments), default=-1)
 
@@ -111,7 +111,7 @@ class GroupSource(Protocol):
 
 
 def make_group(trajectories: Iterable[Trajectory]) -> Group:
-    """The group of these siblings, in the order of their attempts. Raises ConfigError for images."""
+    """Make the group of these siblings, in the order of their attempts. Raises ConfigError for images."""
     siblings = sorted(trajectories, key=lambda trajectory: trajectory.key.attempt)
     comparable = [trajectory for trajectory in siblings if is_comparable(trajectory)]
     key = group_key(siblings[0].iteration, siblings[0].key)
@@ -123,12 +123,12 @@ def make_group(trajectories: Iterable[Trajectory]) -> Group:
 
 
 def group_key(iteration: int, episode: EpisodeKey) -> str:
-    """Of the group of this episode."""
+    """Return the key of this episode's group."""
     return f"{iteration}/{episode.task_id}:{episode.group}"
 
 
 def _flaw(trajectory: Trajectory) -> str:
-    """What of an episode cannot be, whatever the model; empty if nothing."""
+    """Name what of an episode cannot be, whatever the model; empty if nothing."""
     if trajectory.reward is not None and not math.isfinite(trajectory.reward):
         return f"the reward {trajectory.reward}"
     for step in trajectory.steps:

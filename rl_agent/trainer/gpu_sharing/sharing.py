@@ -1,4 +1,4 @@
-"""A trainer whose devices an engine of the pool uses in turns: who generates, who trains, and when.
+"""Shares a trainer's devices with an engine of the pool, in turns: who generates, who trains, and when.
 
     groups ─► WindowedSource ── kept back while the window is open ──► trainer, which computes at once
                   └─ looks at the pool, asks `window` whether to open or close, gives or takes the devices
@@ -46,7 +46,7 @@ class PoolLook:
 
 
 def read_status(status: Mapping[str, Any], own: str, *, max_staleness: int) -> PoolLook:
-    """From the `/status` of a manager; `own` is the name of the shared engine."""
+    """Read a manager's `/status`; `own` is the name of the shared engine."""
     requests, engines = status["requests"], status["engines"]
     oldest = status["weight_version"] - max_staleness
     others = [engine for engine in engines if engine["name"] != own and engine["state"] == "ready"]
@@ -90,7 +90,7 @@ class SharedDevices:
         turns.take()  # an engine may have gone on while an earlier trainer was dead
 
     def source(self, source: GroupSource) -> "WindowedSource":
-        """The groups of the next iteration; what the one before took is learnt from."""
+        """Wrap the groups of the next iteration, after learning from what the one before took."""
         self._learn()
         self.opened_s, self._waited_s, self._idle_at_first = 0.0, 0.0, {}
         return WindowedSource(source, self, clock=self._clock)
@@ -111,21 +111,21 @@ class SharedDevices:
             self._open()
 
     def arrived(self, groups: list[Group]) -> None:
-        """Of these some may ask for others, of which the pool does not know yet."""
+        """Record groups that arrived; for some, others are sampled of which the pool does not know yet."""
         replaced = self._replaced
         if replaced is not None and not all(replaced.is_informative(group.samples) for group in groups):
             self._expects_until = self._clock() + _ASKED_WITHIN_S
 
     def waited(self, seconds: float) -> None:
-        """The trainer had nothing to do for so long."""
+        """Record that the trainer had nothing to do for so long."""
         self._waited_s += seconds
 
     def numbers(self) -> dict[str, float]:
-        """Of the iteration, for its line of the metrics."""
+        """Return the metrics of the iteration."""
         return {"window_s": self.opened_s, "after_window_waiting_s": self._waited_s}
 
     def close(self) -> None:
-        """Have the devices back. Raises DeadlineError."""
+        """Take the devices back. Raises DeadlineError."""
         if not self.is_open:
             return
         self._turns.take()
@@ -155,7 +155,7 @@ class SharedDevices:
         return look
 
     def _learn(self) -> None:
-        """At the beginning of an iteration: until now the engines were idle because of the one before."""
+        """Learn from the idle times up to now, which are the iteration's before."""
         self._looked_at = -_LOOK_EVERY_S
         before = self._idle_at_first
         look = self._look_at_pool(self._clock())
@@ -183,7 +183,7 @@ class WindowedSource:
         self._is_over = False
 
     def take(self, most: int) -> list[Group] | None:
-        """Like that of what it wraps."""
+        """Take groups as from what it wraps; none while the window is open."""
         if self._kept and not self._devices.is_open:
             return self._give(most)
         self._ask(most)

@@ -1,4 +1,4 @@
-"""When an engine that shares the trainer's devices generates, decided from what is measured: pure functions.
+"""Decides from measurements when an engine that shares the trainer's devices generates: pure functions.
 
     iteration ─► window open: the shared engine generates, the trainer only collects
                    │  colocated: until the iteration's last group is there
@@ -35,7 +35,7 @@ RISE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """What is known at one moment; of the pool, None where its manager does not answer."""
+    """The known facts at one moment; of the pool, None where its manager does not answer."""
 
     open_s: float
     """How long the window has been open by now."""
@@ -49,7 +49,7 @@ class WindowState:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Of one iteration."""
+    """The waiting times of one iteration."""
 
     trainer_s: float
     """The trainer waited for groups, its window being closed."""
@@ -58,7 +58,7 @@ class Waits:
 
 
 def is_to_be_open(placement: Placement, seen: WindowState, *, is_open: bool, length_s: float) -> bool:
-    """Whether the shared engine is to generate now; asked only while groups of the iteration are to come."""
+    """Decide whether the shared engine generates now; asked only while groups are still to come."""
     if placement == "colocated":
         return True
     if seen.others_ready is None:
@@ -75,7 +75,7 @@ def is_to_be_open(placement: Placement, seen: WindowState, *, is_open: bool, len
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """About the window with a certain number of other engines."""
+    """Lessons about the window with a certain number of other engines."""
 
     length_s: float = 0.0
     step: float = LARGEST_STEP
@@ -86,7 +86,7 @@ class Learnt:
 
 
 def next_length(before: Learnt, waits: Waits) -> Learnt:
-    """From what was measured with a window of that length."""
+    """Compute the next length from what was measured with a window of this one."""
     floor_s = _floor(before.floor_s, waits)
     difference_s = waits.trainer_s - max(0.0, waits.engines_s - floor_s)
     has_turned = difference_s * before.difference_s < 0
@@ -95,7 +95,7 @@ def next_length(before: Learnt, waits: Waits) -> Learnt:
 
 
 def _floor(before_s: float, waits: Waits) -> float:
-    """f after an iteration with these waits; it is not known until the trainer has waited for once."""
+    """Compute f after an iteration with these waits; it is unknown until the trainer has waited once."""
     if waits.trainer_s <= WAITED_SHARE * waits.engines_s:
         return min(before_s, waits.engines_s)
     if before_s == 0 or waits.engines_s < before_s:
@@ -104,7 +104,7 @@ def _floor(before_s: float, waits: Waits) -> float:
 
 
 def about(known: Mapping[int, Learnt], others: int) -> Learnt:
-    """What was learnt for so many other engines, else the length for the nearest number, else nothing."""
+    """Look up what was learnt for so many other engines, else the length for the nearest number."""
     if not known:
         return Learnt()
     nearest = min(known, key=lambda number: (abs(number - others), number))
@@ -112,7 +112,7 @@ def about(known: Mapping[int, Learnt], others: int) -> Learnt:
 
 
 def learn(known: Mapping[int, Learnt], others: int, waits: Waits) -> dict[int, Learnt]:
-    """After an iteration that ended with so many other engines; without any no window's length matters."""
+    """Learn from an iteration that ended with so many other engines; without any, length does not matter."""
     if others == 0:
         return dict(known)
     return dict(known) | {others: next_length(about(known, others), waits)}

@@ -83,7 +83,7 @@ def _in_rows(query: Tensor, key: Tensor, value: Tensor, boundaries: Tensor, scal
 def _rows(
     boundaries: tuple[int, ...], device: torch.device
 ) -> tuple[list[tuple[tuple[int, int], Tensor, Tensor]], Tensor]:
-    """For each call its rows and their length, what fills them, which of it are tokens; then the way back.
+    """Plan the calls: for each its rows, what fills them, and which of it are tokens; then the way back.
 
     Kept, for every layer asks for the same micro-batch in every pass.
     """
@@ -180,7 +180,7 @@ def _blocks(
 
 
 def _knows(window: int | None) -> bool:
-    """Whether this PyTorch's kernel has windows, if one is wanted."""
+    """Return whether this PyTorch's kernel has windows, if one is wanted."""
     return window is None or "window_size" in _SUPPORTED
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a model that are no weights: some are in its files, the others follow from its configuration."""
+"""Handles a model's buffers: some are in its files, the others follow from its configuration."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ from rl_agent.errors import ConfigError
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Those that a model folder holds beside the weights, under their names."""
+    """List the buffers that a model folder holds beside the weights, under their names."""
     computed = {path for _, _, path in _computed_buffers(model)}
     return {name: buffer for name, buffer in model.named_buffers() if name not in computed}
 
 
 @torch.no_grad()
 def computed_buffers(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
-    """Values of the others, as transformers computes them, for a model on the meta device.
+    """Compute the other buffers as transformers does, for a model on the meta device.
 
     Raises ConfigError if nothing says what is in one.
     """
@@ -38,7 +38,7 @@ def computed_buffers(model: nn.Module, device: torch.device) -> dict[str, Tensor
 
 @torch.no_grad()
 def set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Those of `computed_buffers`, once the model is on its device."""
+    """Set the values of `computed_buffers`, once the model is on its device."""
     for name, value in values.items():
         model.get_buffer(name).copy_(value)
 
@@ -61,7 +61,7 @@ def forget_lengths(model: nn.Module) -> None:
 
 
 def _computed_buffers(model: nn.Module) -> list[tuple[nn.Module, str, str]]:
-    """Each with its module, its name there and its name in the model."""
+    """List those buffers with their module, their name there and their name in the model."""
     return [
         (module, name, f"{prefix}.{name}")
         for prefix, module in model.named_modules()

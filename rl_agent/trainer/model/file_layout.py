@@ -1,4 +1,4 @@
-"""How the weights of a model are named and divided in the files of its folder.
+"""Maps the weights of a model to the tensors in the files of its folder.
 
 A mixture of experts has one tensor for all experts of a layer in memory, and in its files one for each:
 
@@ -50,7 +50,7 @@ class TensorPart:
     stride: tuple[int, ...]
 
     def within(self, rows: Tensor, first_row: int = 0) -> Tensor | None:
-        """The view of a contiguous part of the weight; None if its row is not among `rows`."""
+        """View the tensor in a contiguous part of the weight; None if its row is not among `rows`."""
         if not first_row <= self.row < first_row + len(rows):
             return None
         row = rows[self.row - first_row]
@@ -59,7 +59,7 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """A weight that is not mentioned is one tensor under its own name."""
+    """The tensors of each weight; one that is not mentioned is one tensor under its own name."""
 
     parts: Mapping[str, tuple[TensorPart, ...]] = field(default_factory=dict)
     """Of the weights that are several tensors."""
@@ -74,7 +74,7 @@ class FileLayout:
 
     @classmethod
     def of(cls, model: PreTrainedModel, folder: Path) -> "FileLayout":
-        """Of a model that is not sharded yet; it may be on the device "meta".
+        """Compare a folder with a model that is not sharded yet; it may be on the device "meta".
 
         Raises ConfigError if the folder does not hold every weight, in the shape that the model wants.
         """
@@ -85,7 +85,7 @@ class FileLayout:
         return _Comparison(model, folder, files).layout()
 
     def names_of(self, weight: str) -> list[str]:
-        """Of the tensors that are this weight."""
+        """List the names of the tensors that are this weight."""
         if weight in self.parts:
             return [part.name for part in self.parts[weight]]
         return [self.names.get(weight, weight)]
@@ -94,7 +94,7 @@ class FileLayout:
         return self.names_of(weight)[0] in self.kept
 
     def divide(self, weight: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """A whole weight as the tensors of a file."""
+        """Divide a whole weight into the tensors of a file."""
         if weight not in self.parts:
             yield self.names.get(weight, weight), whole
             return
@@ -105,7 +105,7 @@ class FileLayout:
             yield part.name, view
 
     def targets(self, weight: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The tensors of a file that this rank has to read, each with the place that it is read to."""
+        """Yield the tensors of a file that this rank has to read, each with the place that it is read to."""
         if weight not in self.parts:
             yield self.names.get(weight, weight), tensor
             return
@@ -116,7 +116,7 @@ class FileLayout:
 
 
 def _rows(tensor: Tensor) -> tuple[Tensor, int]:
-    """This rank's, and the number of the first."""
+    """Return this rank's rows, and the number of the first."""
     if not isinstance(tensor, DTensor):
         return tensor, 0
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
@@ -124,7 +124,7 @@ def _rows(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 class _Comparison:
-    """Of a model with the tensors of a folder."""
+    """Compares a model with the tensors of a folder."""
 
     def __init__(self, model: PreTrainedModel, folder: Path, files: dict[str, FileTensor]) -> None:
         self._model = model
@@ -160,7 +160,7 @@ class _Comparison:
         )
 
     def _sources(self) -> dict[str, list[str]]:
-        """The tensors that each weight of the model is made of."""
+        """List the tensors that each weight of the model is made of."""
         found: dict[str, list[str]] = {}
         for name in sorted(self._files, key=dot_natural_key):
             weight = self._renamed(name, self._converters)
@@ -171,13 +171,13 @@ class _Comparison:
         return found
 
     def _renamed(self, name: str, converters: list[WeightConverter]) -> str:
-        """What transformers calls a tensor of a file; without `converters`, before it is joined."""
+        """Rename a tensor of a file as transformers does; without `converters`, before it is joined."""
         prefix = self._model.base_model_prefix
         renamed, _ = rename_source_key(name, self._renamings, converters, prefix, self._state)
         return renamed
 
     def _inverse_of(self, weight: str) -> WeightConverter | None:
-        """What takes a weight apart; None where transformers joins nothing to it."""
+        """Find what takes a weight apart; None where transformers joins nothing to it."""
         for converter in self._converters:
             inverse = converter.reverse_transform()
             assert isinstance(inverse, WeightConverter)
@@ -263,7 +263,7 @@ class _Comparison:
                 )
 
     def _unknown(self, sources: dict[str, list[str]]) -> Iterator[str]:
-        """What is in the files and in no place of the model, unless transformers expects that."""
+        """Yield what is in the files and has no place in the model, unless transformers expects that."""
         known = {name for names in sources.values() for name in names}
         expected = self._model._keys_to_ignore_on_load_unexpected or ()
         for name in sorted(self._files.keys() - known, key=dot_natural_key):

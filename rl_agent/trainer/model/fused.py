@@ -35,7 +35,7 @@ def use_fused_kernels(model: nn.Module, wanted: bool | None, device: torch.devic
 
 
 def _obstacle(model_type: str, device: torch.device) -> str:
-    """Why there are none; empty if there are."""
+    """Name why there are no fused kernels; empty if there are."""
     if device.type != "cuda":
         return "needs a GPU"
     if not is_liger_kernel_available():

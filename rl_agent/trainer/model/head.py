@@ -1,4 +1,4 @@
-"""The end of a model: its output matrix, and what its own code does before and after it.
+"""Splits a model at its output matrix, and keeps what its own code does before and after it.
 
 A causal model may transform its hidden states once more, add a bias, scale its logits or cap them. No formula
 of ours stands for that: the model's own forward runs up to the output matrix (`inputs`), and from products
@@ -18,7 +18,7 @@ from rl_agent.trainer.model.logprobs import Transform
 
 
 class OutputHead:
-    """From a model's last hidden states to its logits."""
+    """The output of a model, from its last hidden states to its logits."""
 
     def __init__(self, model: Any) -> None:
         """Raises ConfigError for a model whose output is no product with one matrix."""
@@ -43,7 +43,7 @@ class OutputHead:
         return self._matrix.bias
 
     def inputs(self, **model_inputs: Any) -> Tensor:
-        """What the output matrix gets from the model for these inputs: [1, tokens, size]."""
+        """Compute what the output matrix gets for these inputs: [1, tokens, size]."""
         caught: list[Tensor] = []
 
         def catch(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
@@ -64,20 +64,20 @@ class OutputHead:
 
     @cached_property
     def transform(self) -> Transform | None:
-        """From products with the output matrix to logits; None where these are the logits. After `inputs`."""
+        """The map from products with the output matrix to logits, after `inputs`; None: the identity."""
         sample = torch.ones(1, len(self.weight), device=self.weight.device)
         with torch.no_grad():
             return None if self._logits(sample) is sample else self._logits
 
     @cached_property
     def _bodies(self) -> list[nn.Module]:
-        """What has the layers in it and not the output matrix, the outermost first."""
+        """The modules that have the layers in them and not the output matrix, the outermost first."""
         layers = layers_of(self._model)
         modules = [(module, set(module.modules())) for module in self._model.modules()]
         return [module for module, parts in modules if layers in parts and self._matrix not in parts]
 
     def _logits(self, products: Tensor) -> Tensor:
-        """The model's own, without its body and the product."""
+        """Compute the model's logits without its body and the product."""
         body = next(body for body in self._bodies if body in self._outputs)
         kind, size = self._outputs[body]
         tokens = torch.zeros(1, len(products), dtype=torch.long, device=products.device)
@@ -96,7 +96,7 @@ class OutputHead:
 
 @contextmanager
 def _computing(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Meanwhile the module computes this."""
+    """Let the module compute this meanwhile."""
     before = vars(module).get("forward")
     module.forward = forward
     try:
@@ -108,7 +108,7 @@ def _computing(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]
 
 
 def layers_of(model: Any) -> nn.ModuleList:
-    """The decoder's, in their order."""
+    """Return the decoder's layers, in their order."""
     for part in (model.get_decoder(), model.base_model):
         if lists := [module for module in part.modules() if isinstance(module, nn.ModuleList)]:
             return max(lists, key=lambda layers: sum(p.numel() for p in layers.parameters()))

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of chosen tokens, without ever holding the logits of all of them.
+"""Computes log-probabilities and entropies of chosen tokens without holding the logits of all of them.
 
 With 16,384 tokens and a vocabulary of 151,936 the logits alone would take 10 GB in fp32, and their gradient
 as much again. Here a chunk of tokens at a time meets the vocabulary, in the forward pass and, computed once
@@ -35,7 +35,7 @@ def chosen_logprobs(
     bias: Tensor | None = None,
     transform: Transform | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(log-probability of each target, entropy of each distribution), both fp32 (fp64 for fp64 input).
+    """Compute the log-probability of each target and the entropy of each distribution, in fp32 or fp64.
 
     `hidden` is [tokens, size], `weight` [vocabulary, size]. Both results carry gradients.
     """
@@ -120,7 +120,7 @@ def _chunks(tokens: int, chunk_tokens: int) -> Iterator[slice]:
 
 
 def _product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W h + b, of half precision in fp32."""
+    """Compute W h + b; of half precision in fp32."""
     if hidden.dtype not in (torch.bfloat16, torch.float16):
         product = hidden @ weight.T
     elif hidden.is_cuda:
@@ -131,7 +131,7 @@ def _product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _upcast_product(hidden: Tensor, weight: Tensor) -> Tensor:
-    """Of operands that are made fp32 a part of the vocabulary at a time."""
+    """Multiply operands that are made fp32 a part of the vocabulary at a time."""
     product = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32)
     precise = hidden.float()
     for part in _chunks(len(weight), max(1, _UPCAST_WEIGHTS // weight.shape[1])):

@@ -52,7 +52,7 @@ class Merged:
 
     @torch.no_grad()
     def full_tensor(self) -> Tensor:
-        """Every rank of a row has to ask."""
+        """Gather and merge the weight; collective over the row."""
         base, a, b = (whole(tensor.detach()) for tensor in (self.base, self.a, self.b))
         return base + (b @ a) * self.scaling
 
@@ -94,7 +94,7 @@ def _check_targets(model: nn.Module, targets: Iterable[str], files: FileLayout) 
 
 
 def experts_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights that hold all experts of a layer."""
+    """List the weights that hold all experts of a layer."""
     return {
         f"{name}.{own}": parameter
         for name, module in model.named_modules()
@@ -104,7 +104,7 @@ def experts_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def initialize(model: nn.Module, seed: int) -> None:
-    """A random, as peft does it, and B zero; the same whatever the number of ranks."""
+    """Set A to random values, as peft does, and B to zero; the same whatever the number of ranks."""
     generator = torch.Generator().manual_seed(seed)
     for layer in _layers(model).values():
         a, b = _adapter(layer)
@@ -115,13 +115,13 @@ def initialize(model: nn.Module, seed: int) -> None:
 
 
 def base_weights(model: nn.Module) -> dict[str, Tensor]:
-    """What a model folder holds, under its names: the weights, and buffers that belong to them."""
+    """List what a model folder holds, under its names: the weights, and buffers that belong to them."""
     weights = {name: parameter.data for name, parameter in base_parameters(model).items()}
     return weights | {name.replace(_BASE, "."): buffer for name, buffer in persistent_buffers(model).items()}
 
 
 def base_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The same as parameters."""
+    """List the parameters of a model folder, under its names."""
     adapters = {id(p) for layer in _layers(model).values() for p in _adapter(layer)}
     return {
         name.replace(_BASE, "."): parameter
@@ -131,7 +131,7 @@ def base_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def served_weights(model: nn.Module) -> dict[str, Weight]:
-    """The same, each with its adapter in it."""
+    """List what a model folder holds, each weight with its adapter merged."""
     base = base_weights(model)
     weights: dict[str, Weight] = dict(base)
     for name, layer in _layers(model).items():
@@ -154,7 +154,7 @@ class WithoutAdapter:
 
 @contextmanager
 def without_adapter(model: nn.Module) -> Iterator[None]:
-    """Meanwhile it computes as the model that it was made from."""
+    """Let it compute as the model that it was made from."""
     layers = _layers(model).values()
     for layer in layers:
         layer.enable_adapters(False)
@@ -173,7 +173,7 @@ def _layers(model: nn.Module) -> dict[str, LoraLayer]:
 
 
 def _adapter(layer: LoraLayer) -> tuple[nn.Parameter, nn.Parameter]:
-    """A and B."""
+    """Return A and B."""
     a, b = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
     assert isinstance(a, nn.Parameter) and isinstance(b, nn.Parameter)
     return a, b

@@ -1,4 +1,4 @@
-"""A small copy of a model's configuration: every mechanism of its architecture at a fraction of its size.
+"""Makes a small copy of a model's configuration: all of its mechanisms, at a fraction of the size.
 
 Widths, counts of heads and experts and the vocabulary shrink, and so do windows and context lengths, so that
 a sequence of a few dozen tokens reaches beyond them. What the architecture does with its numbers (scales,
@@ -57,14 +57,14 @@ _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def miniature(config: PretrainedConfig) -> PretrainedConfig:
-    """A small configuration of the same class. Raises what the class does if it does not accept it."""
+    """Make a small configuration of the same class. Raises what the class does if it does not accept it."""
     text = config.get_text_config()
     sizes = _Sizes(_layers_of(text), int(text.num_hidden_layers))
     return type(config).from_dict(sizes.shrunk(config.to_dict()))
 
 
 def _layers_of(config: PretrainedConfig) -> list[int]:
-    """Which layers are kept: the first ones, and of every kind that they lack the first of its kind."""
+    """Choose the layers to keep: the first ones, and of every kind that they lack the first."""
     total = int(config.num_hidden_layers)
     of_a_kind = {1}
     for name in {*vars(config), "layer_types", "layers_block_type"}:
@@ -128,7 +128,7 @@ class _Sizes:
 
 
 def short_context(config: PretrainedConfig) -> int | None:
-    """Tokens up to which angles do not depend on the length of a sequence; None if they never do."""
+    """Return up to how many tokens angles do not depend on the length of a sequence; None: they never do."""
     return _short_context(config.get_text_config().to_dict())
 
 
@@ -153,7 +153,7 @@ def _length_of(angles: Mapping[str, Any], config: Mapping[str, Any]) -> int | No
 
 
 def _with_short_context(config: dict[str, Any]) -> dict[str, Any]:
-    """The same with angles that change after `CONTEXT` tokens, if they depend on the length of a sequence."""
+    """Let angles that depend on the length of a sequence change after `CONTEXT` tokens."""
     short = _short_context(config)
     if short is None:
         return config

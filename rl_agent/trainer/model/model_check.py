@@ -1,4 +1,4 @@
-"""Whether a loaded model has gradients, and scores several sequences at once as it scores them alone.
+"""Checks that a loaded model has gradients, and scores several sequences at once as it scores them alone.
 
 The small copy (`probe.py`) has shown in fp32 that the code is right. This is about the kernels of the device
 and the precision of the layers, with the model's own sizes and weights: packed attention against the one that
@@ -27,7 +27,7 @@ _TIMES_NOISE, _LEAST = 4.0, 0.02
 
 
 def checked_manner(policy: Policy, manner: Manner, ranks: Ranks, *, is_half: bool) -> Manner:
-    """The same, or one sequence after the other from now on; every rank has to ask.
+    """Return the same manner, or one sequence after the other from now on; collective.
 
     Raises ConfigError for a model that cannot be trained.
     """
@@ -43,7 +43,7 @@ def checked_manner(policy: Policy, manner: Manner, ranks: Ranks, *, is_half: boo
 
 
 def _compute_gradient(policy: Policy, sequences: list[np.ndarray]) -> None:
-    """As a step does, so that what fails fails before the first rollout; nothing where all is frozen."""
+    """Compute a gradient as a step does, so that what fails fails before the first rollout."""
     if not any(parameter.requires_grad for parameter in policy.parameters()):
         return
     try:
@@ -63,7 +63,7 @@ def _compute_gradient(policy: Policy, sequences: list[np.ndarray]) -> None:
 
 @torch.no_grad()
 def _packing_fault(policy: Policy, sequences: list[np.ndarray], ranks: Ranks, *, is_half: bool) -> str:
-    """What is wrong with its scores at once; empty if nothing is."""
+    """Name what is wrong with its scores of several sequences at once; empty if nothing is."""
     model: Any = policy.model
     found = scores(policy, sequences)
     with _attention(model, "eager"):
@@ -81,7 +81,7 @@ def _packing_fault(policy: Policy, sequences: list[np.ndarray], ranks: Ranks, *,
 
 
 def _distance(found: list[Tensor], expected: list[Tensor], of: Callable[[Tensor], Tensor]) -> float:
-    """The maximum, or the median of the sequence where it is largest: noise has outliers."""
+    """Return the maximum, or the largest median of a sequence: noise has outliers."""
     return max(float(of((a - b).abs())) for a, b in zip(found, expected, strict=True))
 
 
@@ -96,7 +96,7 @@ def _sequences(policy: Policy, *, is_short: bool) -> list[np.ndarray]:
 
 @contextmanager
 def _in_shares_afterwards(policy: Policy) -> Iterator[None]:
-    """What a rank has gathered of others' weights would outlive a change of them."""
+    """Drop what a rank has gathered of others' weights: it would outlive a change of them."""
     try:
         yield
     finally:

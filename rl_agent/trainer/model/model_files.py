@@ -1,4 +1,4 @@
-"""Models from folders in Hugging Face's format, without any rank holding more than it must."""
+"""Loads models from folders in Hugging Face's format, without any rank holding more than it must."""
 
 import logging
 from pathlib import Path
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 def load_policy(settings: TrainerSettings, ranks: Ranks) -> Policy:
-    """The model that is trained, with its adapter if it is to have one. Raises like `load_model`."""
+    """Load the model that is trained, with its adapter if it is to have one. Raises like `load_model`."""
     return load_model(settings, ranks, settings.model, settings.lora)
 
 
 def load_reference(settings: TrainerSettings, ranks: Ranks, policy: Policy) -> Scorer:
-    """The policy of a KL term. Raises like `load_model`."""
+    """Load the policy of a KL term. Raises like `load_model`."""
     if settings.lora.rank is not None:
         return lora.WithoutAdapter(policy)
     full = settings.lora.model_copy(update={"rank": None})
@@ -42,7 +42,7 @@ def load_reference(settings: TrainerSettings, ranks: Ranks, policy: Policy) -> S
 def load_model(
     settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: LoraSettings, *, is_frozen: bool = False
 ) -> Policy:
-    """The model of a folder, shared between the ranks; each reads its own part.
+    """Load the model of a folder, shared between the ranks; each reads its own part.
 
     Weights that are not trained are held in bf16 where the folder has them so and the layers compute in it:
     half the memory, the same numbers.
@@ -103,7 +103,7 @@ def load_model(
 
 
 def _read(model: PreTrainedModel, folder: Path, files: FileLayout) -> None:
-    """Each rank what it holds."""
+    """Let each rank read what it holds."""
     weights = lora.base_weights(model)
     targets = dict(target for weight, tensor in weights.items() for target in files.targets(weight, tensor))
     try:

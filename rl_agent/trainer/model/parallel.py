@@ -1,4 +1,4 @@
-"""Ranks of one trainer, and how they share the weights.
+"""Groups the ranks of one trainer, and shares the weights among them.
 
 The ranks form a grid of replicas × shards. The ranks of one row share a copy of the weights (FSDP2), split
 along the first dimension of every tensor; rows hold equal copies. Gradients are summed over the row in every
@@ -62,7 +62,7 @@ class Ranks:
         return bool(flag.item())
 
     def bytes_of_first(self, content: bytes | None) -> bytes | None:
-        """What rank 0 passes, on every rank; what the others pass does not matter."""
+        """Broadcast what rank 0 passes; what the others pass does not matter."""
         length = torch.tensor([-1 if content is None else len(content)])
         dist.broadcast(length, 0)
         if length < 0:
@@ -79,13 +79,13 @@ class Ranks:
         return torch.cuda.get_device_name(self.device) if is_cuda else self.device.type
 
     def peak_flops_per_s(self, given_tflops: float | None) -> float | None:
-        """Of this device, as given or by its name; None where neither says it."""
+        """Return the peak rate of this device, as given or by its name; None where neither says it."""
         if given_tflops is not None:
             return given_tflops * 1e12
         return flops.peak_flops_per_s(self.device_name) if self.device.type == "cuda" else None
 
     def max_over_shards(self, count: int) -> int:
-        """The largest count of those that share this rank's weights; all of them have to ask."""
+        """Return the largest count of those that share this rank's weights; collective over the row."""
         if self.shard_size == 1:
             return count
         counts = torch.tensor(count, device=self.device)
@@ -110,7 +110,7 @@ def join_ranks(shard_size: int | None, *, timeout_s: float) -> Iterator[Ranks]:
 
 
 def grid(device: torch.device, shard_size: int | None) -> Ranks:
-    """The grid of all ranks that have met."""
+    """Make the grid of all ranks that have met."""
     world_size = dist.get_world_size()
     row = world_size if shard_size is None else shard_size
     if world_size % row:
@@ -120,7 +120,7 @@ def grid(device: torch.device, shard_size: int | None) -> Ranks:
 
 
 def computing_dtype(ranks: Ranks, settings: ParallelSettings) -> torch.dtype:
-    """Of the layers."""
+    """Return the type that the layers compute in."""
     precision = settings.precision or ("bf16" if ranks.device.type == "cuda" else "fp32")
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
@@ -144,23 +144,23 @@ def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, sharing its memory."""
+    """Return this rank's part of a tensor, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class Gathered(Protocol):
-    """What is whole only once all ranks of a row ask for it."""
+    """A tensor that is gathered by all ranks of a row together."""
 
     def full_tensor(self) -> Tensor: ...
 
 
 def whole(tensor: Tensor | Gathered) -> Tensor:
-    """All of a tensor; every rank of a row has to ask."""
+    """Gather all of a tensor; collective over the row."""
     return tensor if isinstance(tensor, Tensor) and not isinstance(tensor, DTensor) else tensor.full_tensor()
 
 
 def gradients(module: nn.Module) -> Iterable[Tensor]:
-    """This rank's parts of the gradients."""
+    """List this rank's parts of the gradients."""
     return [local(p.grad) for p in module.parameters() if p.grad is not None]
 
 

@@ -1,4 +1,4 @@
-"""The policy: a causal language model that answers with log-probabilities instead of logits."""
+"""Defines the policy: a causal language model that answers with log-probabilities instead of logits."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class Policy(nn.Module):
         self._packs_up_to = packs_up_to
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """(logprobs, entropies) of the response tokens, in their order."""
+        """Compute (logprobs, entropies) of the response tokens, in their order."""
         parts = [self._head.inputs(**inputs) for inputs in self._passes(batch)]
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return chosen_logprobs(
@@ -60,7 +60,7 @@ class Policy(nn.Module):
         )
 
     def _passes(self, batch: PackedBatch) -> Iterator[dict[str, Any]]:
-        """What the model is given in each of its passes."""
+        """Yield the inputs of each of the model's passes."""
         at_once = _packed(batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length)
         if self.is_packed and self._packs_up_to is None:
             yield at_once
@@ -77,7 +77,7 @@ class Policy(nn.Module):
             yield inputs
 
     def _alone(self, input_ids: Tensor) -> dict[str, Any]:
-        """One sequence, for an attention of either kind."""
+        """Make the inputs of one sequence, for an attention of either kind."""
         if not self.is_packed:
             return {"input_ids": input_ids, "use_cache": False}
         length, device = input_ids.shape[1], input_ids.device
@@ -86,7 +86,7 @@ class Policy(nn.Module):
 
     @property
     def is_packed(self) -> bool:
-        """Whether its attention takes several sequences at once."""
+        """Return whether its attention takes several sequences at once."""
         model: Any = self.model
         return model.config._attn_implementation == attention.NAME
 

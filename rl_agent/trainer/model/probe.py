@@ -1,4 +1,4 @@
-"""How a model may be scored: measured on a small copy of it, before the model itself is loaded.
+"""Measures on a small copy of a model how it may be scored, before the model itself is loaded.
 
 Random sequences are scored by the trainer's code, several at once, and one at a time by transformers alone
 (its written-out attention, the whole of the logits), in fp32. Where both agree, the model is scored so. Where
@@ -33,7 +33,7 @@ _NOISE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How the sequences of a micro-batch are scored: at once, or one after the other."""
+    """The manner of scoring the sequences of a micro-batch: at once, or one after the other."""
 
     implementation: str | None = attention.NAME
     """Of attention; None: the one that transformers prefers. Only `attention.NAME` takes several at once."""
@@ -47,7 +47,7 @@ class Manner:
     """Why not even sequences by themselves are scored rightly; empty if they are."""
 
     def notice(self, kind: str) -> str:
-        """What the log says of it; empty if there is nothing to say."""
+        """Describe the manner for the log; empty if there is nothing to say."""
         if not self.obstacle:
             return ""
         which = "" if self.packs_up_to is None else f" where one has more than {self.packs_up_to} tokens"
@@ -91,7 +91,7 @@ def find_manner(config: PretrainedConfig, device: torch.device) -> Manner:
 
 
 def _fastest(probe: "MiniatureProbe", context: int | None) -> Manner:
-    """For a model whose angles change beyond `context` tokens; None: they do not."""
+    """Find the manner for a model whose angles change beyond `context` tokens; None: they do not."""
     obstacle = probe.fault(attention.NAME)
     if not obstacle:
         return Manner()
@@ -104,7 +104,7 @@ def _fastest(probe: "MiniatureProbe", context: int | None) -> Manner:
 
 
 class MiniatureProbe:
-    """A small model, and what transformers alone says of random sequences by it."""
+    """A small model, and the scores that transformers alone gives random sequences."""
 
     def __init__(self, config: PretrainedConfig, device: torch.device) -> None:
         self._config = config
@@ -120,14 +120,14 @@ class MiniatureProbe:
         self._tolerance = TOLERANCE * min(1.0, spread)  # where logits are scaled down, so are their errors
 
     def sees_the_future(self) -> bool:
-        """Whether a token's logits depend on tokens behind it."""
+        """Return whether a token's logits depend on tokens behind it."""
         tokens = self._sequences[0]
         other = np.append(tokens[:-1], (tokens[-1] + 1) % self._vocabulary)
         return self._differ([self._plain(other)[:-1]], [self._expected[0][:-1]])
 
     @torch.no_grad()
     def fault(self, implementation: str | None, *, packs_up_to: int | None = None) -> str:
-        """What is wrong with scores by this attention; empty if nothing is."""
+        """Name what is wrong with scores by this attention; empty if nothing is."""
         try:
             policy = self._policy(implementation, packs_up_to)
             found = scores(policy, self._sequences)
@@ -145,7 +145,7 @@ class MiniatureProbe:
         return f"{cause} (log-probabilities are off by up to {_distance(found, expected):.2g})"
 
     def _cause(self, policy: Policy) -> str:
-        """Why several sequences at once are scored otherwise than each alone."""
+        """Name why several sequences at once are scored otherwise than each alone."""
         if short_context(self._config) is not None:
             return "its angles depend on the longest sequence, as those of dynamic and long RoPE do"
         alone = []
@@ -177,7 +177,7 @@ class MiniatureProbe:
         return logits.log_softmax(-1)[:-1].gather(1, input_ids[0, 1:, None])[:, 0]
 
     def _policy(self, implementation: str | None, packs_up_to: int | None) -> Policy:
-        """The same weights, in a model as the trainer makes it."""
+        """Make a model with the same weights as the trainer does."""
         with torch.device("meta"):
             model = build_model(self._config, activation_checkpointing=0.0, implementation=implementation)
         buffers = computed_buffers(model, self._device)
@@ -199,7 +199,7 @@ def _random_model(config: PretrainedConfig) -> nn.Module:
 
 
 def scores(policy: Policy, sequences: Sequence[np.ndarray]) -> list[Tensor]:
-    """Log-probabilities of every token but the first, sequence by sequence."""
+    """Compute the log-probabilities of every token but the first, sequence by sequence."""
     rows = []
     for tokens in sequences:
         is_response = np.arange(len(tokens)) > 0

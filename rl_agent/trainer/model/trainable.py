@@ -1,4 +1,4 @@
-"""Whether the streaming trainer can train a model, by its `config.json` alone: asked when a run is planned.
+"""Checks by its `config.json` alone whether a model can be trained: asked when a run is planned.
 
 A plan is made in a second, so neither torch nor transformers is imported: which architectures transformers
 has is read from the text of its table. What a configuration cannot tell is seen when the model is loaded.
@@ -22,7 +22,7 @@ TEXT_MODEL = "take a text model, such as model_config.base_model=Qwen/Qwen3-8B, 
 
 
 def obstacle(config: Mapping[str, Any]) -> str | None:
-    """Why a model cannot be trained, and what would be right; None if nothing speaks against it."""
+    """Name why a model cannot be trained, and what would be right; None if nothing speaks against it."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
         return "its config.json names no model_type, so transformers cannot load it; take a complete model"
@@ -48,12 +48,12 @@ def obstacle(config: Mapping[str, Any]) -> str | None:
 
 
 def _of_other_kinds(named: list[str], own: str) -> list[str]:
-    """Architectures of transformers that are not the one of the model_type; none where that is among them."""
+    """List architectures of transformers other than the model_type's; none where that is among them."""
     return [] if own in named else [name for name in named if name in (known_classes() or {}).values()]
 
 
 def quantization(config: Mapping[str, Any]) -> str | None:
-    """The method by which a model's files are quantized."""
+    """Return the method by which a model's files are quantized; None if they are not."""
     for section in (config, config.get("text_config")):
         found = section.get("quantization_config") if isinstance(section, Mapping) else None
         if isinstance(found, Mapping):
@@ -63,7 +63,7 @@ def quantization(config: Mapping[str, Any]) -> str | None:
 
 @cache
 def known_classes() -> Mapping[str, str] | None:
-    """transformers' classes of causal language models by model_type; None if its table cannot be read."""
+    """Read transformers' classes of causal language models by model_type; None if that is not possible."""
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         return None

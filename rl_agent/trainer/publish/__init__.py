@@ -1,4 +1,4 @@
-"""From the trainer's policy to the engines of a pool: the tensors of its model folder, published.
+"""Publishes the tensors of the trainer's policy to the engines of a pool.
 
 Imports `model`. Begin with `feed`.
 """

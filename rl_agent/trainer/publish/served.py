@@ -1,4 +1,4 @@
-"""The weights of a policy as engines and model folders have them: the tensors of its folder's files, anew.
+"""Gives the weights of a policy as engines and model folders have them: the tensors of its folder's files.
 
 Weights are gathered one at a time. That is a collective, so every rank of a row goes through them, also those
 that write nothing. Beyond what is written, rank 0 holds one weight, for a model folder one file in memory.
@@ -30,7 +30,7 @@ _FILE_BYTES = 5 * 10**9
 
 
 class ServedWeights:
-    """A `weights.sources.Source`: trained weights in `dtype`, what is not trained as it is in its file."""
+    """A `TensorSource` of trained weights in `dtype`, and of what is not trained as it is in its file."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
         self._files = policy.files
@@ -49,11 +49,11 @@ class ServedWeights:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """None: of tied weights only the first is a parameter."""
+        """Empty: of tied weights only the first is a parameter."""
         return {}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """In any type: who writes them casts them to that of their spec."""
+        """Yield the tensors in any type: who writes them casts them to that of their spec."""
         for weight, tensor in self._weights.items():
             yield from self._files.divide(weight, whole(tensor.detach()))
         for name, kept in self._files.kept.items():
@@ -84,7 +84,7 @@ def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.
 
 
 def _write_config(base: Path, dtype: torch.dtype, folder: Path) -> None:
-    """As it was, also of a model of which only a part is trained; but for the type of the weights."""
+    """Write the configuration as it was, but for the type of the weights."""
     config = json.loads((base / "config.json").read_bytes())
     for section in (config, config.get("text_config") or {}):
         section.pop("torch_dtype", None)
@@ -93,7 +93,7 @@ def _write_config(base: Path, dtype: torch.dtype, folder: Path) -> None:
 
 
 def write_tensors(source: ServedWeights, folder: Path, *, file_bytes: int = _FILE_BYTES) -> None:
-    """Safetensors files of about `file_bytes` each, one after the other."""
+    """Write safetensors files of about `file_bytes` each, one after the other."""
     specs = {spec.name: spec for spec in source.specs}
     split = split_state_dict_into_shards_factory(
         specs,

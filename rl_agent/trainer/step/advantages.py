@@ -1,4 +1,4 @@
-"""How much better an episode was than its siblings: one number per episode, from its group's rewards alone.
+"""Computes advantages: how much better an episode was than its siblings, from the group's rewards alone.
 
 With the rewards r_1 … r_G of the episodes of one group that have a reward:
 
@@ -22,7 +22,7 @@ STD_EPSILON = 1e-6
 
 
 def group_advantages(rewards: Tensor, estimator: Estimator) -> Tensor:
-    """Advantages of the episodes of one group, in their order; `rewards` has one dimension."""
+    """Compute the advantages of the episodes of one group, in their order; `rewards` has one dimension."""
     if estimator == "reinforce":
         return rewards.clone()
     if len(rewards) < 2:
@@ -36,7 +36,7 @@ def group_advantages(rewards: Tensor, estimator: Estimator) -> Tensor:
 
 
 def penalized_rewards(rewards: Tensor, kl: Tensor, coefficient: float) -> Tensor:
-    """KL in the reward: r_i − β Σ_t KL_t; `kl` is summed over the response tokens of each episode.
+    """Put the KL in the reward: r_i − β Σ_t KL_t; `kl` is summed over the response tokens of an episode.
 
     Ouyang et al. 2022 (InstructGPT). The advantages are taken from what this returns.
     """

@@ -1,4 +1,4 @@
-"""The loss of each response token, as pure functions of flat tensors (one element a token).
+"""Computes the loss of each response token: pure functions of flat tensors (one element a token).
 
 With π the policy that is trained, π_prox the proximal policy that clipping is measured against, μ the
 behaviour policy (the engine that sampled, by the logprobs it returned) and π_ref a frozen reference:
@@ -64,7 +64,7 @@ class Surrogate:
 
 
 def clipped_surrogate(logprobs: Tensor, proximal: Tensor, advantages: Tensor, clip: Clip) -> Surrogate:
-    """PPO's objective to minimize; `proximal` and `advantages` are constants."""
+    """Compute PPO's objective to minimize; `proximal` and `advantages` are constants."""
     ratio = torch.exp((logprobs - proximal).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     plain = -ratio * advantages
     bounded = -ratio.clamp(1 - clip.low, 1 + clip.high) * advantages
@@ -81,7 +81,7 @@ def clipped_surrogate(logprobs: Tensor, proximal: Tensor, advantages: Tensor, cl
 def behaviour_weights(
     proximal: Tensor, behaviour: Tensor, correction: Correction, *, low: float, high: float
 ) -> Tensor:
-    """Importance weights w from the engine's policy to the proximal one; they carry no gradient."""
+    """Compute importance weights w from the engine's policy to the proximal one, without a gradient."""
     if correction == "none":
         return torch.ones_like(proximal)
     log_weights = (proximal - behaviour).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
@@ -92,7 +92,7 @@ def behaviour_weights(
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KlEstimator) -> Tensor:
-    """An estimate of KL(π‖π_ref) for each token that was sampled from π."""
+    """Estimate KL(π‖π_ref) for each token that was sampled from π."""
     difference = reference - logprobs
     if estimator == "k1":
         return -difference
@@ -103,7 +103,7 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KlEstimator) -> 
 
 
 def kl_weights(importance: Tensor, ratio: Tensor, clip: Clip) -> Tensor:
-    """Importance weights v of the KL term, from the policy that sampled to the one that is trained.
+    """Compute importance weights v of the KL term, from the policy that sampled to the one in training.
 
     They carry no gradient, and are bounded as the ratio of a token with a positive advantage is.
     """
@@ -111,14 +111,14 @@ def kl_weights(importance: Tensor, ratio: Tensor, clip: Clip) -> Tensor:
 
 
 def token_weights(response_lengths: Tensor, normalization: Normalization) -> Tensor:
-    """u of each token; `response_lengths` holds, for each token, the response tokens of its whole episode."""
+    """Compute u of each token; `response_lengths` holds for each the response tokens of its whole episode."""
     if normalization == "sequence_mean":
         return 1.0 / response_lengths
     return torch.ones_like(response_lengths)
 
 
 def denominator(tokens: int, episodes: int, normalization: Normalization, *, constant_length: int) -> float:
-    """N of a mini-batch with that many response tokens and episodes; never 0."""
+    """Compute N of a mini-batch with that many response tokens and episodes; never 0."""
     if normalization == "token_mean":
         return float(max(tokens, 1))
     if normalization == "sequence_mean":

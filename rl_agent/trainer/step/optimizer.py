@@ -1,4 +1,4 @@
-"""AdamW in fp32 on this rank's part of every weight, its moments on the device or in host memory.
+"""Implements AdamW in fp32 on this rank's part of every weight, its moments on the device or the host.
 
 With g the gradient, m and v the moments (Kingma & Ba 2015; decoupled decay: Loshchilov & Hutter 2019):
 
@@ -23,7 +23,7 @@ from rl_agent.trainer.model.parallel import Ranks, gradients, local
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """The learning rate of the optimizer step with that number, from 0."""
+    """Compute the learning rate of the optimizer step with that number, from 0."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
     if settings.decay_steps is None:
@@ -81,7 +81,7 @@ class AdamW:
         self.steps += 1
 
     def _zeros(self, offload: bool) -> dict[str, Tensor]:
-        """One tensor for each weight, cut from one allocation: pinned memory comes in powers of two."""
+        """Make a tensor for each weight, cut from one allocation: pinned memory comes in powers of two."""
         parts = {name: local(parameter) for name, parameter in self.named()}
         if offload and torch.cuda.is_available():
             memory = torch.zeros(sum(part.numel() for part in parts.values()), pin_memory=True)

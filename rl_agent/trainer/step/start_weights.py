@@ -1,4 +1,4 @@
-"""The weights that an iteration began with: the proximal policy of its later steps.
+"""Keeps the weights that an iteration began with: the proximal policy of its later steps.
 
     first step      the policy still has them: nothing is kept, nothing computed
     first update    keep ─► a copy of what is trained, on the devices, each rank its part
@@ -30,11 +30,11 @@ class StartWeights:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the policy's weights are others by now."""
+        """Return whether the policy's weights are others by now."""
         return bool(self._kept)
 
     def parts(self) -> dict[str, Tensor]:
-        """This rank's part of the kept weights, by their names."""
+        """Return this rank's part of the kept weights, by their names."""
         return self._kept
 
     def keep(self) -> None:

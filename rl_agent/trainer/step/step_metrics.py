@@ -1,4 +1,4 @@
-"""Metrics of a whole mini-batch, over all micro-batches and ranks.
+"""Collects metrics of a whole mini-batch, over all micro-batches and ranks.
 
 Token metrics are sums over all response tokens, divided at the end; nothing is a mean of means, so they do
 not depend on how the mini-batch was cut.
@@ -37,7 +37,7 @@ class StepMetrics:
         self._advantages.append(advantage)
 
     def add_length(self, penalty: float, *, is_cut: bool) -> None:
-        """Of each episode that the step has, masked ones included; every rank adds all."""
+        """Add an episode of the step, masked ones included; every rank adds all."""
         self._penalties.append(penalty)
         self._cut.append(is_cut)
 
@@ -94,7 +94,7 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Speedometer:
-    """How much of its devices a trainer uses; without a shape or a peak rate it does not say."""
+    """Measures how much of its devices a trainer uses, as far as shape and peak rate are known."""
 
     shape: ModelShape | None
     passes: int
@@ -106,14 +106,14 @@ class Speedometer:
 
     @staticmethod
     def passes_of(loss: LossSettings) -> int:
-        """The number of forward and backward passes, those that a KL term demands included."""
+        """Return the number of forward and backward passes, those that a KL term demands included."""
         more = {"none": 0, "loss": FORWARD, "reward": 2 * FORWARD}
         return FORWARD + BACKWARD + more[loss.kl_in]
 
     def numbers(
         self, groups: list[Group], seconds: Mapping[str, float], *, more_passes: int = 0
     ) -> dict[str, float]:
-        """Metrics of a step that trained on these groups; `seconds` by part."""
+        """Compute metrics of a step that trained on these groups; `seconds` by part."""
         segments = [segment for group in groups for sample in group.trained for segment in sample.segments]
         tokens = sum(map(len, segments))
         step_s = max(seconds["step"], 1e-9)
@@ -136,7 +136,7 @@ class Speedometer:
 
 
 def log_line(step: int, numbers: Mapping[str, float]) -> str:
-    """One optimizer step as one line; what is not known is left out."""
+    """Describe one optimizer step in one line; what is not known is left out."""
     seconds = {name: numbers[f"seconds/{name}"] for name in ("step", "waiting", "gradient", "update")}
     parts = [
         f"step {step}: reward {numbers['reward']:.3f}",
@@ -184,7 +184,7 @@ OF_EVERY_TRAINER = ("loss", "grad_norm", "learning_rate")
 
 
 class IterationMetrics:
-    """What the steps of an iteration add up to."""
+    """The sums and means over the steps of an iteration."""
 
     def __init__(self) -> None:
         self._steps: list[dict[str, float]] = []
@@ -209,7 +209,7 @@ class IterationMetrics:
             self.add({key.partition("/")[2]: value for key, value in made[step].items() if "/" in key})
 
     def numbers(self) -> dict[str, float]:
-        """The sums and means of the iteration; no means where no step was made."""
+        """Compute the sums and means of the iteration; no means where no step was made."""
         steps = self._steps
         if not steps:
             return {"steps": 0.0}

@@ -1,4 +1,4 @@
-"""The gradient of one mini-batch, computed while its groups arrive.
+"""Computes the gradient of one mini-batch while its groups arrive.
 
     UpdateStep ── add(groups)* ──► micro-batches, forward and backward ── finish() ──► gradient and metrics
 
@@ -104,7 +104,7 @@ class UpdateStep:
             self._rows = self._rows[taken:]
 
     def _take_waiting(self) -> None:
-        """What is to be trained on of the groups that wait, with its advantages."""
+        """Compute the advantages of the groups that wait, and make rows of what is trained on."""
         groups, self._waiting = self._waiting, []
         if not groups:
             return
@@ -134,7 +134,7 @@ class UpdateStep:
             self._metrics.micro_batches += 1
 
     def _advantages(self, groups: Sequence[Group]) -> list[list[float]]:
-        """For each group those of all its samples."""
+        """Compute for each group the advantages of all its samples."""
         samples = [sample for group in groups for sample in group.samples]
         rewards = torch.tensor([self._comparison.reward(s) for s in samples], dtype=torch.float64)
         if self._loss.kl_in == "reward":
@@ -147,7 +147,7 @@ class UpdateStep:
 
     @torch.no_grad()
     def _kl_of_samples(self, samples: Sequence[Sample]) -> Tensor:
-        """Summed over each episode's response tokens, the same on all ranks."""
+        """Sum the KL over each episode's response tokens; the same on all ranks."""
         total = torch.zeros(len(samples), dtype=torch.float64, device=self._ranks.device)
         rows = _rows([(sample, 0.0) for sample in samples])
         for batch in self._micro_batches(rows, self._plan(rows)):
@@ -161,7 +161,7 @@ class UpdateStep:
         return plan_micro_batches(_lengths(rows), **self._limits)
 
     def _micro_batches(self, rows: Sequence[Row], plan: Plan) -> Iterator[PackedBatch]:
-        """This rank's, as many as every other rank's."""
+        """Yield this rank's micro-batches, as many as every other rank's."""
         for indices in plan[self._ranks.rank]:
             yield pack([rows[i] for i in indices], self._ranks.device)
 
@@ -216,7 +216,7 @@ def _lengths(rows: Sequence[Row]) -> list[int]:
 
 
 def _rows(samples: Sequence[tuple[Sample, float]]) -> list[Row]:
-    """Of samples with their advantages."""
+    """Make the rows of samples with their advantages."""
     return [
         Row(segment, advantage, sample.response_tokens, index)
         for index, (sample, advantage) in enumerate(samples)

@@ -29,7 +29,7 @@ class ClaimedPiece:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it is expected: one that is late by some time is expected to take as long again."""
+        """The seconds until it is expected; one that is late is expected to take as long again."""
         pace_s = self.pace_s or 0.0
         return abs(self.for_s - pace_s) + self.ahead * max(self.for_s, pace_s)
 

@@ -38,7 +38,7 @@ _REPORTED_FAILURES = 20
 
 @dataclass
 class SourceReport:
-    """What a source gave, and how it failed."""
+    """The pieces that a source gave, and its failures."""
 
     pieces: int = 0
     size_bytes: int = 0

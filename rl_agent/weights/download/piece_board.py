@@ -41,7 +41,7 @@ class Claim:
 
 
 class PieceBoard:
-    """Which connection fetches which missing piece of one blob. Thread-safe."""
+    """Assigns the missing pieces of one blob to connections. Thread-safe."""
 
     def __init__(self, verified: PieceSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._verified = verified
@@ -60,7 +60,7 @@ class PieceBoard:
 
     @property
     def has_work(self) -> bool:
-        """Whether a missing piece is claimed by no connection."""
+        """Return whether some missing piece is claimed by no connection."""
         return bool(self._unclaimed().any())
 
     def open_to(self, source: str) -> Bits:
@@ -107,7 +107,7 @@ class PieceBoard:
             self._changed.notify_all()
 
     def take_place(self, claim: Claim, index: int) -> bool:
-        """Whether the claim may receive the piece where it belongs; then nobody else may until it is done."""
+        """Let the claim receive the piece in its place, if nobody else does; returns whether it may."""
         with self._changed:
             if self._is_closed or index in self._places or index in self._verified:
                 return False
@@ -117,7 +117,7 @@ class PieceBoard:
 
     @contextmanager
     def writing(self, claim: Claim, index: int) -> Iterator[bool]:
-        """Whether verified bytes are to be written where they belong; meanwhile nobody else writes there."""
+        """Yield whether verified bytes are still to be written; nobody else writes them meanwhile."""
         with self._changed:
             while not self._is_closed and index not in self._verified and index in self._places:
                 self._cut(self._places[index])

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What the manager says a version is; everything else is checked against it."""
+    """A version as the manager announces it; everything else is checked against it."""
 
     weight_version: int
     digest: str
@@ -177,7 +177,7 @@ class Receiver:
             raise WeightsError(f"delta: gives other weights in {len(wrong)} pieces")
 
     def _here(self) -> dict[str, int]:
-        """The versions of the store, by their digests."""
+        """List the versions of the store by their digests."""
         here = {}
         for weight_version in self._store.versions:
             with self._store.hold(weight_version) as snapshot:

@@ -42,7 +42,7 @@ class Upstream:
 
 @dataclass
 class ReceiveReport:
-    """How a version was fetched."""
+    """A summary of how a version was fetched."""
 
     deltas: int = 0
     """Deltas that were applied; 0: a full transfer."""

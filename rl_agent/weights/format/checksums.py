@@ -16,14 +16,14 @@ Buffer = bytes | bytearray | memoryview
 
 
 def digest(buffer: Buffer) -> str:
-    """64 hexadecimal digits."""
+    """Compute a digest of 64 hexadecimal digits."""
     return blake3(buffer).hexdigest()
 
 
 def piece_digests(
     buffer: Buffer, piece_bytes: int, *, threads: int, look: Callable[[int, memoryview], None] | None = None
 ) -> tuple[str, ...]:
-    """The last piece may be short. `look` is given all bytes, and where they start, part by part."""
+    """Compute the digests of all pieces; `look` is given all bytes, and where they start, part by part."""
     view = memoryview(buffer)
 
     def digest_at(start: int) -> str:
@@ -49,7 +49,7 @@ def wrong_pieces(
     threads: int,
     indices: Iterable[int] | None = None,
 ) -> list[int]:
-    """Indices of the pieces that differ from `digests`, among `indices` (default: all)."""
+    """List the indices of pieces that differ from `digests`, among `indices` (default: all)."""
     view = memoryview(buffer)
 
     def is_wrong(index: int) -> bool:

@@ -44,7 +44,7 @@ _SIGNED: dict[int, np.dtype[np.signedinteger]] = {width: np.dtype(f"<i{width}") 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How a block differs, before compression. Arrays of bytes, in the order in which they are written."""
+    """The changes of a block before compression: arrays of bytes, in the order in which they are written."""
 
     changes: int
     large: int
@@ -155,7 +155,7 @@ class _Reader:
         return part
 
     def stream(self, size_bytes: int) -> Bytes:
-        """The next stream, which has `size_bytes` once decompressed."""
+        """Read the next stream, which has `size_bytes` once decompressed."""
         (word,) = _STREAM.unpack(self.take(_STREAM.size))
         stored = self.take(word & ~_COMPRESSED)
         if word & _COMPRESSED:
@@ -169,7 +169,7 @@ class _Reader:
 
 
 def _nonzero(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Positions of the true values; where they are few, twice as fast as numpy: whole words are skipped."""
+    """Find the true values; where they are few, twice as fast as numpy: whole words are skipped."""
     whole = len(mask) // 8 * 8
     words = mask[:whole].view(np.uint64)
     places = np.flatnonzero(words != 0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeviceCodec:
-    """`codec.encode` of blocks of the host's memory, their changes found on a device.
+    """Encodes as `codec.encode` does, and finds the changes of blocks in host memory on a device.
 
     It has one block at a time, so that what finding takes there stays bounded; each thread that calls has
     pinned memory for one block and its base.
@@ -76,7 +76,7 @@ def _find_changes(base: "torch.Tensor", new: "torch.Tensor", width: int) -> Chan
 
 
 def _significant_bytes(numbers: "torch.Tensor") -> int:
-    """Of numbers whose bits are unsigned."""
+    """Return the bytes of the largest number; the bits of all are unsigned."""
     if numbers.numel() == 0:
         return 0
     if int(numbers.min()) < 0:

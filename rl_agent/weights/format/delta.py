@@ -90,7 +90,7 @@ def decode_delta(
     *,
     threads: int,
 ) -> None:
-    """Give the full blob that `blob` and `base` stand for to `write`, part by part, with where it starts.
+    """Decode the full blob that `blob` and `base` stand for; `write` is given each part and its start.
 
     `write` is called by several threads. It may write over `base`. The result is still to be verified.
 
@@ -135,7 +135,7 @@ def _width_runs(tensors: Iterable[TensorEntry]) -> Iterator[tuple[int, int, int]
 def _in_order(
     pool: ThreadPoolExecutor, encode: Callable[[Block], bytes], blocks: list[Block], *, ahead: int
 ) -> Iterator[bytes]:
-    """Like `pool.map`, but never more than `ahead` blocks ahead, so that stopping early saves the work."""
+    """Map like `pool.map`, but at most `ahead` blocks ahead, so that stopping early saves the work."""
     waiting: list[Future[bytes]] = []
     for block in blocks:
         waiting.append(pool.submit(encode, block))

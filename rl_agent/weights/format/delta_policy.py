@@ -7,7 +7,7 @@ from rl_agent.weights_config import WeightsConfig
 
 @dataclass(frozen=True, slots=True)
 class DeltaCost:
-    """What a delta cost, and how much smaller than the full blob it is."""
+    """The cost of a delta, and its size beside the full blob's."""
 
     full_bytes: int
     delta_bytes: int
@@ -22,7 +22,7 @@ class DeltaCost:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSwitch:
-    """Off for some publishes after a delta that did not pay, then tried again."""
+    """A switch that is off for some publishes after a delta that did not pay."""
 
     publishes_off: int = 0
 

@@ -40,7 +40,7 @@ Name = Annotated[str, Meta(max_length=1024)]
 
 
 class TensorEntry(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Its fields in this order are what the content digest is of."""
+    """A tensor and its place in the full blob; the content digest covers the fields in this order."""
 
     name: Name
     dtype: Annotated[str, Meta(max_length=16)]
@@ -63,7 +63,7 @@ class Blob(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def longest_piece(self) -> int:
-        """Bytes; less than `piece_bytes` where the blob has no more."""
+        """The bytes of the longest piece: `piece_bytes`, or less where the blob has no more."""
         return min(self.piece_bytes, self.size_bytes)
 
     def range_of(self, index: int) -> tuple[int, int]:
@@ -99,7 +99,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return None if self.delta is None else self.delta.digest
 
     def with_delta_of(self, delta_digest: str | None) -> "Manifest":
-        """Without its delta, unless that is the one with this digest."""
+        """Return the manifest without its delta, unless that is the one with this digest."""
         is_it = delta_digest is not None and self.delta_digest == delta_digest
         return self if is_it else self.without_delta()
 
@@ -122,14 +122,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where every tensor of a version lies. Equal specs give equal layouts, whatever their order."""
+    """The place of every tensor of a version. Equal specs give equal layouts, whatever their order."""
 
     tensors: tuple[TensorEntry, ...]
     size_bytes: int
 
 
 def lay_out(specs: Iterable[TensorSpec]) -> Layout:
-    """Raises WeightsError for a dtype that cannot be sent and for a name that comes twice."""
+    """Lay out tensors. Raises WeightsError for a dtype that cannot be sent and for a repeated name."""
     ordered = list(specs)
     for spec in ordered:
         if spec.dtype not in WIDTH_OF:
@@ -162,7 +162,7 @@ def make_manifest(
 
 
 def content_digest(tensors: Iterable[TensorEntry], aliases: dict[str, str], full: Blob) -> str:
-    """Digest of what a version holds, as canonical JSON; the pieces' digests make it cover every byte."""
+    """Compute the digest of what a version holds; the pieces' digests make it cover every byte."""
     content = [1, [astuple(tensor) for tensor in tensors], sorted(aliases.items()), _blob_content(full)]
     return _digest_of(content)
 
@@ -179,7 +179,7 @@ def _digest_of(content: object) -> str:
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """Raises WeightsError if no reader would take it."""
+    """Serialise a manifest. Raises WeightsError if no reader would take it."""
     text = msgspec.json.encode(manifest)
     if len(text) > MAX_MANIFEST_BYTES:
         raise WeightsError(
@@ -216,7 +216,7 @@ def parse_manifest(text: bytes, *, expected_digest: str | None = None) -> Manife
 
 
 def _check_digits(manifest: Manifest) -> None:
-    """Raises WeightsError for a digest that is none."""
+    """Check that all digests are hexadecimal. Raises WeightsError."""
     found = [manifest.digest, *manifest.full.digests]
     if (delta := manifest.delta) is not None:
         found += [delta.base_digest, delta.base_delta or "", *delta.blob.digests]

@@ -16,7 +16,7 @@ def bits_to_text(bits: Bits) -> str:
 
 
 def text_to_bits(text: str, count: int) -> Bits:
-    """Raises WeightsError if `text` does not stand for `count` bits."""
+    """Parse a set of pieces. Raises WeightsError if `text` does not stand for `count` bits."""
     try:
         packed = np.frombuffer(bytes.fromhex(text), np.uint8)
     except ValueError as error:
@@ -55,7 +55,7 @@ class PieceSet:
                 self._grown.notify_all()
 
     def recommend(self, wanted: Bits, limit: int, wait_s: float) -> list[int]:
-        """Up to `limit` of the wanted pieces that are here; waits for one to come, but not for ever.
+        """Choose up to `limit` of the wanted pieces that are here; waits up to `wait_s` for one to come.
 
         Those recommended least often come first. So receivers that ask at the same time get different pieces,
         which they can then give each other: each piece has to leave this host about once.

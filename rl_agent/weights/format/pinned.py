@@ -25,19 +25,19 @@ _PER_THREAD = 2
 
 
 def pinned(size_bytes: int, device: "torch.device") -> "torch.Tensor":
-    """Memory that the device reads and writes at the speed of its link."""
+    """Allocate memory that the device reads and writes at the speed of its link."""
     import torch
 
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
 def parts(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What of the bytes from `start` to `end` goes through one buffer, in order."""
+    """Cut the bytes from `start` to `end` into parts of one buffer each."""
     return ((at, min(at + BUFFER_BYTES, end)) for at in range(start, end, BUFFER_BYTES))
 
 
 class PinnedRing:
-    """A context manager, for one caller; at its end all that threads were given is done."""
+    """A ring of pinned buffers for one caller; at the end of its context all work of its threads is done."""
 
     def __init__(self, device: "torch.device", *, threads: int) -> None:
         self.device = device
@@ -60,11 +60,11 @@ class PinnedRing:
             self.take()
 
     def take(self) -> "torch.Tensor":
-        """The buffer that was handed over first, when a thread is done with it. Raises what `work` raised."""
+        """Take the buffer that was handed over first, once its work is done. Raises what `work` raised."""
         return self._busy.popleft().result()
 
     def hand_over(self, buffer: "torch.Tensor", work: Callable[[Bytes], None]) -> None:
-        """To a thread, which does `work` on its bytes when the device has done what it was asked so far."""
+        """Let a thread do `work` on a buffer's bytes once the device has done what it was asked so far."""
         self._busy.append(self._pool.submit(_after, _when_done(self.device), work, buffer))
 
 

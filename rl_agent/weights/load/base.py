@@ -49,7 +49,7 @@ class Untouched(WeightsError):
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """How a version was loaded."""
+    """A summary of how a version was loaded."""
 
     weight_version: int
     pause_s: float

@@ -36,7 +36,7 @@ def fingerprint(tensors: "Iterable[tuple[str, torch.Tensor]]") -> str:
 
 
 def served(model: "torch.nn.Module") -> "Iterator[tuple[str, torch.Tensor]]":
-    """The parameters of a model of vLLM, and for layers without theirs what they answer to a probe."""
+    """Yield the parameters of a vLLM model, and the answer to a probe of each layer without its own."""
     import torch
 
     yield from model.named_parameters()
@@ -47,7 +47,7 @@ def served(model: "torch.nn.Module") -> "Iterator[tuple[str, torch.Tensor]]":
 
 
 def _is_packed(layer: Any) -> bool:
-    """Whether it is a linear layer of vLLM that does not compute with a weight among its parameters."""
+    """Return whether it is a linear layer of vLLM that computes with no weight among its parameters."""
     if keeps_two_forms(layer):
         return True
     if not hasattr(layer, "quant_method") or not hasattr(layer, "input_size"):

@@ -35,6 +35,6 @@ def repacking(model: "torch.nn.Module", device: "torch.device") -> Iterator[None
 
 
 def keeps_two_forms(module: Any) -> bool:
-    """Whether a layer has its weight as a parameter and arranged for the processor besides."""
+    """Return whether a layer has its weight as a parameter and, besides, arranged for the processor."""
     weight = getattr(module, "weight", None)
     return hasattr(module, "cpu_linear") and weight is not None and weight.ndim == 2 and weight.numel() > 0

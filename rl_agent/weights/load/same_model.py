@@ -27,7 +27,7 @@ def shapes_of(made: Snapshot | Checkpoint) -> Shapes:
 
 
 def check_same_model(snapshot: Snapshot, known: Shapes) -> None:
-    """Raises WeightsError if `known`, of what the engine serves, is of another model."""
+    """Check a version against `known`, which the engine serves. Raises WeightsError if the models differ."""
     shapes = shapes_of(snapshot)
     differing = {name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name)}
     left_out = (known.keys() - shapes.keys()) | (snapshot.manifest.aliases.keys() - known.keys())

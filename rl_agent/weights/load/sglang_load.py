@@ -106,7 +106,7 @@ def _check_settings(url: str, settings: Any) -> None:
 
 
 def _shapes_of_unquantized(model: str) -> Shapes:
-    """Of the tensors that the model is made of. Raises WeightsError if that cannot be seen."""
+    """Read the shapes of the model's tensors. Raises WeightsError if that is not possible."""
     folder = local_folder(model)
     if folder is None:
         raise WeightsError(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def upload(
     view: memoryview, entries: Iterable[TensorEntry], device: "torch.device", *, threads: int
 ) -> "Iterator[tuple[str, torch.Tensor]]":
-    """Each tensor with its name, on the device; on the host those for which the device has no room."""
+    """Yield each tensor on the device with its name; on the host where the device has no room."""
     entries = list(entries)
     content = np.frombuffer(view, np.uint8)
     coming = (part for entry in entries for part in parts(entry.start, entry.end))

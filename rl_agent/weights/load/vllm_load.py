@@ -29,7 +29,7 @@ class VllmServer(RunningServer):
         await self._ask("/resume")
 
     async def _load(self, version: VerifiedVersion) -> tuple[float, tuple[str, ...]]:
-        """Each worker makes sure that it has loaded the bytes that were verified."""
+        """Let every worker load the version, and check that it has loaded the bytes that were verified."""
         try:
             results = await self._load_on_workers(version)
             await self._reset_caches()
@@ -62,7 +62,7 @@ class VllmServer(RunningServer):
         return results
 
     async def _reset_caches(self) -> None:
-        """What was computed with the old weights must not be met by requests under the new ones."""
+        """Drop what was computed with the old weights, so that no request under the new ones meets it."""
         answer = await self._ask("/reset_prefix_cache", {"reset_running_requests": "true"})
         if isinstance(answer, dict) and answer.get("success") is False:
             raise WeightsError(f"{self._url}: could not reset its prefix cache")

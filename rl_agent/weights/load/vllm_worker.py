@@ -33,7 +33,7 @@ _MOST_THREADS = 4
 
 
 class WeightsWorker:
-    """Adds to vLLM's worker. Names start alike so that none meets one of vLLM's."""
+    """An extension of vLLM's worker. Names start alike so that none meets one of vLLM's."""
 
     device: "torch.device"
     reload_weights: Any
@@ -63,7 +63,7 @@ class WeightsWorker:
     def _rl_agent_load(
         self, root: str, weight_version: int, digest: str, stamp: Sequence[int] | None
     ) -> dict[str, Any]:
-        """Raises WeightsError, and leaves the model as it is, if the version there is not the announced one,
+        """Load a version. Raises WeightsError, and leaves the model as it is, if it is not the announced one,
         not one of this model, or was written to since it was verified. An error from the loader itself leaves
         the model torn, and so does a version that was written to while it was loaded.
         """
@@ -88,7 +88,7 @@ class WeightsWorker:
         }
 
     def rl_agent_held(self) -> dict[str, Any]:
-        """The version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
+        """Return the version that was loaded last, `AS_STARTED`, or None where a load has stopped halfway."""
         return {"weight_version": self._rl_agent_held}
 
     def _rl_agent_check(self, snapshot: Snapshot) -> None:
@@ -104,12 +104,12 @@ class WeightsWorker:
             check_same_model(snapshot, known)
 
     def rl_agent_fingerprint(self) -> str:
-        """Of what this worker serves: equal on engines alike that serve the same."""
+        """Compute a number for what this worker serves: equal on engines alike that serve the same."""
         return fingerprint(served(self.model_runner.get_model()))
 
 
 def _shapes_of_folder(folder: Path) -> Shapes | None:
-    """What the model that vLLM was started on is made of; None where that cannot be seen."""
+    """Read the shapes of the model that vLLM was started on; None where that is not possible."""
     try:
         return shapes_of(Checkpoint.of(folder))
     except WeightsError:
@@ -117,7 +117,7 @@ def _shapes_of_folder(folder: Path) -> Shapes | None:
 
 
 def _tensors(snapshot: Snapshot, device: "torch.device") -> "Iterator[tuple[str, torch.Tensor]]":
-    """Every name of the version with its tensor; tied tensors come under each of their names, once in memory.
+    """Yield every tensor by name; tied tensors come under each of their names, once in memory.
 
     A model that ties them takes what it needs: loaders skip an output layer that is the embedding.
     """

@@ -49,7 +49,7 @@ class TransferEngine:
         """Sources from which it could not read."""
 
     def register(self, memory: bytearray | mmap.mmap) -> int:
-        """The address of memory that may be transferred from or to."""
+        """Register memory for transfers; returns its address."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         if self._engine.register_memory(address, len(memory)) != 0:
             raise WeightsError(f"mooncake does not take {len(memory)} bytes of memory")
@@ -59,7 +59,7 @@ class TransferEngine:
         self._engine.unregister_memory(address)
 
     def read(self, place: RemoteMemory, start: int, address: int, size_bytes: int) -> bool:
-        """Whether the bytes came. If not, some may still come later."""
+        """Read bytes; returns whether they came. If not, some may still come later."""
         return bool(
             self._engine.transfer_sync_read(place.session, address, place.address + start, size_bytes) == 0
         )
@@ -70,7 +70,7 @@ class TransferEngine:
 
 
 class RegisteredBlobs:
-    """The sender's side: which blobs lie where. A `WeightServer` takes it as its `memory`, and closes it."""
+    """The memory of a sender's blobs. A `WeightServer` takes it as its `memory`, and closes it."""
 
     def __init__(self, engine: TransferEngine) -> None:
         self._engine = engine
@@ -78,7 +78,7 @@ class RegisteredBlobs:
         self._registered: dict[tuple[int, str], tuple[mmap.mmap, int]] = {}
 
     def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> RemoteMemory:
-        """Where a complete blob can be read; blobs of versions that are not `here` any more are let go."""
+        """Return where a complete blob can be read; drops blobs of versions that are not `here` any more."""
         with self._lock:
             self._keep(here)
             key = (weight_version, blob)
@@ -112,7 +112,7 @@ class MooncakeSource:
 
 
 class MooncakeConnection(TcpConnection):
-    """A read that was given up may still write."""
+    """A connection whose reads may still write after they were given up."""
 
     is_cut_at_once = False
 
@@ -153,7 +153,7 @@ class MooncakeConnection(TcpConnection):
         target[:] = memoryview(buffer)[: len(target)]
 
     def _transfer(self, place: RemoteMemory, start: int, size_bytes: int, deadline: Deadline) -> None:
-        """In a thread: the engine knows no deadline, and waits for a sender that sleeps."""
+        """Read in a thread: the engine knows no deadline, and waits for a sender that sleeps."""
         done = threading.Event()
         came: list[bool] = []
 

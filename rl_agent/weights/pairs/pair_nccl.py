@@ -34,7 +34,7 @@ _GPU = 0
 
 
 class Communicator(Protocol):
-    """What a pair needs of `nccl.core.Communicator`: calls that return before they are complete."""
+    """The part of `nccl.core.Communicator` that a pair needs: calls that return before they are complete."""
 
     def send(self, sendbuf: Any, peer: int, *, stream: int) -> None: ...
 
@@ -187,7 +187,7 @@ class NcclPair:
             yield self._communicator
 
     def _wait_complete(self, communicator: Communicator, until: Until, stage: GpuStage | None = None) -> None:
-        """For the call before and, with `stage`, for all that its GPU was given."""
+        """Wait for the call before and, with `stage`, for all that its GPU was given."""
 
         def is_complete() -> bool:
             result = communicator.get_async_error()
@@ -204,7 +204,7 @@ class NcclPair:
 
 @contextmanager
 def _errors_of_pair() -> Iterator[None]:
-    """Makes whatever NCCL or CUDA raises, such as no memory left, an error of this pair alone."""
+    """Turn whatever NCCL or CUDA raises, such as no memory left, into an error of this pair alone."""
     try:
         yield
     except OSError:

@@ -36,7 +36,7 @@ _SHORTEST_S, _LONGEST_S = 1e-4, 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The end of a wait, whatever happens."""
+    """The deadline of a wait, and what cancels it."""
 
     deadline: Deadline
     is_cancelled: Callable[[], bool]
@@ -140,7 +140,7 @@ class PairConnection(TcpConnection):
         np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(self._pair.memory(len(target)), np.uint8))
 
     def _join(self, deadline: Deadline) -> Pair | None:
-        """None where pieces go by TCP: it has not worked before, or the other side has no such pairs."""
+        """Join a pair; None where pieces go by TCP: it failed before, or the other side has no such pairs."""
         maker = self._pairing.maker
         if self._pairing.is_cooling_down(self._name):
             return None
@@ -157,7 +157,7 @@ class PairConnection(TcpConnection):
 
     @contextmanager
     def _failing_for_good(self) -> Iterator[None]:
-        """The connection is of no use any more: the sender may still wait for what this side has left.
+        """Give up the connection after a failure: the sender may still wait for what this side has left.
 
         An answer that says why, a WeightsError, is none of the pair's failures.
         """

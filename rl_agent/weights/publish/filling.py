@@ -47,7 +47,7 @@ def fill(file: DraftFile, layout: Layout, source: TensorSource, *, threads: int)
 
 
 def write_by(ring: PinnedRing, file: DraftFile, entry: TensorEntry, tensor: "torch.Tensor") -> None:
-    """The tensor may change in a later operation of its device's current stream.
+    """Write a tensor, which may change in a later operation of its device's current stream.
 
     Raises WeightsError if there is no room in the file, maybe later: at the latest where the ring ends.
     """

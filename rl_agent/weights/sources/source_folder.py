@@ -45,7 +45,7 @@ class FolderSource:
 
 
 class FolderConnection:
-    """Raises WeightsError or OSError where a version is not there any more."""
+    """A connection that raises WeightsError or OSError where a version is not there any more."""
 
     is_cut_at_once = False
 
@@ -54,19 +54,19 @@ class FolderConnection:
         self._descriptors: dict[tuple[int, str], int] = {}
 
     def open(self, deadline: Deadline) -> None:
-        """Files are opened when they are asked for."""
+        """Check that the files lie in memory; each is opened when it is asked for."""
         with suppress(OSError):  # it is gone: to be said when it is asked for something
             self.is_cut_at_once = is_memory(self._root)
 
     def interrupt(self) -> None:
-        """What is in memory is there at once; a disk or a network that does not answer can wait for ever."""
+        """Do nothing: memory answers at once, and a disk or a network that does not cannot be interrupted."""
 
     def close(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
-        """Without its difference: to copy the version is faster than to decode it."""
+        """Read the manifest without its delta: to copy the version is faster than to decode it."""
         manifest = open_snapshot(self._root, weight_version).manifest
         if digest is not None and manifest.digest != digest:
             raise WeightsError(f"{self._root}: version {weight_version} has another content")

@@ -49,7 +49,7 @@ class Catalog:
 
     @property
     def versions(self) -> set[int]:
-        """The versions of which at least a part is here."""
+        """The versions of which this host has at least a part."""
         with self._lock:
             partial = {weight_version for weight_version, _ in self._partial}
         return partial.union(self._store.versions)

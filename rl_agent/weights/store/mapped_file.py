@@ -28,7 +28,7 @@ _MAPPED_BYTES = 2**21
 
 
 def map_file(path: Path) -> memoryview:
-    """A file's bytes without a copy, empty for an empty file. The mapping lives as long as the view."""
+    """Map a file without a copy, empty for an empty file. The mapping lives as long as the view."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
@@ -84,18 +84,18 @@ class DraftFile:
                 start, view = start + written, view[written:]
 
     def map(self) -> memoryview:
-        """The bytes to read, with what is written later."""
+        """Map the bytes to read, with what is written later."""
         return map_file(self.path)
 
     def view(self) -> memoryview:
-        """The bytes to read, in the mapping that is kept.
+        """Return the bytes to read, in the mapping that is kept.
 
         Who reads has to have the file open, too: else, once collected, it is written again meanwhile.
         """
         return memoryview(self._mapping() if self.size_bytes else b"").toreadonly()
 
     def place(self, start: int, end: int) -> memoryview | None:
-        """These bytes to write into, a copy less than `write`; None where that may fail or does not pay."""
+        """Return these bytes to write into, one copy less than `write`; None where that may fail."""
         if not self._has_all_pages:
             return None
         memory = self._mapping()
@@ -109,7 +109,7 @@ class DraftFile:
         return memoryview(memory)[start:end]
 
     def is_used_elsewhere(self) -> bool:
-        """Whether anybody else has it open or mapped, in this process or another, or by another name."""
+        """Return whether anybody else has it open or mapped, here or in another process, by any name."""
         try:
             # The kernel gives a write lease only on a file that no other open file or mapping refers to.
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -134,7 +134,7 @@ class DraftFile:
 
 
 def is_memory(path: Path) -> bool:
-    """Whether a file lies in memory, where one that has its pages can always be written to."""
+    """Return whether a file lies in memory, where one that has its pages can always be written to."""
     device = path.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     with Path("/proc/self/mountinfo").open(encoding="utf-8") as mounts:

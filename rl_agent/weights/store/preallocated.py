@@ -59,7 +59,7 @@ class PreallocatedFile:
         return file
 
     def prepare(self, size_bytes: int) -> None:
-        """Take so much new memory in the background, unless some is here."""
+        """Allocate so much memory in the background, unless there is some."""
         if self._path.exists() or not size_bytes or not is_memory(self._path.parent):
             return
         file = self._file = DraftFile(self._path)

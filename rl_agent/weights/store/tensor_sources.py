@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TensorSource(Protocol):
     @property
     def specs(self) -> list[TensorSpec]:
-        """What will come, each tensor once."""
+        """The tensors that will come, each once."""
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -41,7 +41,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, folder: Path) -> "Checkpoint":
-        """Raises WeightsError if the folder holds no readable safetensors files."""
+        """List the tensors of a folder. Raises WeightsError if it holds no readable safetensors files."""
         from safetensors import SafetensorError, safe_open
 
         files, specs = {}, []
@@ -60,7 +60,7 @@ class Checkpoint:
         return replace(source, aliases=source._ties(folder))
 
     def _ties(self, folder: Path) -> dict[str, str]:
-        """An output layer that the model's configuration ties to the embedding, if its bytes agree."""
+        """Find an output layer that the configuration ties to the embedding, if its bytes agree."""
         heads = [spec for spec in self.specs if spec.name.endswith("lm_head.weight")]
         tables = [spec for spec in self.specs if spec.name.endswith("embed_tokens.weight")]
         if len(heads) != 1 or len(tables) != 1 or not _is_tied(folder / "config.json"):
@@ -84,7 +84,7 @@ class Checkpoint:
 
 
 def local_folder(model: str) -> Path | None:
-    """Folder of a model: the path itself, or the hub cache's; None where it was never downloaded."""
+    """Find the folder of a model: its path, or the hub cache's; None where it was never downloaded."""
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import snapshot_download
@@ -97,12 +97,12 @@ def local_folder(model: str) -> Path | None:
 
 
 def tensor_at(view: memoryview, entry: TensorEntry) -> "torch.Tensor":
-    """A tensor of a full blob, without a copy; writable if the view is."""
+    """View a tensor of a full blob, without a copy; writable if the view is."""
     return tensor_in(view[entry.start : entry.end], entry)
 
 
 def tensor_in(place: memoryview, entry: TensorEntry) -> "torch.Tensor":
-    """The tensor whose bytes are all of a place, without a copy."""
+    """View the tensor whose bytes are all of a place, without a copy."""
     import torch
 
     dtype = torch_dtype(entry.dtype)
@@ -112,7 +112,7 @@ def tensor_in(place: memoryview, entry: TensorEntry) -> "torch.Tensor":
 
 
 def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
-    """A tensor's bytes as type `dtype`, from whatever device and layout; no copy where none is needed."""
+    """Return a tensor's bytes as type `dtype`, from whatever device and layout; a copy only where needed."""
     import torch
 
     if tensor.numel() == 0:
@@ -123,7 +123,7 @@ def tensor_bytes(tensor: "torch.Tensor", dtype: str) -> memoryview:
 
 
 def served_as(spec: TensorSpec, serving_dtype: str | None) -> TensorSpec:
-    """The spec of a tensor after the cast to the serving dtype."""
+    """Return the spec of a tensor after the cast to the serving dtype."""
     if serving_dtype is None or spec.dtype not in FLOATS:
         return spec
     return replace(spec, dtype=serving_dtype)
