@@ -64,53 +64,63 @@ class BlobWanted:
     """By source: how many had wrong bytes."""
 
 
-def fetch_blob(
-    wanted: BlobWanted,
-    pieces: PieceSet,
-    sources: Sequence[Source],
-    settings: WeightsConfig,
-    deadline: Deadline,
-    stop: threading.Event,
-    reports: dict[str, SourceReport],
-) -> None:
-    """Fetch all pieces but those of `pieces`, which are there, and give each to `wanted.write` once verified.
+@dataclass
+class BlobFetch:
+    """The fetch of one blob's missing pieces, with one worker for each connection."""
 
-    `reports`, by source, go on with what is in them. Raises WeightsError that names each source and what it
-    did if the blob cannot be completed, and whatever `wanted.write` raises.
-    """
-    board = PieceBoard(pieces)
-    aborted = threading.Event()
-    workers = [
-        _Worker(
-            wanted,
-            board,
-            source,
-            reports.setdefault(str(source), SourceReport()),
-            settings,
-            deadline,
-            aborted,
+    wanted: BlobWanted
+    pieces: PieceSet
+    """The pieces that are there; the others are fetched."""
+    settings: WeightsConfig
+    deadline: Deadline
+    stop: threading.Event
+    reports: dict[str, SourceReport]
+    """By source; they go on with what is in them."""
+
+    def __post_init__(self) -> None:
+        self.board = PieceBoard(self.pieces)
+        self.aborted = threading.Event()
+
+    def run(self, sources: Sequence[Source]) -> None:
+        """Fetch all missing pieces, and give each to `wanted.write` once verified.
+
+        Raises WeightsError that names each source and what it did if the blob cannot be completed, and
+        whatever `wanted.write` raises.
+        """
+        board = self.board
+        workers = [_Worker(self, each) for each in sources for _ in range(self.settings.streams_per_source)]
+        try:
+            started = _start(workers)
+
+            def is_over() -> bool:
+                has_no_worker = self.aborted.is_set() or all(worker.has_ended for worker in started)
+                return board.is_finished or self.stop.is_set() or self.deadline.is_over or has_no_worker
+
+            while not is_over():
+                board.wait_until(is_over, STOP_POLL_S)
+        finally:
+            self.aborted.set()
+            board.close()
+            _end(workers)
+        crashed = next((worker.crash for worker in workers if worker.crash), None)
+        if crashed:
+            raise crashed
+        if not board.is_finished:
+            raise WeightsError(self._why())
+
+    def _why(self) -> str:
+        left, wanted = int(self.pieces.missing().sum()), self.wanted
+        missing = f"{left} of {self.pieces.count} pieces of {wanted.name} are missing"
+        what = f"version {wanted.weight_version}: {missing}"
+        if self.stop.is_set():
+            return f"{what}: cancelled"
+        if self.deadline.is_over:
+            what += " at the deadline"
+        reasons = "; ".join(
+            f"{name}: {report.failures[-1] if report.failures else f'gave {report.pieces} pieces'}"
+            for name, report in self.reports.items()
         )
-        for source in sources
-        for _ in range(settings.streams_per_source)
-    ]
-    try:
-        started = _start(workers)
-
-        def is_over() -> bool:
-            has_no_worker = aborted.is_set() or all(worker.has_ended for worker in started)
-            return board.is_finished or stop.is_set() or deadline.is_over or has_no_worker
-
-        while not is_over():
-            board.wait_until(is_over, STOP_POLL_S)
-    finally:
-        aborted.set()
-        board.close()
-        _end(workers)
-    crashed = next((worker.crash for worker in workers if worker.crash), None)
-    if crashed:
-        raise crashed
-    if not board.is_finished:
-        raise WeightsError(_why(wanted, pieces, reports, deadline, stop))
+        return f"{what}: {reasons or 'there is no source'}"
 
 
 def _start(workers: "Sequence[_Worker]") -> "list[_Worker]":
@@ -141,50 +151,18 @@ def _end(workers: "Sequence[_Worker]") -> None:
             worker.report_stuck()
 
 
-def _why(
-    wanted: BlobWanted,
-    pieces: PieceSet,
-    reports: dict[str, SourceReport],
-    deadline: Deadline,
-    stop: threading.Event,
-) -> str:
-    left = int(pieces.missing().sum())
-    what = f"version {wanted.weight_version}: {left} of {pieces.count} pieces of {wanted.name} are missing"
-    if stop.is_set():
-        return f"{what}: cancelled"
-    if deadline.is_over:
-        what += " at the deadline"
-    reasons = "; ".join(
-        f"{name}: {report.failures[-1] if report.failures else f'gave {report.pieces} pieces'}"
-        for name, report in reports.items()
-    )
-    return f"{what}: {reasons or 'there is no source'}"
-
-
 class _Worker(threading.Thread):
     """One connection to one source, made again when it breaks."""
 
-    def __init__(
-        self,
-        wanted: BlobWanted,
-        board: PieceBoard,
-        source: Source,
-        report: SourceReport,
-        settings: WeightsConfig,
-        deadline: Deadline,
-        aborted: threading.Event,
-    ) -> None:
+    def __init__(self, fetch: BlobFetch, source: Source) -> None:
         super().__init__(name=f"fetch-{source}", daemon=True)
         self.has_ended = False
         self.crash: BaseException | None = None
         """What no source is to blame for."""
-        self._wanted = wanted
-        self._board = board
+        self._wanted, self._settings, self._deadline = fetch.wanted, fetch.settings, fetch.deadline
+        self._board, self._aborted = fetch.board, fetch.aborted
         self._source = source
-        self._report = report
-        self._settings = settings
-        self._deadline = deadline
-        self._aborted = aborted
+        self._report = fetch.reports.setdefault(str(source), SourceReport())
         self._failures = 0
         self._connection: GuardedConnection | None = None
         self._buffer: memoryview | None = None

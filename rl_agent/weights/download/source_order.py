@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.fetch import BlobWanted, SourceReport, fetch_blob
+from rl_agent.weights.download.fetch import BlobFetch, BlobWanted, SourceReport
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.asking import first_answer
 from rl_agent.weights.sources.cooldown import COOLDOWN_S, Cooldown
@@ -108,7 +108,7 @@ class Transfer:
     def _fetch_from(self, sources: Sequence[Source], wanted: BlobWanted, pieces: PieceSet) -> None:
         reports = self.report.by_source
         try:
-            fetch_blob(wanted, pieces, sources, self.settings, self.deadline, self.stop, reports)
+            BlobFetch(wanted, pieces, self.settings, self.deadline, self.stop, reports).run(sources)
         finally:
             for source in sources:
                 report = reports[str(source)]

@@ -9,7 +9,7 @@ import pytest
 from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_transfers import with_fetch
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.fetch import BlobWanted, fetch_blob
+from rl_agent.weights.download.fetch import BlobFetch, BlobWanted
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.manifest import Blob
 from rl_agent.weights.format.pieces import PieceSet
@@ -107,15 +107,14 @@ def fetch(*sources, stop=None, timeout_s=30.0, is_in_place=False, **settings):
 
     pieces = PieceSet(10)
     try:
-        fetch_blob(
+        BlobFetch(
             BlobWanted(1, "full", BLOB, write, place),
             pieces,
-            sources,
             with_fetch(streams_per_source=1, **settings),
             Deadline.after(timeout_s),
             stop or threading.Event(),
             {},
-        )
+        ).run(sources)
     finally:
         for index in range(pieces.count):
             start, end = BLOB.range_of(index)
@@ -161,15 +160,14 @@ def test_what_cannot_be_written_is_an_error_and_not_a_hang():
         raise MemoryError("no room")
 
     with pytest.raises(MemoryError):
-        fetch_blob(
+        BlobFetch(
             BlobWanted(1, "full", BLOB, full, nowhere),
             PieceSet(10),
-            [FakeSource()],
             with_fetch(),
             Deadline.after(30),
             threading.Event(),
             {},
-        )
+        ).run([FakeSource()])
 
 
 @pytest.fixture
