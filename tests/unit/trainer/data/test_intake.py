@@ -1,20 +1,13 @@
 """What becomes of groups that reach a trainer, and groups as bytes."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.intake import Intake
 from rl_agent.trainer.data.order import Arrival
 from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
-from rl_agent.trainer.data.samples import make_group as group_of
 from rl_agent.trainer.data.staleness import AdmissionRule
-from rl_agent.types import EpisodeKey
 from tests.integration.trainer.settings import loss_settings
-from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 
 def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int = 2) -> Group:
@@ -85,41 +78,6 @@ def test_a_group_that_waited_is_judged_by_the_version_of_the_step_that_takes_it(
     assert held.turned_away == {"too_stale": 1}
 
 
-STORED = {
-    "negative": {"token_ids": (1, -7)},
-    "huge": {"token_ids": (1, 2**40)},
-    "beyond 64 bits": {"token_ids": (1, 2**70)},
-    "positive": {"logprobs": (-1.0, 50.0)},
-    "nan": {"logprobs": (-1.0, math.nan)},
-    "minus infinity": {"logprobs": (-math.inf, -1.0)},
-    "one logprob": {"logprobs": (-1.0,)},
-}
-
-
-def episode_with(attempt, *, prompt=(1, 2), reward=1.0, **generation):
-    step = make_step("ab")
-    made = replace(step.generation, **generation)
-    steps = (replace(step, generation=made, prompt_token_ids=prompt),)
-    found = make_trajectory(steps=steps, reward=reward)
-    return replace(found, key=EpisodeKey("task", 0, attempt))
-
-
-@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
-def test_a_stored_episode_that_cannot_be_costs_its_group_and_is_named(stored, caplog):
-    held = intake()
-    group = group_of([episode_with(0, reward=0.0), episode_with(1, **stored)])
-    held.offer(decode(encode([group])))
-    held.offer([make_group("b")])
-    assert keys([held.next_group(0)]) == ["b"]
-    assert held.turned_away == {"impossible_tokens": 1}
-    assert "its episode task:0:1 holds" in caplog.text
-
-
-@pytest.mark.parametrize("stored", [{"prompt": (1, -1)}, {"prompt": (2**40,)}, {"reward": math.nan}])
-def test_so_does_one_with_such_a_prompt_or_reward(stored):
-    assert group_of([episode_with(0), episode_with(1, **stored)]).flaw
-
-
 def test_tokens_behind_the_embedding_of_the_model_cost_their_group():
     for vocab_size, wanted in ((None, "x"), (10, "x"), (9, None)):
         held = intake(vocab_size=vocab_size)
@@ -142,22 +100,3 @@ def test_a_restored_intake_knows_what_was_consumed_and_what_waits():
     held.restore({"a"}, [make_group("b")], 0)
     held.offer([make_group("a"), make_group("b"), make_group("c")])
     assert keys(held.next_group(0) for _ in range(3)) == ["b", "c", None]
-
-
-def test_groups_come_back_from_bytes_as_they_were():
-    groups = [make_group("a", rewards=(0.25, 1.0, -3.0)), make_group("ü", rewards=()), make_group("c")]
-    found = decode(encode(groups))
-    assert [describe(group) for group in found] == [describe(group) for group in groups]
-    assert decode(encode([])) == []
-
-
-def describe(group: Group):
-    return group.key, [
-        (
-            s.key,
-            s.reward,
-            s.versions,
-            [[a.tolist() for a in (x.token_ids, x.is_response, x.behaviour)] for x in s.segments],
-        )
-        for s in group.samples
-    ]

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.format.checksums import digest
-from rl_agent.weights.format.delta import blocks_of
 from rl_agent.weights.format.dtypes import WIDTH_OF
 from rl_agent.weights.format.manifest import (
     ALIGNMENT,
@@ -59,21 +58,6 @@ def test_tensors_are_aligned_and_do_not_overlap_whatever_the_order(specs):
         assert tensor.start >= end
         end = tensor.start + tensor.size_bytes
     assert end <= layout.size_bytes
-
-
-@given(SPECS, st.sampled_from([64, 128, 4096]))
-def test_blocks_cover_every_byte_once_and_hold_values_of_one_width(specs, block_bytes):
-    layout = lay_out(specs)
-    blocks = blocks_of(layout.tensors, block_bytes)
-    assert [start for start, _, _ in blocks] == [0, *(end for _, end, _ in blocks)][: len(blocks)]
-    assert (blocks[-1][1] if blocks else 0) == layout.size_bytes
-    for tensor in layout.tensors:
-        inside = {
-            width
-            for start, end, width in blocks
-            if start < tensor.start + tensor.size_bytes and tensor.start < end
-        }
-        assert inside <= {WIDTH_OF[tensor.dtype]}
 
 
 def test_a_manifest_survives_being_written_and_read():

@@ -14,22 +14,19 @@ from safetensors.torch import load_file, save_file
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.worker.engine_process import EngineCommand
-from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.sglang_load import SglangServer
-from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.store.model_folder import model_folder
 from rl_agent.weights.store.store import FULL
 from tests.unit.weights.weight_versions import (
-    open_store,
     publish_steps,
     random_state,
     same_bits,
-    settings,
     state_of,
 )
 
 UPDATE = "/update_weights_from_disk"
+
+
 CALLS = ["/server_info", "/pause_generation", UPDATE, "/model_info", "/continue_generation"]
 
 
@@ -129,18 +126,6 @@ def test_a_version_is_read_whole_by_the_servers_own_loader_and_said_before_it_go
         expected = state_of(snapshot)
         assert server.held.keys() == expected.keys()
         assert all(same_bits(server.held[name], tensor) for name, tensor in expected.items())
-
-
-def test_tied_tensors_are_there_under_the_names_that_are_asked_for(tmp_path):
-    table = torch.randn(20, 4)
-    with open_store(tmp_path / "store") as store:
-        state = StateDict.of({"embed_tokens.weight": table, "lm_head.weight": table})
-        snapshot = Publisher(store, settings()).publish(1, state)
-        for names in ({"embed_tokens.weight"}, {"embed_tokens.weight", "lm_head.weight"}):
-            with model_folder(snapshot, names) as folder:
-                found = load_file(folder / "model.safetensors")
-            assert found.keys() == names
-            assert all(torch.equal(tensor, table) for tensor in found.values())
 
 
 def test_a_damaged_version_is_refused_before_the_server_is_asked_anything(store, model):

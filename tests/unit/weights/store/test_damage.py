@@ -1,6 +1,5 @@
 """A store that was damaged costs one try: what is damaged goes, and the version is had again in full."""
 
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -11,7 +10,6 @@ from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_transfers import StateDict, announced
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.publish.publish import Publisher
-from rl_agent.weights.store import mapped_file
 from rl_agent.weights.store.store import FULL, MANIFEST, PREALLOCATED, DamagedVersion
 from tests.unit.weights.weight_sources import StoreSource, receiving
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
@@ -157,25 +155,3 @@ def test_an_error_of_the_own_disk_is_named_once_and_the_next_try_begins_anew(tmp
                 receive(version(sender, 3), StoreSource(sender))
         assert not list(store.root.glob("draft-*"))
         receive(version(sender, 3), StoreSource(sender))
-
-
-@pytest.mark.parametrize("call", ["ftruncate", "pwrite", "open", "mkdir", "write_bytes"])
-def test_a_full_disk_is_one_line_with_the_folder_what_is_needed_and_free_and_the_key(
-    tmp_path, monkeypatch, call
-):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with open_store(tmp_path / "store") as store:
-        publisher = Publisher(store, settings())
-        with monkeypatch.context() as no_room:
-            no_room.setattr(Path if call in ("mkdir", "write_bytes") else mapped_file.os, call, full)
-            with pytest.raises(WeightsError) as caught:
-                publisher.publish(1, StateDict.of(random_state(1)))
-        said = str(caught.value)
-        assert said.startswith(f"{tmp_path / 'store'}: no room for ")
-        assert "bytes of weights, " in said
-        assert " are free; make room there, or let weights.store name a folder with more" in said
-        assert "\n" not in said
-        publisher.publish(1, StateDict.of(random_state(1)))
-        verify(store.newest)

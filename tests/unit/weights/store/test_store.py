@@ -2,10 +2,8 @@
 
 import subprocess
 import sys
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +13,7 @@ from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store import preallocated
 from rl_agent.weights.store import store as store_module
-from rl_agent.weights.store.mapped_file import DraftFile, is_memory
-from rl_agent.weights.store.store import FULL, PREALLOCATED, SnapshotStore, open_snapshot
+from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot
 from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings, state_of
 
 
@@ -145,48 +142,6 @@ def test_a_reader_in_another_process_keeps_its_bytes_too(tmp_path):
             assert reader.communicate(b"\n", timeout=30)[0] == content
 
 
-def test_the_memory_of_a_version_that_nobody_reads_is_used_again(tmp_path):
-    with open_store(tmp_path, keep_versions=1) as store:
-        publisher = Publisher(store, settings())
-        files = []
-        for weight_version in (1, 2, 3):
-            snapshot = publisher.publish(weight_version, StateDict.of(random_state(weight_version)))
-            files.append(snapshot.path(FULL).stat().st_ino)
-        assert files[2] == files[0] != files[1]
-
-
-@pytest.fixture
-def memory():
-    """A folder whose files lie in memory, where those that have their pages are written in place."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        if not is_memory(Path(folder)):
-            pytest.skip("/dev/shm does not lie in memory here")
-        yield Path(folder)
-
-
-@pytest.mark.parametrize("where", ["tmp_path", "memory"])
-@pytest.mark.parametrize("serving_dtype", [None, "BF16"])
-def test_used_memory_leaves_no_trace_in_the_next_version(tmp_path, request, where, serving_dtype):
-    shrinking = [random_state(1, rows=300), random_state(2, rows=200), random_state(3, rows=99)]
-    root = request.getfixturevalue(where)
-    with open_store(root / "one", keep_versions=1) as store, open_store(tmp_path / "other") as fresh:
-        publisher = Publisher(store, settings("never"), serving_dtype=serving_dtype)
-        for weight_version, state in enumerate(shrinking, 1):
-            transposed = {
-                name: tensor.t().contiguous().t() for name, tensor in state.items() if tensor.dim() == 2
-            }
-            snapshot = publisher.publish(weight_version, StateDict.of(state | transposed))
-        other = Publisher(fresh, settings("never"), serving_dtype=serving_dtype)
-        expected = other.publish(3, StateDict.of(shrinking[2]))
-        assert snapshot.manifest.digest == expected.manifest.digest
-
-
-def test_what_a_reader_writes_to_its_view_changes_no_version(tmp_path):
-    with publish_steps(tmp_path, 1) as store:
-        state_of(store.newest)["norm.weight"].zero_()
-        assert torch.equal(state_of(store.newest)["norm.weight"], random_state()["norm.weight"])
-
-
 def test_a_second_writer_is_refused_and_a_later_one_finds_the_versions(tmp_path):
     with publish_steps(tmp_path, 2), pytest.raises(WeightsError, match="another process writes"):
         SnapshotStore(tmp_path, keep_versions=1)
@@ -208,52 +163,3 @@ def test_a_version_whose_file_was_cut_is_not_opened(tmp_path):
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(WeightsError, match="do not fit its manifest"):
             open_snapshot(tmp_path, 1)
-
-
-def test_the_memory_of_the_next_version_is_taken_in_the_background(memory):
-    with open_store(memory, keep_versions=2) as store:
-        publisher = Publisher(store, settings("never"))
-        full = publisher.publish(1, StateDict.of(random_state(1))).path(FULL)
-        store._preallocated._preparing.join(30)
-        status = (memory / PREALLOCATED).stat()
-        assert status.st_size == full.stat().st_size <= 512 * status.st_blocks
-        used = publisher.publish(2, StateDict.of(random_state(2))).path(FULL).stat().st_ino
-        assert used == status.st_ino
-        assert state_of(store.newest)["norm.weight"].equal(random_state(2)["norm.weight"])
-        store._preallocated._preparing.join(30)
-        publisher.publish(3, StateDict.of(random_state(3)))  # collects the first: no new memory is taken
-        assert store._preallocated._preparing is None
-        assert store.versions == [2, 3]
-
-
-def test_a_version_is_written_into_memory_that_is_prepared_in_part(memory, monkeypatch):
-    monkeypatch.setattr(preallocated, "_STEP_BYTES", 4096)
-    with open_store(memory, keep_versions=2) as store:
-        publisher = Publisher(store, settings("never"))
-        publisher.publish(1, StateDict.of(random_state(1, rows=3000)))
-        publisher.publish(2, StateDict.of(random_state(2, rows=3000)))
-        assert state_of(store.newest)["embed.weight"].equal(random_state(2, rows=3000)["embed.weight"])
-
-
-def test_no_room_for_the_next_version_is_said_when_it_is_written(memory, monkeypatch):
-    with open_store(memory, keep_versions=2) as store:
-        publisher = Publisher(store, settings("never"))
-        with monkeypatch.context() as without_room:
-            without_room.setattr(DraftFile, "write", _no_room)
-            store._preallocated.prepare(2**20)
-            store._preallocated._preparing.join(30)
-        assert not (memory / PREALLOCATED).exists()
-        publisher.publish(1, StateDict.of(random_state(1)))
-        assert store.versions == [1]
-
-
-def _no_room(file, start, content):
-    raise WeightsError("no room")
-
-
-def test_on_a_disk_no_room_is_taken_before_it_is_wanted(tmp_path):
-    if is_memory(tmp_path):
-        pytest.skip("this folder lies in memory")
-    with open_store(tmp_path, keep_versions=2) as store:
-        Publisher(store, settings("never")).publish(1, StateDict.of(random_state(1)))
-        assert not (tmp_path / PREALLOCATED).exists()

@@ -1,11 +1,9 @@
-"""Logits of half-precision operands are not rounded to half precision before the softmax."""
+"""Log-probabilities in chunks are those of exact logits, and so are their gradients."""
 
 import pytest
 import torch
 
-from rl_agent.trainer.model import fused
 from rl_agent.trainer.model.logprobs import chosen_logprobs
-from tests.integration.trainer.samples import tiny_policy
 
 SIZE, VOCABULARY, TOKENS = 64, 96, 200
 
@@ -78,13 +76,3 @@ def test_a_vocabulary_is_made_precise_a_part_at_a_time(monkeypatch):
     at_once = score(hidden, weight)
     monkeypatch.setattr("rl_agent.trainer.model.logprobs._UPCAST_WEIGHTS", 7 * SIZE)
     torch.testing.assert_close(score(hidden, weight), at_once, rtol=0, atol=1e-5)
-
-
-def test_of_ligers_kernels_none_that_computes_logits_or_a_loss_is_used(monkeypatch):
-    asked: dict[str, bool] = {}
-    monkeypatch.setattr(fused, "_obstacle", lambda *_: "")
-    monkeypatch.setattr(fused, "apply_liger_kernel", lambda _, wanted: asked.update(wanted))
-    assert fused.use_fused_kernels(tiny_policy().model, None, torch.device("cuda"))
-    assert {name for name, wanted in asked.items() if wanted} == {"rope", "rms_norm", "swiglu"}
-    # By default Liger replaces the model's forward and PyTorch's cross entropy: these have to be named.
-    assert asked["cross_entropy"] is False and asked["fused_linear_cross_entropy"] is False

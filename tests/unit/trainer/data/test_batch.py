@@ -1,0 +1,53 @@
+"""A packed batch holds sequences end to end, and scores each response token from the one before it."""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from rl_agent.trainer.data.batch import Row, pack
+from rl_agent.trainer.data.samples import make_group
+from rl_agent.types import EpisodeKey, Generation
+from tests.unit.rollout.trajectories_made import make_step, make_trajectory
+
+CPU = torch.device("cpu")
+
+
+def generation(*token_ids: int) -> Generation:
+    return Generation(token_ids, tuple(-0.1 * t for t in token_ids), "", "stop", 3, 4)
+
+
+def steps_of(*turns: tuple[tuple[int, ...], tuple[int, ...], bool]):
+    return tuple(
+        dataclasses.replace(
+            make_step(), prompt_token_ids=prompt, generation=generation(*said), context_reset=is_reset
+        )
+        for prompt, said, is_reset in turns
+    )
+
+
+def sibling(attempt: int, **changes):
+    episode = make_trajectory(**changes)
+    return dataclasses.replace(episode, key=EpisodeKey("task", 1, attempt))
+
+
+def test_a_packed_batch_points_each_response_token_at_the_token_before_it():
+    steps = steps_of(((1, 2), (3, 4), False), ((5,), (6,), False))
+    (sample,) = make_group([sibling(0, steps=steps)]).samples
+    rows = [Row(sample.segments[0], 0.5, 3, 0), Row(sample.segments[0], -2.0, 3, 7)]
+    batch = pack(rows, CPU)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 6] * 2]
+    assert batch.position_ids.tolist() == [[*range(6), *range(6)]]
+    assert batch.boundaries.tolist() == [0, 6, 12]
+    assert batch.positions.tolist() == [1, 2, 4, 7, 8, 10]
+    assert batch.input_ids[0, batch.positions + 1].tolist() == batch.targets.tolist() == [3, 4, 6] * 2
+    assert batch.advantages.tolist() == [0.5] * 3 + [-2.0] * 3
+    assert batch.sample.tolist() == [0] * 3 + [7] * 3
+    assert np.allclose(batch.behaviour, [-0.3, -0.4, -0.6] * 2)
+
+
+def test_a_rank_without_rows_gets_a_batch_that_teaches_nothing():
+    batch = pack([], CPU)
+    assert batch.input_ids.shape == (1, 1)
+    assert batch.boundaries.tolist() == [0, 1]
+    assert len(batch.targets) == len(batch.advantages) == len(batch.positions) == 0

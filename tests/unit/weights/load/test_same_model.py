@@ -1,0 +1,79 @@
+"""A version is loaded only into an engine of its own model."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import StateDict
+from rl_agent.weights.load.same_model import check_same_model, shapes_of
+from rl_agent.weights.load.vllm_worker import WeightsWorker
+from rl_agent.weights.publish.publish import Publisher
+from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
+from tests.unit.weights.weight_versions import settings as publish_settings
+
+
+@pytest.fixture
+def store(tmp_path):
+    with publish_steps(tmp_path, 2) as opened:
+        yield opened
+
+
+class FakeWorker(WeightsWorker):
+    device = torch.device("cpu")
+
+    def __init__(self, model, data_parallel_size=1):
+        self.parallel_config = SimpleNamespace(data_parallel_size=data_parallel_size)
+        self.model_config = SimpleNamespace(model=str(model), quantization=None)
+        self.model_runner = self
+        self.loaded = {}
+
+    def reload_weights(self, weights_iterator):
+        self.loaded = dict(weights_iterator)
+
+    def get_model(self):
+        return self
+
+    def named_parameters(self):
+        return self.loaded.items()
+
+    def named_modules(self):
+        return []
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_head_that_the_checkpoint_left_out_is_taken_only_if_it_is_the_embedding(tmp_path, is_tied):
+    from safetensors.torch import save_file
+
+    embedding = torch.randn(20, 4)
+    (tmp_path / "model").mkdir()
+    save_file({"model.embed_tokens.weight": embedding}, tmp_path / "model" / "model.safetensors")
+    worker = FakeWorker(tmp_path / "model")
+    head = embedding if is_tied else embedding.clone() + 1
+    state = {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
+    with open_store(tmp_path / "store") as store:
+        made = Publisher(store, settings()).publish(1, StateDict.of(state))
+        if is_tied:
+            worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)
+            assert torch.equal(worker.loaded["lm_head.weight"], embedding)
+            return
+        refusal = worker.rl_agent_load_weights(str(store.root), 1, made.manifest.digest)["error"]
+        assert "lm_head.weight is new" in refusal
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [(torch.int64, "is of type I64"), (torch.float8_e4m3fn, "is of type F8_E4M3"), (torch.float16, None)],
+)
+def test_an_engine_takes_no_version_whose_values_are_of_another_kind_than_its_own(tmp_path, dtype, said):
+    state = random_state()
+    with open_store(tmp_path / "own") as own, open_store(tmp_path / "other") as other:
+        known = shapes_of(Publisher(own, publish_settings()).publish(1, StateDict.of(state)))
+        changed = state | {"norm.weight": state["norm.weight"].to(dtype)}
+        version = Publisher(other, publish_settings()).publish(1, StateDict.of(changed))
+        if said is None:
+            check_same_model(version, known)
+        else:
+            with pytest.raises(WeightsError, match=rf"norm\.weight {said}, the engine's float"):
+                check_same_model(version, known)

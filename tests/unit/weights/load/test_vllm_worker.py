@@ -1,0 +1,158 @@
+"""A worker loads the announced version of its model, or keeps what it has and says why."""
+
+import os
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+import torch
+from aiohttp import web
+
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import StateDict
+from rl_agent.weights.load.base import verify
+from rl_agent.weights.load.fingerprint import fingerprint
+from rl_agent.weights.load.vllm_load import VllmServer
+from rl_agent.weights.load.vllm_names import AS_STARTED
+from rl_agent.weights.load.vllm_worker import WeightsWorker
+from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.store.store import FULL
+from tests.unit.weights.weight_versions import publish_steps, settings, state_of
+
+
+async def load(server, store, weight_version, previous):
+    app = web.Application()
+    app.router.add_post("/{route}", server.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            running = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
+            with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
+                return await running.load(snapshot, previous=older if previous else None)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def store(tmp_path):
+    with publish_steps(tmp_path, 2) as opened:
+        yield opened
+
+
+class FakeWorker(WeightsWorker):
+    device = torch.device("cpu")
+
+    def __init__(self, model, data_parallel_size=1):
+        self.parallel_config = SimpleNamespace(data_parallel_size=data_parallel_size)
+        self.model_config = SimpleNamespace(model=str(model), quantization=None)
+        self.model_runner = self
+        self.loaded = {}
+
+    def reload_weights(self, weights_iterator):
+        self.loaded = dict(weights_iterator)
+
+    def get_model(self):
+        return self
+
+    def named_parameters(self):
+        return self.loaded.items()
+
+    def named_modules(self):
+        return []
+
+
+def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_version(store, tmp_path):
+    worker = FakeWorker(tmp_path)
+
+    def fail(weights_iterator):
+        raise RuntimeError("no such parameter")
+
+    worker.reload_weights = fail
+    with store.hold(2) as two:
+        answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+    assert answer == {"error": "RuntimeError: no such parameter", "held": None}
+    assert worker.rl_agent_held() == {"weight_version": None}
+
+
+def test_a_worker_of_a_data_parallel_rank_raises_what_would_not_be_seen_as_an_answer(store, tmp_path):
+    worker = FakeWorker(tmp_path, data_parallel_size=2)
+    with pytest.raises(WeightsError, match="is not a weight version"):
+        worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)
+
+
+def test_a_worker_loads_every_tensor_of_the_announced_version(store, tmp_path):
+    worker = FakeWorker(tmp_path / "not a folder")
+    with store.hold(2) as snapshot:
+        result = worker.rl_agent_load_weights(str(store.root), 2, snapshot.manifest.digest)
+        assert worker.loaded.keys() == state_of(snapshot).keys()
+        assert result["fingerprint"] == fingerprint(state_of(snapshot).items())
+
+
+def test_a_worker_refuses_what_is_not_announced_or_not_of_its_model_and_keeps_its_weights(store, tmp_path):
+    worker = FakeWorker(tmp_path)
+    with store.hold(2) as two:
+        worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+    before = worker.rl_agent_fingerprint()
+    other = Publisher(store, settings()).publish(3, StateDict.of({"norm.weight": torch.ones(7)}))
+    assert (
+        "is of another model"
+        in worker.rl_agent_load_weights(str(store.root), 3, other.manifest.digest)["error"]
+    )
+    assert "not the announced version" in worker.rl_agent_load_weights(str(store.root), 2, "0" * 64)["error"]
+    assert "is not a weight version" in worker.rl_agent_load_weights(str(store.root), 9, "0" * 64)["error"]
+    assert worker.rl_agent_fingerprint() == before
+
+
+def written_to(snapshot):
+    """The same bytes again: what was verified is what was there before."""
+    path = snapshot.path(FULL)
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+
+
+def test_a_worker_refuses_what_was_written_to_since_it_was_verified_and_keeps_its_weights(store, tmp_path):
+    worker = FakeWorker(tmp_path)
+    with store.hold(2) as two:
+        stamp = list(verify(two))
+        assert "error" not in worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest, stamp)
+        written_to(two)
+        answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest, stamp)
+    assert "was written to after it was verified" in answer["error"]
+    assert answer["held"] == 2
+
+
+@pytest.mark.parametrize("has_stamp", [True, False])
+def test_a_version_that_is_written_to_while_a_worker_loads_it_is_not_served(store, tmp_path, has_stamp):
+    worker = FakeWorker(tmp_path)
+    load = worker.reload_weights
+    with store.hold(2) as two:
+        stamp = [list(verify(two))] if has_stamp else []
+
+        def slow(weights_iterator):
+            load(weights_iterator)
+            written_to(two)
+
+        worker.reload_weights = slow
+        answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest, *stamp)
+    assert "was written to after it was verified" in answer["error"]
+    assert answer["held"] is None
+
+
+def test_a_worker_of_a_quantized_engine_refuses_every_version_and_one_of_another_takes_no_quantized_one(
+    store,
+):
+    worker = FakeWorker("no folder")
+    with store.hold(2) as two:
+        worker.model_config.quantization = "compressed-tensors"
+        answer = worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+        assert "the engine serves quantized weights (compressed-tensors)" in answer["error"]
+        assert (answer["held"], worker.loaded) == (AS_STARTED, {})
+        worker.model_config.quantization = None
+        assert "error" not in worker.rl_agent_load_weights(str(store.root), 2, two.manifest.digest)
+        state = state_of(two) | {"norm.weight_scale": torch.ones(7)}
+        made = Publisher(store, settings()).publish(3, StateDict.of(state))
+        answer = worker.rl_agent_load_weights(str(store.root), 3, made.manifest.digest)
+    assert "is of a quantized model, and the engine serves one that is not" in answer["error"]
+    assert answer["held"] == 2
