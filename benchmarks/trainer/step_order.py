@@ -41,7 +41,7 @@ from benchmarks.trainer.trl_training import (
 from rl_agent.grpo_config import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.data.order import Deal
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.parallel import Ranks, grid, shard, whole
 from rl_agent.trainer.model.policy import Policy, build_model, read_config
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
@@ -165,7 +165,7 @@ class Classroom:
                 np.arange(len(prompt) + count) >= len(prompt),
                 np.concatenate([np.zeros(len(prompt)), logprobs[row, :count].numpy()]).astype(np.float32),
             )
-            samples.append(Sample(f"{row:04d}", (segment,), rewards[row], Versions(0, 0)))
+            samples.append(TrainingSample(f"{row:04d}", (segment,), rewards[row], Versions(0, 0)))
         starts = range(0, SAMPLES, GROUP_SIZE)
         return [Group(f"{at:04d}", tuple(samples[at : at + GROUP_SIZE])) for at in starts]
 

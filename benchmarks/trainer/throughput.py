@@ -31,7 +31,7 @@ from transformers import Qwen3Config
 
 from rl_agent.grpo_config import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.monitor.flops import ModelShape, training_flops
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.fused import use_fused_kernels
 from rl_agent.trainer.model.parallel import Ranks, gradients, join_ranks, shard
 from rl_agent.trainer.model.policy import Policy, build_model
@@ -99,7 +99,7 @@ class Result:
 def episodes(config: Qwen3Config, tokens: int, longest: int, prompt: int, seed: int) -> list[Group]:
     """Groups with about that many tokens; lengths of responses are log-normal, cut at `longest`."""
     generator = np.random.default_rng(seed)
-    samples: list[Sample] = []
+    samples: list[TrainingSample] = []
     while sum(len(sample.segments[0]) for sample in samples) < tokens:
         response = int(np.clip(generator.lognormal(np.log(longest / 8), 1.0), 8, longest - prompt))
         length = prompt + response
@@ -108,7 +108,9 @@ def episodes(config: Qwen3Config, tokens: int, longest: int, prompt: int, seed: 
             np.arange(length) >= prompt,
             np.full(length, -np.log(config.vocab_size), np.float32),
         )
-        samples.append(Sample(str(len(samples)), (segment,), float(generator.random()), Versions(0, 0)))
+        samples.append(
+            TrainingSample(str(len(samples)), (segment,), float(generator.random()), Versions(0, 0))
+        )
     starts = range(0, len(samples), GROUP_SIZE)
     return [Group(str(start), tuple(samples[start : start + GROUP_SIZE])) for start in starts]
 

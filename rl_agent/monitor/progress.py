@@ -1,6 +1,7 @@
 """What a person sees while episodes are collected: a live table on a terminal, else a line now and then.
 
-Only reads: it takes a `Snapshot` when it draws, so it can be slow or absent without changing a rollout.
+Only reads: it takes a `ProgressSnapshot` when it draws, so it can be slow or absent without changing a
+rollout.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ProgressSnapshot:
     """A rollout at one instant."""
 
     split: Split
@@ -66,7 +67,7 @@ class Snapshot:
         return (self.submitted - self.done) * self.elapsed_s / self.done_here
 
 
-def line(now: Snapshot) -> str:
+def line(now: ProgressSnapshot) -> str:
     """The snapshot as one log line."""
     reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
     return (
@@ -79,7 +80,7 @@ def line(now: Snapshot) -> str:
     )
 
 
-def _reasons(now: Snapshot) -> str:
+def _reasons(now: ProgressSnapshot) -> str:
     """`: 3 EngineError, 1 TimeoutError`, the most frequent first; empty where nothing failed."""
     kinds = sorted(now.failures.items(), key=lambda item: (-item[1], item[0]))
     return ": " + ", ".join(f"{count} {kind}" for kind, count in kinds) if kinds else ""
@@ -106,7 +107,7 @@ class StderrHandler(logging.StreamHandler[TextIO]):
 
 
 @asynccontextmanager
-async def shown(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
+async def shown(snapshot: Callable[[], ProgressSnapshot]) -> AsyncIterator[None]:
     """Show the rollout on stderr while the body runs."""
     async with asyncio.TaskGroup() as jobs:
         show = _show_table if sys.stderr.isatty() else _show_lines
@@ -117,13 +118,13 @@ async def shown(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
             job.cancel()
 
 
-async def _show_lines(snapshot: Callable[[], Snapshot]) -> None:
+async def _show_lines(snapshot: Callable[[], ProgressSnapshot]) -> None:
     while True:
         await asyncio.sleep(LINE_INTERVAL_S)
         log.info("%s", line(snapshot()))
 
 
-async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
+async def _show_table(snapshot: Callable[[], ProgressSnapshot]) -> None:
     from rich.live import Live
 
     from rl_agent.terminal import console
@@ -134,7 +135,7 @@ async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
             await asyncio.sleep(REDRAW_INTERVAL_S)
 
 
-def _table(now: Snapshot) -> "Group":
+def _table(now: ProgressSnapshot) -> "Group":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -157,7 +158,7 @@ def _table(now: Snapshot) -> "Group":
     return Group(head, body)
 
 
-def _states(now: Snapshot) -> dict[str, str]:
+def _states(now: ProgressSnapshot) -> dict[str, str]:
     waiting = now.submitted - now.done - now.running - now.finishing
     return {
         "waiting": str(waiting),

@@ -178,12 +178,14 @@ class Checkpoints:
 
     def _tensors(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tell of parts in host memory which whole tensors they are of."""
-        shapes = {name: {"shape": p.shape, "stride": p.stride()} for name, p in self._optimizer.named()}
-        mesh, sharding = self._mesh["shard"], [Shard(0)]
-        return {
-            name: DTensor.from_local(part, mesh, sharding, run_check=False, **shapes[name.split(".", 1)[1]])
-            for name, part in parts.items()
-        }
+        wholes, mesh = dict(self._optimizer.named()), self._mesh["shard"]
+        tensors: dict[str, Tensor] = {}
+        for name, part in parts.items():
+            whole = wholes[name.split(".", 1)[1]]
+            tensors[name] = DTensor.from_local(
+                part, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
+            )
+        return tensors
 
     def _write(self, tensors: dict[str, Tensor], rng: dict[str, Any], progress: TrainerProgress) -> None:
         """Raises ConfigError where the disk is full: to start again at once would not help."""

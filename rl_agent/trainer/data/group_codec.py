@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 
 _ARRAYS = {"token_ids": np.int32, "is_response": np.bool_, "behaviour": np.float32}
 """Of a segment, in the order of its fields."""
@@ -36,10 +36,12 @@ def decode(content: bytes) -> list[Group]:
     parts = (np.split(arrays[name], np.cumsum(lengths, dtype=int)[:-1]) for name in _ARRAYS)
     segments = map(Segment, *parts)
 
-    def sample_of(described: dict[str, Any]) -> Sample:
+    def sample_of(described: dict[str, Any]) -> TrainingSample:
         own = tuple(next(segments) for _ in described.pop("lengths"))
         versions = Versions(*described.pop("versions"))
-        return Sample(segments=own, versions=versions, **described)  # earlier releases lack some fields
+        return TrainingSample(
+            segments=own, versions=versions, **described
+        )  # earlier releases lack some fields
 
     return [
         Group(group["key"], tuple(map(sample_of, group["samples"])), flaw=group.get("flaw", ""))

@@ -48,7 +48,7 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class TrainingSample:
     """One finished episode."""
 
     key: str
@@ -70,7 +70,7 @@ class Group:
     """The episodes of one group that have a reward; the others cannot be compared with them."""
 
     key: str
-    samples: tuple[Sample, ...]
+    samples: tuple[TrainingSample, ...]
     chosen: frozenset[str] | None = None
     """Keys of the samples that a step has; None: all. Their advantages need the others as well."""
     masked: frozenset[str] = frozenset()
@@ -78,17 +78,17 @@ class Group:
     flaw: str = ""
     """What is stored of it that cannot be; it has no samples then."""
 
-    def is_trained(self, sample: Sample) -> bool:
+    def is_trained(self, sample: TrainingSample) -> bool:
         """Return whether a step trains on this sample of the group."""
         return (self.chosen is None or sample.key in self.chosen) and sample.key not in self.masked
 
     @property
-    def of_step(self) -> tuple[Sample, ...]:
+    def of_step(self) -> tuple[TrainingSample, ...]:
         """Masked ones included."""
         return tuple(s for s in self.samples if self.chosen is None or s.key in self.chosen)
 
     @property
-    def trained(self) -> tuple[Sample, ...]:
+    def trained(self) -> tuple[TrainingSample, ...]:
         return tuple(sample for sample in self.samples if self.is_trained(sample))
 
     @property
@@ -140,10 +140,10 @@ def _flaw(trajectory: Trajectory) -> str:
     return ""
 
 
-def _sample(trajectory: Trajectory) -> Sample:
+def _sample(trajectory: Trajectory) -> TrainingSample:
     assert trajectory.reward is not None
     versions = Versions(trajectory.weight_version_min, trajectory.weight_version_max)
-    return Sample(
+    return TrainingSample(
         str(trajectory.key),
         tuple(_segments(trajectory)),
         trajectory.reward,

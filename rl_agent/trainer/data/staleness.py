@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rl_agent.trainer.data.samples import Sample, Versions
+from rl_agent.trainer.data.samples import TrainingSample, Versions
 
 
 class Lineage:
@@ -119,7 +119,7 @@ class Ages:
         self.updates_after = kept | {iteration: updates}
 
     def numbers(
-        self, trained: Iterable[Sample], *, version: int, iteration: int | None, updates: int
+        self, trained: Iterable[TrainingSample], *, version: int, iteration: int | None, updates: int
     ) -> dict[str, float]:
         """Return metrics of a step from `version`, the one of `iteration`, after so many updates.
 

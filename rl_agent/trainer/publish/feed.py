@@ -186,7 +186,7 @@ class Announcer(BackgroundThread):
     ) -> None:
         super().__init__("announce-weights")
         self._max_staleness = max_staleness
-        self._same_for_all = {"sources": sources, "transfer_token": transfer_token}
+        self._same_for_all: dict[str, Any] = {"sources": sources, "transfer_token": transfer_token}
         if finish_within_s is not None:
             self._same_for_all["finish_within_s"] = finish_within_s
         self._manager = manager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_agent.grpo_config import LossSettings
 from rl_agent.monitor.flops import BACKWARD, FORWARD, ModelShape, training_flops
-from rl_agent.trainer.data.samples import Group, Sample
+from rl_agent.trainer.data.samples import Group, TrainingSample
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.step.losses import MAX_LOG_RATIO
 
@@ -26,12 +26,12 @@ class StepMetrics:
         self._ranks = ranks
         self._sums: dict[str, Tensor] = {}
         self._ratio_max = torch.zeros((), dtype=torch.float64, device=ranks.device)
-        self._samples: list[Sample] = []
+        self._samples: list[TrainingSample] = []
         self._advantages: list[float] = []
         self._penalties: list[float] = []
         self._cut: list[bool] = []
 
-    def add_sample(self, sample: Sample, advantage: float) -> None:
+    def add_sample(self, sample: TrainingSample, advantage: float) -> None:
         """Add a sample; every rank adds all samples."""
         self._samples.append(sample)
         self._advantages.append(advantage)

@@ -18,7 +18,7 @@ from rl_agent.monitor.flops import FORWARD
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.data.batch import PackedBatch, Row, pack
 from rl_agent.trainer.data.packing import Limits, Plan, plan_full_micro_batch, plan_micro_batches
-from rl_agent.trainer.data.samples import Group, Sample
+from rl_agent.trainer.data.samples import Group, TrainingSample
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.policy import Policy, Scorer
 from rl_agent.trainer.step.advantages import group_advantages, penalized_rewards
@@ -146,7 +146,7 @@ class UpdateStep:
         return [group_advantages(part, self._loss.advantage).tolist() for part in of_groups]
 
     @torch.no_grad()
-    def _kl_of_samples(self, samples: Sequence[Sample]) -> Tensor:
+    def _kl_of_samples(self, samples: Sequence[TrainingSample]) -> Tensor:
         """Sum the KL over each episode's response tokens; the same on all ranks."""
         total = torch.zeros(len(samples), dtype=torch.float64, device=self._ranks.device)
         rows = _rows([(sample, 0.0) for sample in samples])
@@ -215,7 +215,7 @@ def _lengths(rows: Sequence[Row]) -> list[int]:
     return [len(row.segment) for row in rows]
 
 
-def _rows(samples: Sequence[tuple[Sample, float]]) -> list[Row]:
+def _rows(samples: Sequence[tuple[TrainingSample, float]]) -> list[Row]:
     """Make the rows of samples with their advantages."""
     return [
         Row(segment, advantage, sample.response_tokens, index)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
-from rl_agent.weights.download.piece_board import Claim, PieceBoard
+from rl_agent.weights.download.piece_board import PieceBoard, PieceClaim
 from rl_agent.weights.format.checksums import digest
 from rl_agent.weights.format.manifest import Blob
 from rl_agent.weights.format.pieces import Bits, PieceSet
@@ -198,7 +198,7 @@ class _Worker(threading.Thread):
 
     def _visit(self) -> None:
         """Use one connection to its end, which is a failure of its source unless it was ended from here."""
-        claim = Claim(str(self._source), self.interrupt)
+        claim = PieceClaim(str(self._source), self.interrupt)
         try:
             self._connection = GuardedConnection(self._source)
             self._use(self._connection, claim)
@@ -213,7 +213,7 @@ class _Worker(threading.Thread):
             if self._failures <= self._settings.retries:
                 self._aborted.wait(self._settings.retry_pause_s * self._failures)
 
-    def _use(self, connection: GuardedConnection, claim: Claim) -> None:
+    def _use(self, connection: GuardedConnection, claim: PieceClaim) -> None:
         try:
             self._open(connection)
             while not self._is_over():
@@ -237,7 +237,7 @@ class _Worker(threading.Thread):
             raise
         self._report.is_reached = True
 
-    def _take(self, connection: GuardedConnection, claim: Claim, wanted: Bits) -> None:
+    def _take(self, connection: GuardedConnection, claim: PieceClaim, wanted: Bits) -> None:
         asked = Deadline.after(STOP_POLL_S)
         proposed = connection.recommend(
             self._wanted.weight_version,
@@ -255,7 +255,7 @@ class _Worker(threading.Thread):
             self._failures = 0
         self._board.give_back(claim)
 
-    def _read(self, connection: GuardedConnection, claim: Claim, index: int) -> None:
+    def _read(self, connection: GuardedConnection, claim: PieceClaim, index: int) -> None:
         wanted = self._wanted
         start, end = wanted.blob.range_of(index)
         place = wanted.place(start, end) if connection.is_cut_at_once else None

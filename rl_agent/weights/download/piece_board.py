@@ -25,7 +25,7 @@ _CUT_AGAIN_S = 0.05
 """One that was just about to connect did not notice."""
 
 
-class Claim:
+class PieceClaim:
     """The pieces that one connection is to fetch; `cut` ends whatever it waits for, at once."""
 
     def __init__(self, source: str, cut: Callable[[], None]) -> None:
@@ -46,9 +46,9 @@ class PieceBoard:
     def __init__(self, verified: PieceSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._verified = verified
         self._clock = clock
-        self._claims: list[Claim] = []
+        self._claims: list[PieceClaim] = []
         self._holders = np.zeros(verified.count, np.int32)
-        self._places: dict[int, Claim] = {}
+        self._places: dict[int, PieceClaim] = {}
         self._pace_s: dict[str, float] = {}
         """What a piece takes each source."""
         self._is_closed = False
@@ -77,7 +77,7 @@ class PieceBoard:
             wanted[list(worth_a_second_fetch(held, self._pace_s.get(source)))] = True
             return wanted
 
-    def claim(self, claim: Claim, indices: Iterable[int]) -> list[int]:
+    def claim(self, claim: PieceClaim, indices: Iterable[int]) -> list[int]:
         """Give the claim those of `indices` that it may fetch; others keep what they are fetching."""
         with self._changed:
             wanted = self.open_to(claim.source)
@@ -90,14 +90,14 @@ class PieceBoard:
             self._claims.append(claim)
             return own
 
-    def next(self, claim: Claim) -> int | None:
+    def next(self, claim: PieceClaim) -> int | None:
         """Return the piece to fetch now; None if none of the claim is missing any more."""
         with self._changed:
             self._let_go(claim, [index for index in claim.indices if index in self._verified])
             claim.since = self._clock()
             return claim.indices[0] if claim.indices else None
 
-    def give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: PieceClaim) -> None:
         """Return the claim's remaining pieces to the others."""
         with self._changed:
             self._leave(claim)
@@ -106,7 +106,7 @@ class PieceBoard:
                 self._claims.remove(claim)
             self._changed.notify_all()
 
-    def take_place(self, claim: Claim, index: int) -> bool:
+    def take_place(self, claim: PieceClaim, index: int) -> bool:
         """Let the claim receive the piece in its place, if nobody else does; returns whether it may."""
         with self._changed:
             if self._is_closed or index in self._places or index in self._verified:
@@ -116,7 +116,7 @@ class PieceBoard:
             return True
 
     @contextmanager
-    def writing(self, claim: Claim, index: int) -> Iterator[bool]:
+    def writing(self, claim: PieceClaim, index: int) -> Iterator[bool]:
         """Yield whether verified bytes are still to be written; nobody else writes them meanwhile."""
         with self._changed:
             while not self._is_closed and index not in self._verified and index in self._places:
@@ -132,7 +132,7 @@ class PieceBoard:
                 with self._changed:
                     self._leave(claim)
 
-    def done(self, claim: Claim, index: int) -> None:
+    def done(self, claim: PieceClaim, index: int) -> None:
         """Record a piece as written and verified."""
         with self._changed:
             self._verified.add(index)
@@ -165,16 +165,16 @@ class PieceBoard:
             unclaimed: Bits = self._verified.missing() & (self._holders == 0)
             return unclaimed
 
-    def _count(self, claim: Claim) -> None:
+    def _count(self, claim: PieceClaim) -> None:
         took_s = self._clock() - claim.since
         pace_s = self._pace_s.get(claim.source, took_s)
         self._pace_s[claim.source] = pace_s + _NEWEST_SHARE * (took_s - pace_s)
 
-    def _let_go(self, claim: Claim, indices: list[int]) -> None:
+    def _let_go(self, claim: PieceClaim, indices: list[int]) -> None:
         self._holders[indices] -= 1
         claim.indices = [index for index in claim.indices if index not in indices]
 
-    def _cut(self, claim: Claim) -> None:
+    def _cut(self, claim: PieceClaim) -> None:
         if not claim.is_receiving:
             return
         if not claim.was_cut and claim.source in self._pace_s:
@@ -182,7 +182,7 @@ class PieceBoard:
         claim.was_cut = True
         claim.cut()
 
-    def _leave(self, claim: Claim) -> None:
+    def _leave(self, claim: PieceClaim) -> None:
         """Free the place that the claim has, if it has one."""
         claim.is_receiving = False
         left = [index for index, owner in self._places.items() if owner is claim]

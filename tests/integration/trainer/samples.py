@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config
 
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model import attention
 from rl_agent.trainer.model.policy import Policy, build_model
 
@@ -79,6 +79,6 @@ def random_groups(
             )
             key, reward = f"task-{index}:0:{attempt}", float(generator.random())
             long = {"longest_response": max(map(longest_run, segments)), "is_cut": attempt == 2}
-            samples.append(Sample(key, segments, reward, Versions(0, 0), **long))
+            samples.append(TrainingSample(key, segments, reward, Versions(0, 0), **long))
         groups.append(Group(f"1/task-{index}:0", tuple(samples)))
     return groups

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_agent.grpo_config import OptimizerSettings, ParallelSettings
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.parallel import Ranks, shard
 from rl_agent.trainer.model.policy import Policy
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
@@ -43,7 +43,7 @@ def sample_groups(engine: Policy, version: int) -> list[Group]:
     rewards = (token_ids[:, 1:] < VOCABULARY // 2).float().mean(1).tolist()
     is_response = np.array([False] + [True] * RESPONSE)
     samples = [
-        Sample(
+        TrainingSample(
             f"{version}:{row}",
             (Segment(token_ids[row].numpy().astype(np.int32), is_response, logprobs[row].numpy()),),
             rewards[row],

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.step.advantages import group_advantages
@@ -112,7 +112,7 @@ def group_of(inputs: dict[str, torch.Tensor]) -> Group:
             np.arange(len(prompt) + len(response)) >= len(prompt),
             np.concatenate([np.zeros(len(prompt)), old]).astype(np.float32),
         )
-        samples.append(Sample(str(row), (segment,), float(inputs["advantages"][row]), Versions(0, 0)))
+        samples.append(TrainingSample(str(row), (segment,), float(inputs["advantages"][row]), Versions(0, 0)))
     return Group("step", tuple(samples))
 
 

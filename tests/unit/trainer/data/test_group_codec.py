@@ -3,7 +3,7 @@
 import numpy as np
 
 from rl_agent.trainer.data.group_codec import decode, encode
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 
 
 def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int = 2) -> Group:
@@ -13,7 +13,7 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
         np.array([0.0, -1.0, -2.0], np.float32),
     )
     samples = tuple(
-        Sample(f"{key}:{i}", (segment,) * (1 + i % 2), reward, Versions(version, version))
+        TrainingSample(f"{key}:{i}", (segment,) * (1 + i % 2), reward, Versions(version, version))
         for i, reward in enumerate(rewards)
     )
     return Group(key, samples)

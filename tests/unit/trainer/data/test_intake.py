@@ -5,7 +5,7 @@ import pytest
 
 from rl_agent.trainer.data.intake import Intake
 from rl_agent.trainer.data.order import Arrival
-from rl_agent.trainer.data.samples import Group, Sample, Segment, Versions
+from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.data.staleness import AdmissionRule
 from tests.integration.trainer.settings import loss_settings
 
@@ -17,7 +17,7 @@ def make_group(key: str, *, rewards=(0.0, 1.0), version: int = 0, responses: int
         np.array([0.0, -1.0, -2.0], np.float32),
     )
     samples = tuple(
-        Sample(f"{key}:{i}", (segment,) * (1 + i % 2), reward, Versions(version, version))
+        TrainingSample(f"{key}:{i}", (segment,) * (1 + i % 2), reward, Versions(version, version))
         for i, reward in enumerate(rewards)
     )
     return Group(key, samples)

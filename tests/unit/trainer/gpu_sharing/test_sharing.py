@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.trainer.data.samples import Group, Sample, Versions
+from rl_agent.trainer.data.samples import Group, TrainingSample, Versions
 from rl_agent.trainer.gpu_sharing.sharing import PoolLook, SharedDevices, read_status
 from rl_agent.trainer.gpu_sharing.window import Learnt
 from tests.integration.trainer.settings import loss_settings
@@ -32,7 +32,7 @@ class Arrivals:
 
 def group(number: int, reward: float = 1.0) -> Group:
     """Of two samples, of which the first has a reward of 1."""
-    samples = (Sample(str(n), (), r, Versions(0, 0)) for n, r in enumerate((1.0, reward)))
+    samples = (TrainingSample(str(n), (), r, Versions(0, 0)) for n, r in enumerate((1.0, reward)))
     return Group(str(number), tuple(samples))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.weights.download.endgame import PATIENCE_S
-from rl_agent.weights.download.piece_board import Claim, PieceBoard
+from rl_agent.weights.download.piece_board import PieceBoard, PieceClaim
 from rl_agent.weights.format.pieces import PieceSet
 
 
@@ -22,7 +22,7 @@ def board(pieces=6, verified=()):
 
 
 def claim(source="source"):
-    return Claim(source, lambda: None)
+    return PieceClaim(source, lambda: None)
 
 
 def test_a_piece_is_one_connections_job_at_a_time():
@@ -67,7 +67,7 @@ def test_what_a_slow_one_has_not_begun_is_taken_over_and_what_it_is_at_is_fetche
 def test_who_receives_into_a_pieces_place_has_left_before_another_writes_there():
     jobs, _ = board(1)
     events, may_leave = [], threading.Event()
-    slow, fast = Claim("slow", may_leave.set), claim("fast")
+    slow, fast = PieceClaim("slow", may_leave.set), claim("fast")
     jobs.claim(slow, [0])
     assert jobs.take_place(slow, 0)
     assert not jobs.take_place(fast, 0)
