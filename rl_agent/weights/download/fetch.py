@@ -106,21 +106,7 @@ class BlobFetch:
         if crashed:
             raise crashed
         if not board.is_finished:
-            raise WeightsError(self._why())
-
-    def _why(self) -> str:
-        left, wanted = int(self.pieces.missing().sum()), self.wanted
-        missing = f"{left} of {self.pieces.count} pieces of {wanted.name} are missing"
-        what = f"version {wanted.weight_version}: {missing}"
-        if self.stop.is_set():
-            return f"{what}: cancelled"
-        if self.deadline.is_over:
-            what += " at the deadline"
-        reasons = "; ".join(
-            f"{name}: {report.failures[-1] if report.failures else f'gave {report.pieces} pieces'}"
-            for name, report in self.reports.items()
-        )
-        return f"{what}: {reasons or 'there is no source'}"
+            raise WeightsError(_why(self))
 
 
 def _start(workers: "Sequence[_Worker]") -> "list[_Worker]":
@@ -149,6 +135,21 @@ def _end(workers: "Sequence[_Worker]") -> None:
     for worker in workers:
         if worker.is_alive():
             worker.report_stuck()
+
+
+def _why(fetch: BlobFetch) -> str:
+    left, wanted = int(fetch.pieces.missing().sum()), fetch.wanted
+    missing = f"{left} of {fetch.pieces.count} pieces of {wanted.name} are missing"
+    what = f"version {wanted.weight_version}: {missing}"
+    if fetch.stop.is_set():
+        return f"{what}: cancelled"
+    if fetch.deadline.is_over:
+        what += " at the deadline"
+    reasons = "; ".join(
+        f"{name}: {report.failures[-1] if report.failures else f'gave {report.pieces} pieces'}"
+        for name, report in fetch.reports.items()
+    )
+    return f"{what}: {reasons or 'there is no source'}"
 
 
 class _Worker(threading.Thread):
