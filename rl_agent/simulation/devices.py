@@ -17,7 +17,7 @@ from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.world import RentedPool
 
 if TYPE_CHECKING:
-    from rl_agent.trainer.gpu_sharing.window import Learnt
+    from rl_agent.trainer.gpu_sharing.window import LearntWindow
 
 LOOK_S = 2.0
 """Between two looks at the pool."""
@@ -36,7 +36,7 @@ class SharedEngines:
     switch_s: float
     is_open: bool = False
     opened_at: float = 0.0
-    known: "dict[int, Learnt]" = field(default_factory=dict)
+    known: "dict[int, LearntWindow]" = field(default_factory=dict)
     """What the controller has learnt about the length of windows."""
     _trains_from: float = 0.0
     _waited_s: float = 0.0
@@ -75,7 +75,7 @@ class SharedEngines:
             self._close()
 
     def _is_to_be_open(self, is_beginning: bool) -> bool:
-        from rl_agent.trainer.gpu_sharing.window import WindowState, about, is_to_be_open
+        from rl_agent.trainer.gpu_sharing.window import WindowState, is_to_be_open, window_for
 
         state = self.world.state
         oldest = state.weight_version - self.loop.max_staleness
@@ -86,7 +86,7 @@ class SharedEngines:
             others,
             has_work=not self._engines or any(engine.attempts for engine in self._engines),
         )
-        length_s = about(self.known, others).length_s
+        length_s = window_for(self.known, others).length_s
         is_open = self.is_open or is_beginning
         return is_to_be_open(self.placement, seen, is_open=is_open, length_s=length_s)
 

@@ -9,8 +9,8 @@ What it begins from is decided here, from what lies on the disk:
 With an adapter (`trainer.lora`) the weights below it are always those of the base model; what is served has
 the adapter merged into it, and only a checkpoint tells the two apart.
 
-Of several nodes, the master's alone decides that; the others are told by its settings file. Every start has a
-number and a file of its own, so that none of them reads what an earlier start was told.
+Of several nodes, the master's alone decides that; the others read its settings file. Every start has a
+number and a file of its own, so that none reads the settings of an earlier start.
 """
 
 import os
@@ -44,7 +44,7 @@ from rl_agent.update.model.verify import verify_model
 from rl_agent.weights.settings import trainer_folder
 from rl_agent.weights.store.tensor_sources import local_folder
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def settings_file(plan: Plan, start: int) -> Path:
@@ -58,7 +58,7 @@ def progress_file(plan: Plan) -> Path:
 
 
 def write_settings(plan: Plan, *, manager: str, start: int) -> Path:
-    """Settle what the trainer begins from, and write what it is told. Raises ConfigError."""
+    """Settle what the trainer begins from, and write its settings. Raises ConfigError."""
     path = settings_file(plan, start)
     files = path.parent.glob(f"trainer-{plan.attempt}-*.json")
     before = [int(file.stem.rpartition("-")[2]) for file in files]
@@ -80,14 +80,14 @@ def await_settings(plan: Plan, start: int) -> Path:
             raise DeadlineError(
                 f"{path}: the master's trainer did not write it within cluster.start_timeout_s={limit_s:g}"
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return path
 
 
 def verify_models(settings: Path) -> None:
     """Raises StoreError if a published model that the trainer is to read is not as it was published."""
-    told = TrainerSettings.model_validate_json(settings.read_bytes())
-    for folder in (told.model, told.reference):
+    read = TrainerSettings.model_validate_json(settings.read_bytes())
+    for folder in (read.model, read.reference):
         if folder is not None:
             verify_model(folder)
 

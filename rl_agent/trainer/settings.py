@@ -52,11 +52,11 @@ class StreamSettings(Section):
     engines_model: str
     """Name of the model that engines are started on, which is kept; empty: the base model."""
     engines_version: Count
-    """Its weight version; the pool is told of newer ones."""
+    """Its weight version; newer ones are announced to the pool."""
     next_version: Positive
     """No version before it is free."""
     published: dict[int, int | None]
-    """Versions of this run that engines were told of, with the iteration of each; None: it was given up."""
+    """Announced versions of this run, with the iteration of each; None: it was given up."""
     manager: str | None
     """URL of the pool that gets the weights; None: nobody does."""
     manager_token_env_var: str

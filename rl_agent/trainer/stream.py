@@ -4,7 +4,7 @@
                                                            └── every few ─► model.pt
                                                            └── progress ─► whoever waits for version k
 
-The progress file is written once the pool has been told of the version: from then on episodes of the next
+The progress file is written once the version is announced to the pool: from then on episodes of the next
 iteration can ask for it.
 """
 
@@ -129,7 +129,7 @@ class Stream:
                 numbers |= self._devices.numbers()
             numbers |= {"publish_s": published_s, "model_s": time.monotonic() - began - published_s}
             self._record(numbers)
-            feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_told_to_stop)
+            feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_stop_requested)
         if self._ranks.rank == 0:
             progress = StreamProgress(os.getpid(), trainer.iteration, trainer.version)
             write_whole(run.progress, json.dumps(asdict(progress)))

@@ -27,7 +27,7 @@ from rl_agent.trainer.data.intake import Intake
 from rl_agent.trainer.data.order import Arrival, StepOrder
 from rl_agent.trainer.data.samples import Group, GroupSource
 from rl_agent.trainer.data.staleness import AdmissionRule, Ages, Lineage
-from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.model.parallel import Ranks, release_memory
 from rl_agent.trainer.model.policy import Policy, Scorer
 from rl_agent.trainer.settings import TrainerSettings
@@ -55,7 +55,7 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`meter` counts the money; only rank 0's is read, and None counts none."""
-        self.is_told_to_stop = False
+        self.is_stop_requested = False
         """This rank; it ends with the others (`is_stopping`)."""
         self.is_stopping = False
         """All ranks, from the same group on."""
@@ -65,7 +65,7 @@ class Trainer:
         """The last one that was trained on to its end; 0: none."""
         self.served = ""
         """Name of the model that this training began with or has put at `model.pt` last."""
-        self.windows: Mapping[int, Learnt] = {}
+        self.windows: Mapping[int, LearntWindow] = {}
         """For checkpoints; kept by whoever learns about windows."""
         self._settings = settings
         self._ranks = ranks
@@ -99,11 +99,11 @@ class Trainer:
 
     def stop(self) -> None:
         """End at the next group, with a checkpoint; safe to call from a signal handler."""
-        self.is_told_to_stop = True
+        self.is_stop_requested = True
 
     def agree_to_stop(self) -> bool:
         """Return whether any rank was told to stop; called by all ranks alike."""
-        self.is_stopping = self._ranks.any_of_world(self.is_told_to_stop)
+        self.is_stopping = self._ranks.any_of_world(self.is_stop_requested)
         return self.is_stopping
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Trainer:
             self.windows = progress.windows
             self._ages.restore(progress.updates_after)
             self._saved = (progress.steps, progress.iteration, progress.version)
-            self._say(f"going on after step {progress.steps}")
+            self._log_once(f"going on after step {progress.steps}")
         self.iteration = max(self.iteration, after_iteration)
         self._lineage.note(self.version, self.iteration)
         if not self._intake.steps:
@@ -174,7 +174,7 @@ class Trainer:
         if self.is_stopping:
             self.save()
             return False
-        # Until what engines were told of is reached again, numbers that they know: nobody is told of these.
+        # Until what was announced is reached again, the known numbers, which are announced no more.
         known = self._lineage.version_of(iteration) if iteration < self._lineage.newest_iteration else None
         self.iteration = iteration
         self.set_version(max(self.version + 1, next_version) if known is None else known)
@@ -309,8 +309,8 @@ class Trainer:
             head["iteration"] = iteration
         line = {f"{_PREFIX_OF.get(name, 'trainer')}/{name}": value for name, value in numbers.items()}
         metrics.append(self._settings.metrics, head | line)
-        self._say(log_line(self.steps, numbers))
+        self._log_once(log_line(self.steps, numbers))
 
-    def _say(self, line: str) -> None:
+    def _log_once(self, line: str) -> None:
         if self._ranks.rank == 0:
             _log.info(line)

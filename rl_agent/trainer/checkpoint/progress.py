@@ -12,7 +12,7 @@ from rl_agent.grpo_config import LoraSettings
 from rl_agent.trainer.checkpoint.states import STATE, read_state, recorded_files, write_state
 from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.samples import Group
-from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from rl_agent.update.model.digest import FileDigest, digest_files, first_difference
 
 FILES = "files"
@@ -40,7 +40,7 @@ class TrainerProgress:
     """That are done, of the iteration that is trained on."""
     run_id: str = ""
     """Of the run whose groups these are."""
-    windows: Mapping[int, Learnt] = field(default_factory=dict)
+    windows: Mapping[int, LearntWindow] = field(default_factory=dict)
     """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
     updates_after: Mapping[int, int] = field(default_factory=dict)
     """By the end of each of the last iterations, in all."""

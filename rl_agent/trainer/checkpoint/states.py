@@ -96,7 +96,7 @@ def _newest_state(folder: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedVersions:
-    """The weight versions that engines were told of."""
+    """The weight versions that were announced to engines."""
 
     newest: int = 0
     """By any run."""
@@ -124,7 +124,7 @@ def give_up_published(streaming: Path, after: int) -> None:
 
 
 def read_published(streaming: Path) -> AnnouncedVersions:
-    """Read which versions engines were told of."""
+    """Read which versions were announced to engines."""
     try:
         return msgspec.json.decode((streaming / PUBLISHED).read_bytes(), type=AnnouncedVersions)
     except FileNotFoundError:

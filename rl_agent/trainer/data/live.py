@@ -21,11 +21,11 @@ from rl_agent.trainer.data.samples import Group, make_group
 from rl_agent.types import Trajectory
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 0.1
+_POLL_S = 0.1
 """Between two looks at the files; they may lie on another machine."""
 _PATIENCE_S = 0.5
 """Longest wait of one `take`."""
-_SAY_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 
 
 class LiveIteration:
@@ -52,8 +52,8 @@ class LiveIteration:
         self._sleep = sleep
         self._unfinished: dict[tuple[str, int], list[Trajectory]] = {}
         self._ready: list[Group] = []
-        self._heard_at = clock()
-        self._said_at = self._heard_at
+        self._last_episode_at = clock()
+        self._logged_at = self._last_episode_at
 
     def take(self, most: int) -> list[Group] | None:
         """Take up to `most` groups, after a short wait none; None once the iteration has no more.
@@ -62,11 +62,11 @@ class LiveIteration:
         """
         asked = self._clock()
         while not self._may_give and not self._episodes.is_over:
-            self._look()
+            self._read_new()
             if self._may_give or self._episodes.is_over or self._clock() - asked >= _PATIENCE_S:
                 break
             self._check_silence()
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
         if not self._may_give:
             return None if self._episodes.is_over else []
         taken, self._ready = self._ready[:most], self._ready[most:]
@@ -76,7 +76,7 @@ class LiveIteration:
     def _may_give(self) -> bool:
         return bool(self._ready) and (self._streamed or self._episodes.is_over)
 
-    def _look(self) -> None:
+    def _read_new(self) -> None:
         """Read what is new."""
         for trajectory in self._episodes.new():
             self._add(trajectory)
@@ -85,7 +85,7 @@ class LiveIteration:
             self._unfinished.clear()
 
     def _add(self, trajectory: Trajectory) -> None:
-        self._heard_at = self._clock()
+        self._last_episode_at = self._clock()
         name = (trajectory.key.task_id, trajectory.key.group)
         siblings = self._unfinished.setdefault(name, [])
         siblings.append(trajectory)
@@ -94,13 +94,13 @@ class LiveIteration:
 
     def _check_silence(self) -> None:
         now = self._clock()
-        silent_s = now - self._heard_at
+        silent_s = now - self._last_episode_at
         if silent_s >= self._silence_timeout_s:
             raise DeadlineError(
                 f"iteration {self._iteration}: no episode was recorded in {self._silence_timeout_s:g} s"
             )
-        if now - self._said_at >= _SAY_EVERY_S and silent_s >= _SAY_EVERY_S:
-            self._said_at = now
+        if now - self._logged_at >= _LOG_EVERY_S and silent_s >= _LOG_EVERY_S:
+            self._logged_at = now
             waiting = len(self._unfinished)
             _log.info(
                 "iteration %d: no episode for %.0f s; %d groups wait for siblings",

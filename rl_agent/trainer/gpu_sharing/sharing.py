@@ -16,10 +16,17 @@ from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.grpo_config import Placement
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.data.samples import Group, GroupSource
-from rl_agent.trainer.gpu_sharing.window import Learnt, Waits, WindowState, about, is_to_be_open, learn
+from rl_agent.trainer.gpu_sharing.window import (
+    LearntWindow,
+    Waits,
+    WindowState,
+    is_to_be_open,
+    learn,
+    window_for,
+)
 
 _log = logging.getLogger(__name__)
-_LOOK_EVERY_S = 0.5
+_READ_EVERY_S = 0.5
 _ASKED_WITHIN_S = 3.0
 """After a group that is left out: the pool has requests of the one in its place by then, and not at once."""
 
@@ -32,7 +39,7 @@ class DeviceTurns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolLook:
+class PoolSnapshot:
     """The pool at one moment, as a trainer sees it that shares its devices with one engine."""
 
     has_requests: bool
@@ -45,13 +52,13 @@ class PoolLook:
     iteration begins, none has the newest one yet."""
 
 
-def read_status(status: Mapping[str, Any], own: str, *, max_staleness: int) -> PoolLook:
+def read_status(status: Mapping[str, Any], own: str, *, max_staleness: int) -> PoolSnapshot:
     """Read a manager's `/status`; `own` is the name of the shared engine."""
     requests, engines = status["requests"], status["engines"]
     oldest = status["weight_version"] - max_staleness
     others = [engine for engine in engines if engine["name"] != own and engine["state"] == "ready"]
     at_own = sum(engine["running"] for engine in engines if engine["name"] == own)
-    return PoolLook(
+    return PoolSnapshot(
         has_requests=requests["open"] > 0,
         has_work=at_own > 0 or requests["open"] > requests["running"],
         ready=sum(engine["weight_version"] >= oldest for engine in others),
@@ -66,7 +73,7 @@ class SharedDevices:
         self,
         placement: Placement,
         turns: DeviceTurns,
-        ask_status: Callable[[], PoolLook],
+        ask_status: Callable[[], PoolSnapshot],
         *,
         replaced: Comparison | None,
         clock: Callable[[], float] = time.monotonic,
@@ -76,7 +83,7 @@ class SharedDevices:
         self.is_open = False
         self.opened_s = 0.0
         """How long the window of this iteration has been open, closed windows included."""
-        self.known: dict[int, Learnt] = {}
+        self.known: dict[int, LearntWindow] = {}
         self._turns = turns
         self._ask_status = ask_status
         self._clock = clock
@@ -85,8 +92,8 @@ class SharedDevices:
         self._expects_until = 0.0
         self._waited_s = 0.0
         self._idle_at_first: dict[str, float] = {}
-        self._look: PoolLook | None = None
-        self._looked_at = -_LOOK_EVERY_S
+        self._pool: PoolSnapshot | None = None
+        self._read_at = -_READ_EVERY_S
         turns.take()  # an engine may have gone on while an earlier trainer was dead
 
     def source(self, source: GroupSource) -> "WindowedSource":
@@ -98,12 +105,12 @@ class SharedDevices:
     def decide(self, groups: int, *, is_beginning: bool) -> None:
         """Open or close the window; `groups` are those that could be trained on now."""
         now = self._clock()
-        look = self._look_at_pool(now)
+        pool = self._read_pool(now)
         open_s = now - self._opened_at if self.is_open else 0.0
-        others = None if look is None else look.ready
-        has_work = look is None or look.has_work or now < self._expects_until
+        others = None if pool is None else pool.ready
+        has_work = pool is None or pool.has_work or now < self._expects_until
         seen = WindowState(open_s, groups, others, has_work)
-        length_s = about(self.known, others or 0).length_s
+        length_s = window_for(self.known, others or 0).length_s
         is_open = self.is_open or is_beginning
         if not is_to_be_open(self.placement, seen, is_open=is_open, length_s=length_s):
             self.close()
@@ -140,26 +147,26 @@ class SharedDevices:
         self._opened_at = self._clock()
         _log.info("the window is open: it is the engine's turn")
 
-    def _look_at_pool(self, now: float) -> PoolLook | None:
-        if now - self._looked_at < _LOOK_EVERY_S:
-            return self._look
-        self._looked_at = now
+    def _read_pool(self, now: float) -> PoolSnapshot | None:
+        if now - self._read_at < _READ_EVERY_S:
+            return self._pool
+        self._read_at = now
         try:
-            self._look = look = self._ask_status()
+            self._pool = pool = self._ask_status()
         except (ConfigError, RetryLater) as error:
             _log.warning("the pool cannot be looked at: %s", error)
-            self._look = None
+            self._pool = None
             return None
-        if look.has_requests:
-            self._idle_at_first = dict(look.idle_s) | self._idle_at_first
-        return look
+        if pool.has_requests:
+            self._idle_at_first = dict(pool.idle_s) | self._idle_at_first
+        return pool
 
     def _learn(self) -> None:
         """Learn from the idle times up to now, which are the iteration's before."""
-        self._looked_at = -_LOOK_EVERY_S
+        self._read_at = -_READ_EVERY_S
         before = self._idle_at_first
-        look = self._look_at_pool(self._clock())
-        idle = [look.idle_s[name] - since for name, since in before.items() if look and name in look.idle_s]
+        pool = self._read_pool(self._clock())
+        idle = [pool.idle_s[name] - since for name, since in before.items() if pool and name in pool.idle_s]
         if idle and self.placement == "hybrid":
             self.known = learn(self.known, len(idle), Waits(self._waited_s, sum(idle) / len(idle)))
             _log.info(

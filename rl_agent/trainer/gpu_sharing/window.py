@@ -44,7 +44,7 @@ class WindowState:
     others_ready: int | None
     """Engines besides the shared one that serve what is wanted."""
     has_work: bool
-    """Requests run at the shared engine, or wait for any, or are about to come."""
+    """Requests run at the shared engine, or wait for any, or are window_for to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def is_to_be_open(placement: Placement, seen: WindowState, *, is_open: bool, len
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """Lessons about the window with a certain number of other engines."""
+class LearntWindow:
+    """Lessons window_for the window with a certain number of other engines."""
 
     length_s: float = 0.0
     step: float = LARGEST_STEP
@@ -85,13 +85,13 @@ class Learnt:
     """f."""
 
 
-def next_length(before: Learnt, waits: Waits) -> Learnt:
+def next_length(before: LearntWindow, waits: Waits) -> LearntWindow:
     """Compute the next length from what was measured with a window of this one."""
     floor_s = _floor(before.floor_s, waits)
     difference_s = waits.trainer_s - max(0.0, waits.engines_s - floor_s)
     has_turned = difference_s * before.difference_s < 0
     step = before.step / 2 if has_turned else min(LARGEST_STEP, before.step * GROWTH)
-    return Learnt(max(0.0, before.length_s + step * difference_s), step, difference_s, floor_s)
+    return LearntWindow(max(0.0, before.length_s + step * difference_s), step, difference_s, floor_s)
 
 
 def _floor(before_s: float, waits: Waits) -> float:
@@ -103,16 +103,16 @@ def _floor(before_s: float, waits: Waits) -> float:
     return before_s + RISE * (waits.engines_s - before_s)
 
 
-def about(known: Mapping[int, Learnt], others: int) -> Learnt:
+def window_for(known: Mapping[int, LearntWindow], others: int) -> LearntWindow:
     """Look up what was learnt for so many other engines, else the length for the nearest number."""
     if not known:
-        return Learnt()
+        return LearntWindow()
     nearest = min(known, key=lambda number: (abs(number - others), number))
-    return known[nearest] if nearest == others else Learnt(known[nearest].length_s)
+    return known[nearest] if nearest == others else LearntWindow(known[nearest].length_s)
 
 
-def learn(known: Mapping[int, Learnt], others: int, waits: Waits) -> dict[int, Learnt]:
+def learn(known: Mapping[int, LearntWindow], others: int, waits: Waits) -> dict[int, LearntWindow]:
     """Learn from an iteration that ended with so many other engines; without any, length does not matter."""
     if others == 0:
         return dict(known)
-    return dict(known) | {others: next_length(about(known, others), waits)}
+    return dict(known) | {others: next_length(window_for(known, others), waits)}

@@ -55,7 +55,7 @@ def packed_attention(
         written = partial(_written_out, scale=scale, window=window, softcap=softcap, sinks=s_aux)
         return _one_by_one(query, key, value, boundaries, written), None
     is_half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
-    if is_half and max(query.shape[-1], value.shape[-1]) <= _FLASH_HEAD and _knows(window):
+    if is_half and max(query.shape[-1], value.shape[-1]) <= _FLASH_HEAD and _supports_window(window):
         return _flash(query, key, value, scale, window, boundaries, max_length), None
     if query.is_cuda and window is None:
         return _in_rows(query, key, value, boundaries, scale), None
@@ -179,7 +179,7 @@ def _blocks(
         yield slice(start, stop), slice(first, stop), mask
 
 
-def _knows(window: int | None) -> bool:
+def _supports_window(window: int | None) -> bool:
     """Return whether this PyTorch's kernel has windows, if one is wanted."""
     return window is None or "window_size" in _SUPPORTED
 

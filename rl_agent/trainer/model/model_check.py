@@ -2,8 +2,8 @@
 
 The small copy (`probe.py`) has shown in fp32 that the code is right. This is about the kernels of the device
 and the precision of the layers, with the model's own sizes and weights: packed attention against the one that
-transformers writes out, one sequence after the other. In half precision both are noisy; how much, is told by
-the difference of two attentions of transformers.
+transformers writes out, one sequence after the other. In half precision both are noisy; the difference of
+two attentions of transformers measures how much.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.policy import Policy
-from rl_agent.trainer.model.probe import TOLERANCE, Manner, one_line, scores
+from rl_agent.trainer.model.probe import TOLERANCE, ScoringMode, one_line, scores
 
 _LONGEST_WINDOW = 512
 """That a sequence of the check reaches beyond."""
@@ -26,8 +26,8 @@ _TIMES_NOISE, _LEAST = 4.0, 0.02
 """Bounds in half precision: in differences between attentions, and in standard deviations of the scores."""
 
 
-def checked_manner(policy: Policy, manner: Manner, ranks: Ranks, *, is_half: bool) -> Manner:
-    """Return the same manner, or one sequence after the other from now on; collective.
+def checked_scoring_mode(policy: Policy, mode: ScoringMode, ranks: Ranks, *, is_half: bool) -> ScoringMode:
+    """Return the same mode, or one sequence after the other from now on; collective.
 
     Raises ConfigError for a model that cannot be trained.
     """
@@ -36,10 +36,10 @@ def checked_manner(policy: Policy, manner: Manner, ranks: Ranks, *, is_half: boo
         _compute_gradient(policy, sequences)
         fault = _packing_fault(policy, sequences, ranks, is_half=is_half) if policy.is_packed else ""
     if not fault:
-        return manner
+        return mode
     model: Any = policy.model
     model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-    return Manner(model.config._attn_implementation, obstacle=fault)
+    return ScoringMode(model.config._attn_implementation, obstacle=fault)
 
 
 def _compute_gradient(policy: Policy, sequences: list[np.ndarray]) -> None:
@@ -53,7 +53,7 @@ def _compute_gradient(policy: Policy, sequences: list[np.ndarray]) -> None:
     except Exception as error:  # a model's own code may raise anything
         config: Any = policy.model.config
         shared = getattr(config.get_text_config(), "num_kv_shared_layers", 0)
-        cause = ": layers that share keys cannot be told of them under FSDP" if shared else ""
+        cause = ": layers that share keys cannot pass them on under FSDP" if shared else ""
         raise ConfigError(
             f"trainer=grpo cannot train models of type {config.model_type}{cause}: their gradient fails "
             f"({one_line(error)})"

@@ -15,10 +15,10 @@ from rl_agent.trainer.model import lora
 from rl_agent.trainer.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.model.file_layout import FileLayout
 from rl_agent.trainer.model.fused import use_fused_kernels
-from rl_agent.trainer.model.model_check import checked_manner
+from rl_agent.trainer.model.model_check import checked_scoring_mode
 from rl_agent.trainer.model.parallel import Ranks, computing_dtype, shard
 from rl_agent.trainer.model.policy import Policy, Scorer, build_model, read_config
-from rl_agent.trainer.model.probe import agreed_manner
+from rl_agent.trainer.model.probe import agreed_scoring_mode
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.update.model.weights import read_tensors
 
@@ -53,13 +53,13 @@ def load_model(
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"{folder}: holds no safetensors")
     config = read_config(folder)
-    manner = agreed_manner(config, ranks)
+    mode = agreed_scoring_mode(config, ranks)
     with torch.device("meta"):
         try:
             model = build_model(
                 config,
                 activation_checkpointing=settings.parallel.activation_checkpointing,
-                implementation=manner.implementation,
+                implementation=mode.implementation,
             )
         except (AttributeError, ImportError, KeyError, TypeError, ValueError) as error:
             kind = type(error).__name__
@@ -87,7 +87,7 @@ def load_model(
         model,
         temperature=settings.loss.temperature,
         chunk_tokens=settings.batch.logits_chunk_tokens,
-        packs_up_to=manner.packs_up_to,
+        packs_up_to=mode.packs_up_to,
         files=files,
     )
     buffers = computed_buffers(model, ranks.device)
@@ -96,8 +96,8 @@ def load_model(
     set_buffers(model, buffers)
     _read(model, folder, files)
     lora.initialize(model, settings.seed)
-    manner = checked_manner(policy, manner, ranks, is_half=is_half)
-    if ranks.rank == 0 and (notice := manner.notice(config.model_type)):
+    mode = checked_scoring_mode(policy, mode, ranks, is_half=is_half)
+    if ranks.rank == 0 and (notice := mode.notice(config.model_type)):
         _log.warning("%s: %s", folder, notice)
     return policy
 

@@ -32,8 +32,8 @@ _NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
-    """The manner of scoring the sequences of a micro-batch: at once, or one after the other."""
+class ScoringMode:
+    """The mode of scoring the sequences of a micro-batch: at once, or one after the other."""
 
     implementation: str | None = attention.NAME
     """Of attention; None: the one that transformers prefers. Only `attention.NAME` takes several at once."""
@@ -47,7 +47,7 @@ class Manner:
     """Why not even sequences by themselves are scored rightly; empty if they are."""
 
     def notice(self, kind: str) -> str:
-        """Describe the manner for the log; empty if there is nothing to say."""
+        """Describe the mode for the log; empty if there is nothing to say."""
         if not self.obstacle:
             return ""
         which = "" if self.packs_up_to is None else f" where one has more than {self.packs_up_to} tokens"
@@ -57,50 +57,50 @@ class Manner:
         )
 
 
-def agreed_manner(config: PretrainedConfig, ranks: Ranks) -> Manner:
+def agreed_scoring_mode(config: PretrainedConfig, ranks: Ranks) -> ScoringMode:
     """Agree on what rank 0 finds; collective. Raises ConfigError for a model that cannot be scored."""
-    found = asdict(find_manner(config, ranks.device)) if ranks.rank == 0 else None
+    found = asdict(find_scoring_mode(config, ranks.device)) if ranks.rank == 0 else None
     content = ranks.bytes_of_first(None if found is None else json.dumps(found).encode())
     assert content is not None
-    manner = Manner(**json.loads(content))
+    mode = ScoringMode(**json.loads(content))
     kind = f"models of type {config.model_type}"
-    if manner.sees_the_future:
+    if mode.sees_the_future:
         raise ConfigError(
             f"{kind} let a token see those behind it, so they are no policy that samples one token after the "
             "other; where the configuration has is_decoder, true makes it one"
         )
-    if manner.fault:
+    if mode.fault:
         raise ConfigError(
-            f"{kind} cannot be scored by trainer=grpo, not even one sequence at a time: {manner.fault}"
+            f"{kind} cannot be scored by trainer=grpo, not even one sequence at a time: {mode.fault}"
         )
-    return manner
+    return mode
 
 
-def find_manner(config: PretrainedConfig, device: torch.device) -> Manner:
-    """Find the fastest manner of scoring that is right."""
+def find_scoring_mode(config: PretrainedConfig, device: torch.device) -> ScoringMode:
+    """Find the fastest mode of scoring that is right."""
     try:
         probe = MiniatureProbe(miniature(config), device)
     except Exception as error:  # a model's own code may raise anything for sizes that it does not know
-        return Manner(None, obstacle=f"no small copy can be made to compare with ({one_line(error)})")
+        return ScoringMode(None, obstacle=f"no small copy can be made to compare with ({one_line(error)})")
     if probe.sees_the_future():
-        return Manner(sees_the_future=True)
+        return ScoringMode(sees_the_future=True)
     try:
         return _fastest(probe, short_context(config))
     except ConfigError:
-        return Manner()  # the model itself is refused in the same words, on every rank
+        return ScoringMode()  # the model itself is refused in the same words, on every rank
 
 
-def _fastest(probe: "MiniatureProbe", context: int | None) -> Manner:
-    """Find the manner for a model whose angles change beyond `context` tokens; None: they do not."""
+def _fastest(probe: "MiniatureProbe", context: int | None) -> ScoringMode:
+    """Find the mode for a model whose angles change beyond `context` tokens; None: they do not."""
     obstacle = probe.fault(attention.NAME)
     if not obstacle:
-        return Manner()
+        return ScoringMode()
     if context is not None and not probe.fault(attention.NAME, packs_up_to=CONTEXT):
-        return Manner(packs_up_to=context, obstacle=obstacle)
+        return ScoringMode(packs_up_to=context, obstacle=obstacle)
     for implementation in (None, "eager"):
         if not (fault := probe.fault(implementation)):
-            return Manner(implementation, obstacle=obstacle)
-    return Manner(fault=fault)
+            return ScoringMode(implementation, obstacle=obstacle)
+    return ScoringMode(fault=fault)
 
 
 class MiniatureProbe:

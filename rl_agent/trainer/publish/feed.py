@@ -1,9 +1,9 @@
 """Publishes the weights of a trainer to the engines of a pool.
 
     policy ─(all ranks gather, tensor by tensor)─► SnapshotStore ─► WeightServer ◄── engines fetch
-                                                        └── POST /weights ─► manager ─► engines are told
+                                                        └── POST /weights ─► manager ─► engines
 
-The trainer waits for the manager to know a version, never for an engine to have it. The manager is told again
+The trainer waits for the manager to know a version, never for an engine to have it. It is announced again
 from time to time, so that one that was restarted knows it, too. After a crash the store is found as it was,
 and what was published goes on being served. A number never stands for two contents.
 """
@@ -137,8 +137,8 @@ class _Outlet:
     def publish(self, weight_version: int, source: TensorSource, on_number: Callable[[int], None]) -> int:
         began = time.monotonic()
         newest = self._store.newest
-        told = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
-        number, unless = choose_number(weight_version, told, self.announcer.ask_pool())
+        published = None if newest is None else Content(newest.weight_version, newest.manifest.digest)
+        number, unless = choose_number(weight_version, published, self.announcer.ask_pool())
         snapshot = self._publisher.publish(number, source, unless=unless, on_number=on_number)
         if snapshot is newest:
             return snapshot.weight_version
@@ -235,14 +235,14 @@ class Announcer(BackgroundThread):
                 wanted = self._wanted
                 is_known = wanted is None or self._known >= wanted["weight_version"]
             if wanted is not None:
-                is_known = self._tell(wanted)
+                is_known = self._send(wanted)
             with self._changed:
                 if not self._is_stopping and wanted is self._wanted:
                     self._changed.wait(self._every_s if is_known else _RETRY_S)
                 if self._is_stopping:
                     return
 
-    def _tell(self, wanted: dict[str, Any]) -> bool:
+    def _send(self, wanted: dict[str, Any]) -> bool:
         problem = ""
         try:
             answer = self._manager.ask("/weights", wanted)
@@ -251,7 +251,7 @@ class Announcer(BackgroundThread):
         except (ConfigError, RetryLater) as error:
             problem = str(error)
         if problem and problem != self._problem:
-            _log.warning("the pool cannot be told of version %d: %s", wanted["weight_version"], problem)
+            _log.warning("version %d cannot be announced to the pool: %s", wanted["weight_version"], problem)
         with self._changed:
             self._problem = problem
             if not problem:

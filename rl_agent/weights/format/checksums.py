@@ -21,19 +21,23 @@ def digest(buffer: Buffer) -> str:
 
 
 def piece_digests(
-    buffer: Buffer, piece_bytes: int, *, threads: int, look: Callable[[int, memoryview], None] | None = None
+    buffer: Buffer,
+    piece_bytes: int,
+    *,
+    threads: int,
+    inspect: Callable[[int, memoryview], None] | None = None,
 ) -> tuple[str, ...]:
-    """Compute the digests of all pieces; `look` is given all bytes, and where they start, part by part."""
+    """Compute the digests of all pieces; `inspect` is given all bytes, and where they start, part by part."""
     view = memoryview(buffer)
 
     def digest_at(start: int) -> str:
         piece = view[start : start + piece_bytes]
-        if look is None:
+        if inspect is None:
             return digest(piece)
         hasher = blake3()
         for at in range(0, len(piece), _LOOKED_AT_BYTES):
             part = piece[at : at + _LOOKED_AT_BYTES]
-            look(start + at, part)
+            inspect(start + at, part)
             hasher.update(part)
         return hasher.hexdigest()
 

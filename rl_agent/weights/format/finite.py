@@ -32,8 +32,8 @@ class FiniteCheck:
         runs = runs_of(self._tensors, lambda tensor: tensor.dtype)
         self._runs = [run for run in runs if run[0] in _INFINITE]  # the zeros between tensors are finite
 
-    def look(self, start: int, content: memoryview) -> None:
-        """Look at bytes of the blob from `start`, a multiple of 8.
+    def inspect(self, start: int, content: memoryview) -> None:
+        """Inspect bytes of the blob from `start`, a multiple of 8.
 
         Raises WeightsError that names the tensor.
         """

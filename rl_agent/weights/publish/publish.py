@@ -154,8 +154,8 @@ class Publisher:
 
     def _blob(self, view: memoryview, check: FiniteCheck | None = None) -> Blob:
         piece_bytes = choose_piece_bytes(len(view), self._weights.piece_bytes)
-        look = None if check is None else check.look
-        digests = piece_digests(view, piece_bytes, threads=self._weights.thread_count, look=look)
+        inspect = None if check is None else check.inspect
+        digests = piece_digests(view, piece_bytes, threads=self._weights.thread_count, inspect=inspect)
         return Blob(len(view), piece_bytes, digests)
 
 

@@ -15,7 +15,7 @@ from rl_agent.trainer.model import model_files
 from rl_agent.trainer.model.buffers import forget_lengths
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.probe import Manner
+from rl_agent.trainer.model.probe import ScoringMode
 from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import VOCABULARY
@@ -166,7 +166,9 @@ def test_a_kernel_that_mixes_sequences_is_found_with_the_model_itself(
     alone, tmp_path, precision, caplog, monkeypatch
 ):
     save(tmp_path / "model", {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"]})
-    monkeypatch.setattr(model_files, "agreed_manner", lambda *_: Manner())  # as if the copy had packed well
+    monkeypatch.setattr(
+        model_files, "agreed_scoring_mode", lambda *_: ScoringMode()
+    )  # as if the copy had packed well
     settings = trainer_settings(tmp_path / "model", tmp_path, steps=1, parallel={"precision": precision})
     policy = load_policy(settings, alone)
     assert not policy.is_packed

@@ -14,7 +14,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.trainer.model.miniature import CONTEXT, miniature
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.probe import find_manner
+from rl_agent.trainer.model.probe import find_scoring_mode
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings
 
@@ -107,7 +107,7 @@ def test_a_kind_of_layer_that_comes_late_is_looked_at(alone):
     kinds = ["full_attention"] * 14 + ["conv"] * 2
     config = config_of("lfm2", layer_types=kinds, num_hidden_layers=16)
     assert miniature(config).layer_types == ["full_attention"] * 11 + ["conv"]
-    assert find_manner(config, alone.device).obstacle.startswith("one sequence reaches into the next")
+    assert find_scoring_mode(config, alone.device).obstacle.startswith("one sequence reaches into the next")
 
 
 def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
@@ -119,6 +119,6 @@ def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
         max_position_embeddings=4096,
     )
     assert miniature(config).max_position_embeddings == CONTEXT
-    manner = find_manner(config, alone.device)
+    manner = find_scoring_mode(config, alone.device)
     assert manner.packs_up_to == 4096
     assert manner.obstacle.startswith("its angles depend on the longest sequence")

@@ -15,7 +15,7 @@ from rl_agent.trainer.checkpoint import checkpoint
 from rl_agent.trainer.checkpoint.states import saved_steps
 from rl_agent.trainer.data.order import Deal
 from rl_agent.trainer.data.samples import Group
-from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.trainer import Trainer
@@ -147,7 +147,7 @@ def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(base, tm
 
 def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_path):
     settings = trainer_settings(base, tmp_path, steps=1, groups=GROUPS)
-    learnt = {1: Learnt(180.0, 0.25, -3.5, 120.0), 4: Learnt(8.0)}
+    learnt = {1: LearntWindow(180.0, 0.25, -3.5, 120.0), 4: LearntWindow(8.0)}
     trainer = Trainer(settings, alone, load_policy(settings, alone), None)
     trainer.resume()
     trainer.windows = learnt

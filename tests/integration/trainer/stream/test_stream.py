@@ -234,7 +234,7 @@ def test_told_to_stop_between_two_iterations_all_ranks_save_and_end_alike(base, 
         seldom = settings.checkpoint.model_copy(update={"every": 99, "every_steps": 99})
         trainer = Trainer(settings.model_copy(update={"checkpoint": seldom}), ranks=2)
         rollout.whole(1, version=0)
-        wait_for_log(trainer, "cannot be told of version 1")
+        wait_for_log(trainer, "version 1 cannot be announced")
         assert trainer.end() == [143, 143], trainer.log.read_text()[-3000:]
     assert trained_iteration(paths.streaming) == 1
 

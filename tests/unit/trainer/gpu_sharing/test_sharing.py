@@ -6,8 +6,8 @@ import pytest
 
 from rl_agent.rollout.comparison import Comparison
 from rl_agent.trainer.data.samples import Group, TrainingSample, Versions
-from rl_agent.trainer.gpu_sharing.sharing import PoolLook, SharedDevices, read_status
-from rl_agent.trainer.gpu_sharing.window import Learnt
+from rl_agent.trainer.gpu_sharing.sharing import PoolSnapshot, SharedDevices, read_status
+from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from tests.integration.trainer.settings import loss_settings
 
 
@@ -86,10 +86,10 @@ class Prepared:
 )
 def test_a_window_waits_for_the_group_that_comes_in_place_of_one(is_replaced, reward, is_open):
     """All that was asked for is done; the pool has not heard of more yet."""
-    now, look = [100.0], PoolLook(has_requests=False, has_work=False, ready=1, idle_s={"e": 0.0})
+    now, look = [100.0], PoolSnapshot(has_requests=False, has_work=False, ready=1, idle_s={"e": 0.0})
     replaced = Comparison(loss_settings(drop_uninformative=True)) if is_replaced else None
     devices = SharedDevices("hybrid", Turns(), lambda: look, replaced=replaced, clock=lambda: now[0])
-    devices.known = {1: Learnt(60.0)}
+    devices.known = {1: LearntWindow(60.0)}
     source = devices.source(Prepared([], [group(0, reward)]))
     source.take(1)
     assert devices.is_open

@@ -3,13 +3,13 @@
 import pytest
 
 from rl_agent.trainer.gpu_sharing.window import (
-    Learnt,
+    LearntWindow,
     Waits,
     WindowState,
-    about,
     is_to_be_open,
     learn,
     next_length,
+    window_for,
 )
 
 
@@ -39,13 +39,13 @@ def test_a_window_is_open_while_that_helps(placement, is_open, changes, expected
 
 
 def test_who_waits_longer_moves_the_end_of_the_window():
-    assert next_length(Learnt(10.0), Waits(trainer_s=6.0, engines_s=0.0)).length_s == 13.0
-    assert next_length(Learnt(10.0), Waits(trainer_s=0.0, engines_s=6.0)).length_s == 7.0
-    assert next_length(Learnt(1.0), Waits(trainer_s=0.0, engines_s=90.0)).length_s == 0.0
+    assert next_length(LearntWindow(10.0), Waits(trainer_s=6.0, engines_s=0.0)).length_s == 13.0
+    assert next_length(LearntWindow(10.0), Waits(trainer_s=0.0, engines_s=6.0)).length_s == 7.0
+    assert next_length(LearntWindow(1.0), Waits(trainer_s=0.0, engines_s=90.0)).length_s == 0.0
 
 
 def test_idleness_that_no_window_takes_away_does_not_shorten_it():
-    waited = next_length(Learnt(10.0), Waits(trainer_s=6.0, engines_s=30.0))
+    waited = next_length(LearntWindow(10.0), Waits(trainer_s=6.0, engines_s=30.0))
     assert (waited.length_s, waited.floor_s) == (13.0, 30.0)
     too_long = next_length(waited, Waits(trainer_s=0.0, engines_s=34.0))
     assert (too_long.length_s, too_long.floor_s) == (13.0 - 0.25 * 4.0, 30.0)
@@ -53,15 +53,15 @@ def test_idleness_that_no_window_takes_away_does_not_shorten_it():
 
 
 def test_a_number_of_engines_that_was_not_met_begins_with_the_nearest():
-    known = {1: Learnt(30.0, step=0.1), 4: Learnt(8.0)}
-    assert about({}, 3) == Learnt()
-    assert about(known, 1) == known[1]
-    assert about(known, 2) == Learnt(30.0)
-    assert about(known, 9) == Learnt(8.0)
+    known = {1: LearntWindow(30.0, step=0.1), 4: LearntWindow(8.0)}
+    assert window_for({}, 3) == LearntWindow()
+    assert window_for(known, 1) == known[1]
+    assert window_for(known, 2) == LearntWindow(30.0)
+    assert window_for(known, 9) == LearntWindow(8.0)
 
 
 def test_without_other_engines_nothing_is_learnt():
-    assert learn({2: Learnt(9.0)}, 0, Waits(50.0, 0.0)) == {2: Learnt(9.0)}
+    assert learn({2: LearntWindow(9.0)}, 0, Waits(50.0, 0.0)) == {2: LearntWindow(9.0)}
 
 
 def simulate(length_s, *, work, shared, others, trained, last_s=0.0):
@@ -80,16 +80,16 @@ def simulate(length_s, *, work, shared, others, trained, last_s=0.0):
 @pytest.mark.parametrize("last_s", [0.0, 15.0], ids=["", "others always idle at the end"])
 def test_windows_come_near_the_best_length_and_adapt_when_engines_join(speed, trained, last_s):
     """In a simulation: within 3 % of the best of all lengths, whatever the shared engine's speed."""
-    known: dict[int, Learnt] = {}
+    known: dict[int, LearntWindow] = {}
     for others in (1, 3, 1):
         rates = {"work": 1e5, "shared": speed * 500.0, "others": others * 500.0}
         rates |= {"trained": trained, "last_s": last_s}
         for _ in range(25):
-            waits, took_s = simulate(about(known, others).length_s, **rates)
+            waits, took_s = simulate(window_for(known, others).length_s, **rates)
             known = learn(known, others, waits)
         best_s = min(simulate(0.25 * n, **rates)[1] for n in range(1200))
         assert took_s <= 1.03 * best_s
-    waits, took_s = simulate(about(known, 3).length_s, **(rates | {"others": 1500.0}))
+    waits, took_s = simulate(window_for(known, 3).length_s, **(rates | {"others": 1500.0}))
     assert took_s == pytest.approx(
         min(simulate(0.25 * n, **(rates | {"others": 1500.0}))[1] for n in range(1200)), rel=0.03
     )

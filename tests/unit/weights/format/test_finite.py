@@ -32,7 +32,7 @@ def test_it_says_what_torch_says_of_any_bits(dtype, bits, place):
     is_finite = bool(torch.isfinite(values.to(torch.complex64 if dtype == "C64" else torch.float64)).all())
     check = FiniteCheck(layout.tensors)
     try:
-        piece_digests(blob.data, 64, threads=1, look=check.look)
+        piece_digests(blob.data, 64, threads=1, inspect=check.inspect)
     except WeightsError as error:
         assert not is_finite
         assert str(error).startswith("b: holds NaN or infinity")
