@@ -220,7 +220,7 @@ def _folder_of(model: str) -> Path:
 
 
 def _dtype_of(config: Config) -> str:
-    """Weights are sent as the engines hold them."""
+    """Return the type in which the engines hold the weights."""
     dtype = config.engine.dtype
     is_auto_on_cpu = dtype == "auto" and config.engine.device == "cpu"
     return "float32" if dtype in ("float32", "float") or is_auto_on_cpu else "bfloat16"

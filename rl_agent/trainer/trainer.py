@@ -54,7 +54,7 @@ class Trainer:
         meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`meter` counts the money; only rank 0's is read, and None counts none."""
+        """Prepare the first step; `meter` counts the money on rank 0, None counts none."""
         self.is_stop_requested = False
         """This rank; it ends with the others (`is_stopping`)."""
         self.is_stopping = False
@@ -223,7 +223,7 @@ class Trainer:
         return self._checkpoints.folder(self.steps)
 
     def save_at_times(self) -> None:
-        """`save`, if it is time for a checkpoint."""
+        """Save what was reached, if it is time for a checkpoint."""
         if self.steps % self._settings.checkpoint.every_steps == 0:
             self.save()
 

@@ -177,7 +177,7 @@ class Checkpoints:
         return self._snapshot[name].copy_(part)
 
     def _tensors(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tell of parts in host memory which whole tensors they are of."""
+        """Make sharded tensors of the parts in host memory."""
         wholes, mesh = dict(self._optimizer.named()), self._mesh["shard"]
         tensors: dict[str, Tensor] = {}
         for name, part in parts.items():

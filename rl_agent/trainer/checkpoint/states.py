@@ -105,7 +105,7 @@ class AnnouncedVersions:
     """Those of this run, with the iteration that made each; None: one that was given up."""
 
     def of_run(self, run_id: str) -> dict[int, int | None]:
-        """Another run's iterations have nothing to do with this one's."""
+        """Return the versions of this run; those of another have other iterations."""
         return self.made_in if run_id == self.run_id else {}
 
 

@@ -38,7 +38,7 @@ class Intake:
     def __init__(
         self, rule: AdmissionRule, order: StepOrder, loss: LossSettings, *, vocab_size: int | None = None
     ) -> None:
-        """`vocab_size`: rows of the model's embedding, where they are known."""
+        """Begin without groups; `vocab_size` is the number of rows of the model's embedding, if known."""
         self.consumed: set[str] = set()
         self.steps = 0
         """Of the iteration that are done, those included that nothing came for."""

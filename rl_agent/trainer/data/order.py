@@ -70,7 +70,7 @@ class Deal(StepOrder):
     """All samples in `steps` parts that differ by at most one sample; equal for equal arguments."""
 
     def __init__(self, groups: Mapping[str, Iterable[str]], *, steps: int, seed: str) -> None:
-        """`groups`: keys, each with those of its samples."""
+        """Deal samples; `groups` has their keys by those of their groups."""
         places = [(group, sample) for group in sorted(groups) for sample in sorted(groups[group])]
         random.Random(seed).shuffle(places)
         self._parts: list[Dealt] = []

@@ -59,7 +59,7 @@ def plan_full_micro_batch(lengths: Sequence[int], **limits: Unpack[Limits]) -> t
 def _fill(
     lengths: Sequence[int], costs: Sequence[float], places: int, token_budget: int
 ) -> list[list[int]] | None:
-    """Longest first, each into the cheapest bin that has room; None if one finds no room."""
+    """Put the longest first, each into the cheapest bin that has room; None if one finds no room."""
     bins: list[list[int]] = [[] for _ in range(places)]
     tokens = [0] * places
     loads = [0.0] * places

@@ -28,7 +28,7 @@ class Lineage:
     """The iteration that made each weight version of one trainer; every rank keeps an equal one."""
 
     def __init__(self, made_in: Mapping[int, int | None] | None = None) -> None:
-        """`made_in`: the iteration of each announced version; None: it was given up."""
+        """Begin with the iteration of each announced version; None: it was given up."""
         self._made_in = dict(made_in or {})
 
     def note(self, version: int, iteration: int) -> None:

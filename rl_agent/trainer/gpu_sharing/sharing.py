@@ -78,7 +78,7 @@ class SharedDevices:
         replaced: Comparison | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`replaced`: says for which group another one is sampled in its place; None: for none."""
+        """Take the devices; `replaced` says for which groups others are sampled, None: for none."""
         self.placement = placement
         self.is_open = False
         self.opened_s = 0.0

@@ -48,7 +48,7 @@ def packed_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: [1, heads, tokens, size] in, [1, tokens, heads, size] out."""
+    """Compute attention as transformers asks: [1, heads, tokens, size] in, [1, tokens, heads, size] out."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if sliding_window and sliding_window < max_length else None
     if softcap is not None or s_aux is not None:
@@ -64,7 +64,7 @@ def packed_attention(
 
 @torch.compiler.disable
 def _in_rows(query: Tensor, key: Tensor, value: Tensor, boundaries: Tensor, scale: float) -> Tensor:
-    """Sequences of about one length as the rows of one call, filled up at their ends.
+    """Compute sequences of about one length as the rows of one call, filled up at their ends.
 
     What fills a row up comes after every token of it, so none of them sees it.
     """
@@ -168,7 +168,7 @@ def _written_out(
 def _blocks(
     length: int, size: int, window: int | None, device: torch.device
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Blocks of `size` queries, the keys that they see, and who sees which."""
+    """Yield blocks of `size` queries, the keys that they see, and who sees which."""
     for start in range(0, length, size):
         stop = min(length, start + size)
         first = 0 if window is None else max(0, start - window + 1)

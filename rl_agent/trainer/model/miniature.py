@@ -138,7 +138,7 @@ def _short_context(config: Mapping[str, Any]) -> int | None:
 
 
 def _angles_of(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Settings of the angles by the kind of layer; by "" where all layers have the same."""
+    """Return settings of the angles by the kind of layer; by "" where all layers have the same."""
     angles = config.get("rope_parameters") or {}
     by_kind = {kind: value for kind, value in angles.items() if isinstance(value, Mapping)}
     return by_kind or {"": angles}

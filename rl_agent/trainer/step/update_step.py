@@ -166,7 +166,7 @@ class UpdateStep:
             yield pack([rows[i] for i in indices], self._ranks.device)
 
     def _unnormalized_loss(self, batch: PackedBatch, of_start: Tensor | None) -> Tensor:
-        """Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.
+        """Compute Σ_t u_t (w_t L_t + β v_t KL_t − η H_t) of one micro-batch.
 
         `of_start`: logprobs under the weights that the iteration began with; None: those are the policy's.
         """

@@ -249,7 +249,7 @@ Key = TypeVar("Key")
 def runs_of(
     tensors: Iterable[TensorEntry], key: Callable[[TensorEntry], Key]
 ) -> Iterator[tuple[Key, int, int]]:
-    """Stretches of a full blob whose tensors have the same key: it, start, and end with the zeros behind."""
+    """Yield stretches of a full blob whose tensors have the same key: it, start, and padded end."""
     for value, run in groupby(tensors, key):
         first, *others = run
         start, end = first.start, _aligned((others or [first])[-1].end)

@@ -65,7 +65,7 @@ class TransferEngine:
         )
 
     def retire(self, buffer: bytearray) -> None:
-        """Never use this memory again: a transfer that failed may still write to it."""
+        """Keep this memory from any further use: a transfer that failed may still write to it."""
         self._retired.append(buffer)
 
 

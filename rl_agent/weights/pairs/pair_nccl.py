@@ -41,7 +41,7 @@ class Communicator(Protocol):
     def recv(self, recvbuf: Any, peer: int, *, stream: int) -> None: ...
 
     def get_async_error(self) -> int:
-        """Success once the call before is complete, else in progress, or how it or the peer failed."""
+        """Return success once the call before is complete, else in progress, or what has failed."""
 
     def abort(self) -> None: ...
 

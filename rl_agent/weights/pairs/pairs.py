@@ -55,14 +55,14 @@ class Pair(Protocol):
     """One of two ranks; used by one thread. Raises OSError, after which it can only be closed."""
 
     def memory(self, size_bytes: int) -> memoryview:
-        """Host memory: what is sent is read from it, what was received is in it."""
+        """Return host memory: what is sent is read from it, what was received is in it."""
 
     def send(self, size_bytes: int, until: Until) -> None: ...
 
     def receive(self, size_bytes: int, until: Until) -> None: ...
 
     def close(self) -> None:
-        """Ends whatever is under way. Does not wait for the other side."""
+        """End whatever is under way, without waiting for the other side."""
 
 
 class PairMaker(Protocol):

@@ -50,7 +50,7 @@ class Publisher:
         serving_dtype: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`serving_dtype`: floats are cast to it on the way, e.g. BF16; None sends them as they are."""
+        """Publish into `store`; floats are cast to `serving_dtype`, e.g. BF16, or sent as they are."""
         self._store = store
         self._weights = weights
         self._serving_dtype = serving_dtype
