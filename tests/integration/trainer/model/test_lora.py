@@ -8,7 +8,6 @@ from peft.tuners.lora import LoraLayer
 
 from rl_agent.errors import ConfigError
 from rl_agent.grpo_config import ParallelSettings
-from rl_agent.trainer.checkpoint.progress import check_kind
 from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, served_weights
 from rl_agent.trainer.model.parallel import Ranks, shard, whole
@@ -26,6 +25,8 @@ from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, lora_settings, loss_settings
 
 pytestmark = pytest.mark.timeout(240)
+
+
 SCALING = 8 / 4
 
 
@@ -124,15 +125,3 @@ def test_the_kl_to_the_policy_without_its_adapter_is_that_to_a_second_copy(alone
     assert step.finish()["kl"] == pytest.approx(metrics["kl"], rel=1e-5)
     expected = {n: whole(p.grad) for n, p in policy.named_parameters() if p.requires_grad}
     assert distance(gradients, expected) < 1e-5
-
-
-def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
-    (tmp_path / "state.json").write_text('{"lora": {"rank": 4, "alpha": 8, "targets": "all-linear"}}')
-    check_kind(tmp_path, lora_settings(rank=4))
-    for other in ({"rank": 8}, {"rank": None}, {"rank": 4, "targets": ["q_proj"]}):
-        with pytest.raises(ConfigError, match=r"was made with trainer.lora="):
-            check_kind(tmp_path, lora_settings(**other))
-    (tmp_path / "state.json").write_text("{}")  # before there were adapters
-    check_kind(tmp_path, lora_settings())
-    with pytest.raises(ConfigError, match="'rank': None"):
-        check_kind(tmp_path, lora_settings(rank=4))

@@ -158,24 +158,6 @@ def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
         assert metrics["kl"] == pytest.approx(plain_kl(policy, reference), rel=1e-4)
 
 
-def test_metrics_are_of_the_whole_mini_batch(alone):
-    _, metrics = compute(alone, "streamed", proximal="behaviour", correction="none")
-    samples = [sample for group in random_groups(6) for sample in group.samples]
-    policy = tiny_policy(seed=0)
-    policy.model.set_attn_implementation("sdpa")
-    with torch.no_grad():
-        scored = [(score(policy, s), s) for sample in samples for s in sample.segments]
-    ratios = torch.cat([(lp - torch.tensor(s.behaviour[s.is_response])).exp() for (lp, _), s in scored])
-    entropies = torch.cat([entropy for (_, entropy), _ in scored])
-    assert metrics["entropy"] == pytest.approx(entropies.mean().item(), rel=1e-5)
-    assert metrics["ratio"] == pytest.approx(ratios.mean().item(), rel=1e-5)
-    assert metrics["ratio_max"] == pytest.approx(ratios.max().item(), rel=1e-5)
-    assert 0 < metrics["clip_fraction"] < 1
-    assert metrics["reward"] == pytest.approx(statistics.fmean(s.reward for s in samples))
-    assert metrics["episodes"] == len(samples) == 24
-    assert metrics["response_length_max"] == max(s.response_tokens for s in samples)
-
-
 @pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):

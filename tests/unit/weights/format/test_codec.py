@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.format import codec, codec_torch
+from rl_agent.weights.format import codec
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
 WIDTHS = st.sampled_from([1, 2, 4, 8])
 
 
@@ -53,14 +55,6 @@ def test_any_two_blocks_of_a_length_can_be_a_step_apart(width, one, other):
 def test_a_block_never_grows_by_more_than_its_header(step):
     width, base, new = step
     assert len(codec.encode(base, new, width)) <= len(new) + codec.HEADER.size
-
-
-@given(steps())
-def test_torch_writes_the_same_bytes_as_numpy(step):
-    width, base, new = step
-    device_codec = codec_torch.DeviceCodec(torch.device("cpu"), max(1, len(new)))
-    for _ in range(2):  # the second time in memory that has held a block
-        assert device_codec.encode(base, new, width) == codec.encode(base, new, width)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
 from rl_agent.errors import ConfigError
-from rl_agent.trainer.model.miniature import CONTEXT, miniature
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.probe import find_scoring_mode
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings
 
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
-PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 SIZES = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -27,6 +23,8 @@ SIZES = {
     "num_attention_heads": 2,
     "head_dim": 16,
 }
+
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -100,25 +98,3 @@ def test_layers_that_the_configuration_does_not_count_are_named(alone, tmp_path,
     load(tmp_path, alone, add_a_layer)
     assert "9 tensors of its files have no place in a model of type llama" in caplog.text
     assert "model.layers.2.input_layernorm.weight" in caplog.text
-
-
-def test_a_kind_of_layer_that_comes_late_is_looked_at(alone):
-    """Convolutions after the twelfth layer reach from one sequence into the next."""
-    kinds = ["full_attention"] * 14 + ["conv"] * 2
-    config = config_of("lfm2", layer_types=kinds, num_hidden_layers=16)
-    assert miniature(config).layer_types == ["full_attention"] * 11 + ["conv"]
-    assert find_scoring_mode(config, alone.device).obstacle.startswith("one sequence reaches into the next")
-
-
-def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
-    angles = {"full_attention": DYNAMIC, "sliding_attention": PLAIN}
-    config = config_of(
-        "gemma3_text",
-        rope_parameters=angles,
-        layer_types=["sliding_attention", "full_attention"],
-        max_position_embeddings=4096,
-    )
-    assert miniature(config).max_position_embeddings == CONTEXT
-    manner = find_scoring_mode(config, alone.device)
-    assert manner.packs_up_to == 4096
-    assert manner.obstacle.startswith("its angles depend on the longest sequence")

@@ -1,6 +1,5 @@
-"""Families of models whose logits are easily computed wrongly: the trainer's against plain transformers'."""
+"""A loaded model is checked with the kernels and the precision that it computes with."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,10 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from rl_agent.errors import ConfigError
-from rl_agent.trainer.data.batch import pack
 from rl_agent.trainer.model import model_files
-from rl_agent.trainer.model.buffers import forget_lengths
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.probe import ScoringMode
-from tests.integration.trainer.model.test_policy import rows
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import VOCABULARY
 from tests.integration.trainer.settings import trainer_settings
@@ -31,6 +26,8 @@ SIZES: dict[str, Any] = {
     "head_dim": 16,
     "pad_token_id": 0,
 }
+
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "mistral with a window": {"model_type": "mistral", "sliding_window": 8},
     "phi3 with a window": {"model_type": "phi3", "sliding_window": 8, "num_key_value_heads": 4},
@@ -66,36 +63,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }
 
-ONE_AFTER_THE_OTHER: dict[str, tuple[dict[str, Any], str]] = {
-    "lfm2: convolutions": (
-        {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"]},
-        "one after the other, .* one sequence reaches into the next",
-    ),
-    "qwen3_5: recurrent layers": (
-        {
-            "model_type": "qwen3_5_text",
-            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 2,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-        },
-        "one after the other, .* one sequence reaches into the next",
-    ),
-    "llama: angles by the length": (
-        {
-            "model_type": "llama",
-            "max_position_embeddings": 32,
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0},
-        },
-        "where one has more than 32 tokens, .* depend on the longest sequence",
-    ),
-    "stablelm: passes nothing on to its attention": (
-        {"model_type": "stablelm"},
-        "takes no packed sequences",
-    ),
-}
-
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Ranks]:
@@ -113,52 +80,6 @@ def save(folder: Path, family: dict[str, Any]) -> torch.nn.Module:
         parameter.data.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(folder)
     return model
-
-
-def plain_logprobs(folder: Path, all_rows) -> torch.Tensor:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    found = []
-    for row in all_rows:
-        forget_lengths(model)
-        tokens = torch.as_tensor(row.segment.token_ids).long()
-        log_p = model(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)
-        chosen = torch.as_tensor(row.segment.is_response.nonzero()[0])
-        found.append(log_p[chosen - 1, tokens[chosen]])
-    return torch.cat(found)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_packed_logprobs_are_those_of_plain_transformers(alone, tmp_path, name):
-    save(tmp_path / "model", FAMILIES[name])
-    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
-    assert policy.is_packed
-    with torch.no_grad():
-        found, _ = policy(pack(rows(5), alone.device))
-        expected = plain_logprobs(tmp_path / "model", rows(5))
-    assert expected.std() > 0.1
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ONE_AFTER_THE_OTHER)
-def test_what_cannot_be_packed_is_scored_one_sequence_after_the_other_and_said(alone, tmp_path, name, caplog):
-    family, said = ONE_AFTER_THE_OTHER[name]
-    save(tmp_path / "model", family)
-    policy = load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
-    assert re.search(said, caplog.text)
-    with torch.no_grad():
-        found, _ = policy(pack(rows(5), alone.device))
-        expected = plain_logprobs(tmp_path / "model", rows(5))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    few = [row for row in rows(9) if len(row.segment) <= 32]
-    with torch.no_grad():  # after long ones, too
-        found, _ = policy(pack(few, alone.device))
-        torch.testing.assert_close(found, plain_logprobs(tmp_path / "model", few), rtol=0, atol=1e-4)
-
-
-def test_a_model_that_sees_the_future_is_refused(alone, tmp_path):
-    save(tmp_path / "model", {"model_type": "bert"})
-    with pytest.raises(ConfigError, match=r"let a token see those behind it.*is_decoder"):
-        load_policy(trainer_settings(tmp_path / "model", tmp_path, steps=1), alone)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

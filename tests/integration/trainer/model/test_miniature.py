@@ -1,0 +1,59 @@
+"""A small copy has every kind of layer and angle that the model has."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from rl_agent.trainer.model.miniature import CONTEXT, miniature
+from rl_agent.trainer.model.parallel import Ranks
+from rl_agent.trainer.model.probe import find_scoring_mode
+from tests.integration.trainer.ranks import single_rank
+
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+
+
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+
+
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "head_dim": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
+
+
+def config_of(kind: str, **changes: Any) -> PretrainedConfig:
+    sizes = SIZES | {"num_key_value_heads": 2, "num_hidden_layers": 2, "pad_token_id": 0}
+    return CONFIG_MAPPING[kind](**sizes | changes)
+
+
+def test_a_kind_of_layer_that_comes_late_is_looked_at(alone):
+    """Convolutions after the twelfth layer reach from one sequence into the next."""
+    kinds = ["full_attention"] * 14 + ["conv"] * 2
+    config = config_of("lfm2", layer_types=kinds, num_hidden_layers=16)
+    assert miniature(config).layer_types == ["full_attention"] * 11 + ["conv"]
+    assert find_scoring_mode(config, alone.device).obstacle.startswith("one sequence reaches into the next")
+
+
+def test_angles_of_one_kind_of_layer_may_depend_on_the_longest_sequence(alone):
+    angles = {"full_attention": DYNAMIC, "sliding_attention": PLAIN}
+    config = config_of(
+        "gemma3_text",
+        rope_parameters=angles,
+        layer_types=["sliding_attention", "full_attention"],
+        max_position_embeddings=4096,
+    )
+    assert miniature(config).max_position_embeddings == CONTEXT
+    manner = find_scoring_mode(config, alone.device)
+    assert manner.packs_up_to == 4096
+    assert manner.obstacle.startswith("its angles depend on the longest sequence")
