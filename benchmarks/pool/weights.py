@@ -29,7 +29,7 @@ from rl_agent.pool.settings import load_settings, load_weights
 from rl_agent.pool.worker.weight_cache import HostWeights
 from rl_agent.pool.worker.weight_follower import EngineWeights
 from rl_agent.testing.weight_transfers import StateDict, weights_config
-from rl_agent.weights.load.base import LoadSummary
+from rl_agent.weights.load.base import LoadReport
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.store.catalog import Catalog
@@ -44,9 +44,9 @@ LIMIT_S = 600.0
 class InstantEngine:
     """Serves whatever it is given."""
 
-    async def load(self, snapshot: Snapshot, *, previous: object, on_loaded: object) -> LoadSummary:
+    async def load(self, snapshot: Snapshot, *, previous: object, on_loaded: object) -> LoadReport:
         await on_loaded()  # type: ignore[operator]
-        return LoadSummary(snapshot.weight_version, 0.0, 0.0, ())
+        return LoadReport(snapshot.weight_version, 0.0, 0.0, ())
 
 
 class Worker:

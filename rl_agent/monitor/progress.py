@@ -1,7 +1,6 @@
 """What a person sees while episodes are collected: a live table on a terminal, else a line now and then.
 
-Only reads: it takes a `ProgressSnapshot` when it draws, so it can be slow or absent without changing a
-rollout.
+Only reads: it takes a `Snapshot` when it draws, so it can be slow or absent without changing a rollout.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressSnapshot:
+class Snapshot:
     """A rollout at one instant."""
 
     split: Split
@@ -67,7 +66,7 @@ class ProgressSnapshot:
         return (self.submitted - self.done) * self.elapsed_s / self.done_here
 
 
-def line(now: ProgressSnapshot) -> str:
+def line(now: Snapshot) -> str:
     """The snapshot as one log line."""
     reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
     return (
@@ -80,7 +79,7 @@ def line(now: ProgressSnapshot) -> str:
     )
 
 
-def _reasons(now: ProgressSnapshot) -> str:
+def _reasons(now: Snapshot) -> str:
     """`: 3 EngineError, 1 TimeoutError`, the most frequent first; empty where nothing failed."""
     kinds = sorted(now.failures.items(), key=lambda item: (-item[1], item[0]))
     return ": " + ", ".join(f"{count} {kind}" for kind, count in kinds) if kinds else ""
@@ -107,7 +106,7 @@ class StderrHandler(logging.StreamHandler[TextIO]):
 
 
 @asynccontextmanager
-async def shown(snapshot: Callable[[], ProgressSnapshot]) -> AsyncIterator[None]:
+async def shown(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
     """Show the rollout on stderr while the body runs."""
     async with asyncio.TaskGroup() as jobs:
         show = _show_table if sys.stderr.isatty() else _show_lines
@@ -118,13 +117,13 @@ async def shown(snapshot: Callable[[], ProgressSnapshot]) -> AsyncIterator[None]
             job.cancel()
 
 
-async def _show_lines(snapshot: Callable[[], ProgressSnapshot]) -> None:
+async def _show_lines(snapshot: Callable[[], Snapshot]) -> None:
     while True:
         await asyncio.sleep(LINE_INTERVAL_S)
         log.info("%s", line(snapshot()))
 
 
-async def _show_table(snapshot: Callable[[], ProgressSnapshot]) -> None:
+async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
     from rich.live import Live
 
     from rl_agent.terminal import console
@@ -135,7 +134,7 @@ async def _show_table(snapshot: Callable[[], ProgressSnapshot]) -> None:
             await asyncio.sleep(REDRAW_INTERVAL_S)
 
 
-def _table(now: ProgressSnapshot) -> "Group":
+def _table(now: Snapshot) -> "Group":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -158,7 +157,7 @@ def _table(now: ProgressSnapshot) -> "Group":
     return Group(head, body)
 
 
-def _states(now: ProgressSnapshot) -> dict[str, str]:
+def _states(now: Snapshot) -> dict[str, str]:
     waiting = now.submitted - now.done - now.running - now.finishing
     return {
         "waiting": str(waiting),

@@ -167,11 +167,11 @@ class RankRollout:
         place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}
         return {**place, **numbers}
 
-    def snapshot(self) -> progress.ProgressSnapshot:
+    def snapshot(self) -> progress.Snapshot:
         collector, total = self.collector, self._metrics.total
         completed = collector.ended[Status.COMPLETED]
         slowest = heapq.nlargest(progress.SLOWEST, collector.running.values(), key=Episode.elapsed_s)
-        return progress.ProgressSnapshot(
+        return progress.Snapshot(
             split=self._assignment.split,
             iteration=self._assignment.iteration,
             submitted=collector.submitted,

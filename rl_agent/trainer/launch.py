@@ -93,7 +93,7 @@ def verify_models(settings: Path) -> None:
 
 
 def trainer_command(plan: Plan, settings: Path, nodes: int, place: Place) -> list[str]:
-    """Build the command of this node's process: the trainer, or torchrun where there are several ranks."""
+    """The words of this node's process: the trainer itself, or torchrun where it has several ranks."""
     processes = plan.config.grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)
     words = ["-m", "rl_agent.trainer.worker", str(settings)]
     if nodes * processes == 1:

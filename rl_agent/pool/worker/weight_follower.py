@@ -21,7 +21,7 @@ from typing import Any
 from rl_agent.errors import WeightsError
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.worker.weight_cache import HostWeights
-from rl_agent.weights.load.base import LoadSummary, RunningServer, TornEngine
+from rl_agent.weights.load.base import LoadReport, RunningServer, TornEngine
 from rl_agent.weights.store.store import DamagedVersion, Snapshot
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class EngineWeights:
 
     async def _load(
         self, snapshot: Snapshot, previous: Snapshot | None, on_loaded: Callable[[], Awaitable[None]]
-    ) -> LoadSummary:
+    ) -> LoadReport:
         """An engine may not answer while it loads: meanwhile the manager hears from here that it lives."""
         failure: WeightsError | None = None
         async with asyncio.TaskGroup() as jobs:

@@ -20,7 +20,7 @@ from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import WeightsError
 from rl_agent.update.model.verify import verify_model
-from rl_agent.weights.load.base import LoadSummary
+from rl_agent.weights.load.base import LoadReport
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.settings import store_folder
@@ -83,7 +83,7 @@ def swap(plan: Plan, held: int) -> Swap:
     )
 
 
-async def _load(plan: Plan, snapshot: Snapshot, previous: Snapshot) -> LoadSummary:
+async def _load(plan: Plan, snapshot: Snapshot, previous: Snapshot) -> LoadReport:
     config = plan.config
     async with aiohttp.ClientSession() as session:
         server = VllmServer(session, config.engine.base_url, timeout_s=config.weights.load_timeout_s)

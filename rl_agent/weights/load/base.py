@@ -48,7 +48,7 @@ class Untouched(WeightsError):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadSummary:
+class LoadReport:
     """A summary of how a version was loaded."""
 
     weight_version: int
@@ -106,7 +106,7 @@ class RunningServer(ABC):
         *,
         previous: Snapshot | None,
         on_loaded: Callable[[], Awaitable[None]] | None = None,
-    ) -> LoadSummary:
+    ) -> LoadReport:
         """Serve `snapshot`. If that fails the server serves `previous` again, and WeightsError says why.
 
         `on_loaded` is called once it is loaded and before the first token is made with it.
@@ -125,7 +125,7 @@ class RunningServer(ABC):
                 if on_loaded is not None:
                     await on_loaded()
                 await self._go_on(f"holds version {snapshot.weight_version}")
-                return LoadSummary(snapshot.weight_version, time.monotonic() - began, load_s, fingerprints)
+                return LoadReport(snapshot.weight_version, time.monotonic() - began, load_s, fingerprints)
         except NotLoaded as error:
             await self._go_back(previous, error)
             raise

@@ -99,7 +99,6 @@ class Catalog:
 
 def blob_of(manifest: Manifest, name: BlobName) -> Blob:
     """Return a blob of a version. Raises WeightsError if the version has no such blob."""
-    blob = blobs(manifest).get(name)
-    if blob is None:
-        raise WeightsError(f"version {manifest.weight_version} has no {name} blob")
-    return blob
+    if (blob := blobs(manifest).get(name)) is not None:
+        return blob
+    raise WeightsError(f"version {manifest.weight_version} has no {name} blob")

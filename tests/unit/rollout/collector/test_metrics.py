@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.monitor.progress import ProgressSnapshot, Slow, duration, line
+from rl_agent.monitor.progress import Slow, Snapshot, duration, line
 from rl_agent.rollout.collector.metrics import Durations, RolloutMetrics
 from rl_agent.types import Status
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -102,7 +102,7 @@ def test_no_wait_at_all_is_zero():
     assert Durations().percentile(0.5) == 0.0
 
 
-SNAPSHOT = ProgressSnapshot(
+SNAPSHOT = Snapshot(
     split="train",
     iteration=3,
     submitted=100,
