@@ -107,7 +107,7 @@ def _ask(source: Source, question: Question[T], deadline: Deadline) -> _Asked[T]
 
 
 def _end(asked: Sequence[_Asked[T]], grace_s: float = 0.0) -> list[_Asked[T]]:
-    """Interrupt them; returns those that have not ended within the grace."""
+    """Interrupt them, and return those that have not ended within the grace."""
     grace = Deadline.after(grace_s)
     while True:
         for one in asked:

@@ -34,7 +34,7 @@ class SourceFailure(WeightsError):
 class SourceConnection(Protocol):
     @property
     def is_cut_at_once(self) -> bool:
-        """True if `read_piece`, interrupted, returns at once whatever it waits for.
+        """Tell whether `read_piece`, interrupted, returns at once whatever it waits for.
 
         If so it may be given the place where the bytes belong as its `target`, else never.
         """
@@ -94,7 +94,7 @@ class GuardedConnection:
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
-        """Ask for at most `limit` of the pieces that are wanted."""
+        """Return at most `limit` of the pieces that are wanted."""
         with failures_of():
             proposed = self._connection.recommend(weight_version, blob, wanted, limit, wait_s, deadline)
             if not isinstance(proposed, list | tuple):

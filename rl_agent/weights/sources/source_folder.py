@@ -59,14 +59,14 @@ class FolderConnection:
             self.is_cut_at_once = is_memory(self._root)
 
     def interrupt(self) -> None:
-        """Do nothing: memory answers at once, and a disk or a network that does not cannot be interrupted."""
+        """Do nothing: memory answers at once, and a hung disk or network cannot be interrupted."""
 
     def close(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
-        """Read the manifest without its delta: to copy the version is faster than to decode it."""
+        """Return the manifest without its delta: to copy the version is faster than to decode it."""
         manifest = open_snapshot(self._root, weight_version).manifest
         if digest is not None and manifest.digest != digest:
             raise WeightsError(f"{self._root}: version {weight_version} has another content")
