@@ -13,7 +13,7 @@ from rl_agent.cluster.protocol import records
 from rl_agent.cluster.protocol.diagnosis import Look, diagnose
 from rl_agent.cluster.protocol.records import MASTER_FILE, Places, RankRecord, View
 from rl_agent.cluster.shared_fs.folder import SharedFolder
-from rl_agent.cluster.shared_fs.processes import is_same_process, members, pid_space, read_groups, stat_of
+from rl_agent.cluster.shared_fs.processes import members, pid_space, read_groups
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
@@ -64,7 +64,7 @@ def look_twice(folder: SharedFolder) -> Look:
         if view.beat != before.beat and living <= beating:
             break
     is_beating = view.beat != before.beat or view.master != before.master
-    stopped = frozenset(name for name, record in now.items() if _is_stopped(record))
+    stopped = frozenset(name for name, record in now.items() if record.process.is_stopped)
     return Look(view, now, frozenset(beating), is_beating, stopped)
 
 
@@ -80,22 +80,13 @@ def _read(folder: SharedFolder) -> tuple[View, dict[str, RankRecord]]:
     return view, {record.incarnation: record for record in found if record is not None}
 
 
-def _is_here(record: RankRecord) -> bool:
-    return record.host == socket.gethostname() and is_same_process(record.pid, record.start_ticks)
-
-
-def _is_stopped(record: RankRecord) -> bool:
-    stat = stat_of(record.pid) if _is_here(record) else None
-    return stat is not None and stat.state in "Tt"
-
-
 def local_stacks(look: Look, paths: RunPaths) -> Iterator[str]:
     """Yield the stacks of this host's processes: nodes write their own, py-spy reads those of all others."""
-    here = [record for record in look.records.values() if _is_here(record)]
+    here = [record for record in look.records.values() if record.process.is_running]
     for record in here:
-        yield f"\nrank {record.rank}, node process {record.pid}, at: {record.doing}"
+        yield f"\nrank {record.rank}, node process {record.process.pid}, at: {record.doing}"
         yield stacks.collect(record)
-    others = _other_processes(paths.run_dir(look.view.run_id), {record.pid for record in here})
+    others = _other_processes(paths.run_dir(look.view.run_id), {record.process.pid for record in here})
     py_spy = shutil.which("py-spy")
     if py_spy is None and others:
         yield "\npy-spy is not installed: no stacks of " + ", ".join(

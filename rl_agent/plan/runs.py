@@ -1,16 +1,16 @@
 """The runs recorded under a log path: which one is the latest, what an earlier one left behind."""
 
 import glob
-import json
 import os
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.cluster.shared_fs import run_lock
+from rl_agent.cluster.shared_fs.owner import is_owner_running, write_owner
 from rl_agent.cluster.shared_fs.processes import (
     GroupRecord,
+    ProcessId,
     command_line,
     end_groups,
     members,
@@ -19,7 +19,6 @@ from rl_agent.cluster.shared_fs.processes import (
 )
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError, MachineError
-from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
 
 LATEST = "latest"
@@ -49,9 +48,7 @@ def write_plan(plan: Plan, driver_pid: int | None) -> Path:
     for part in (plan.logs_dir, plan.groups_dir(pid_space())):
         part.mkdir(parents=True, exist_ok=True)
     if driver_pid is not None:
-        write_whole(
-            _driver_file(plan.groups_dir(pid_space())), json.dumps(asdict(run_lock.Owner.of(driver_pid)))
-        )
+        write_owner(_driver_file(plan.groups_dir(pid_space())), ProcessId.of(driver_pid))
     if not plan.is_master:
         path = folder / f"plan-{plan.attempt}-{plan.node}.json"
         plan.write(path)
@@ -87,7 +84,7 @@ def find_leftovers(paths: RunPaths) -> list[Leftover]:
     found = []
     runs = paths.run_dir(LATEST).parent
     for folder in sorted(runs.glob(f"*/groups/{glob.escape(pid_space())}/*/")):
-        if folder.parents[2].is_symlink() or run_lock.lives(_driver_file(folder)):
+        if folder.parents[2].is_symlink() or is_owner_running(_driver_file(folder)):
             continue
         for group in read_groups(folder):
             pids = members(group)

@@ -14,7 +14,7 @@ from typing import Any
 from yarl import URL
 
 from rl_agent.cluster.shared_fs.address import advertised_address
-from rl_agent.cluster.shared_fs.processes import is_same_process, pid_space, read_groups
+from rl_agent.cluster.shared_fs.processes import pid_space, read_groups
 from rl_agent.config import Plan, PoolConfig
 from rl_agent.engine.model import resolve_model
 from rl_agent.engine.server import Answer, Probe, data_parallel_size, engine_argv, server_environment
@@ -139,11 +139,13 @@ def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:
     worker = next(
         (group for group in read_groups(plan.groups_dir(pid_space())) if group.name == "vllm"), None
     )
-    if worker is None or is_same_process(worker.pgid, worker.start_ticks):
+    if worker is None or worker.leader.is_running:
         return
     url, status = ask_manager(plan, environ, "/status")
     if not status["engines"]:
-        raise RetryLater(f"{url}: this node's worker (process {worker.pgid}) is dead, the pool has no engine")
+        raise RetryLater(
+            f"{url}: this node's worker (process {worker.leader.pid}) is dead, the pool has no engine"
+        )
 
 
 def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:

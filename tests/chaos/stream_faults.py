@@ -183,7 +183,7 @@ class Disturbed(Run):
         for folder in (self.log / "runs" / "latest" / "groups").glob(f"*/rank-{rank}"):
             for group in read_groups(folder):
                 if group.name in names:
-                    return group.pgid
+                    return group.leader.pid
         return None
 
     def carry_out(self) -> list[str]:

@@ -14,26 +14,10 @@ from typing import Any
 from rl_agent.cluster.member.turns import Clock, Say
 from rl_agent.cluster.protocol.records import RankRecord, WorkReport
 from rl_agent.cluster.shared_fs.folder import Folder
-from rl_agent.cluster.shared_fs.processes import stat_of
+from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import RetryLater
 
 DRIVER_VARIABLE = "RL_AGENT_DRIVER_PID"
-_STOPPED = "Tt"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The process that is this node."""
-
-    incarnation: str
-    host: str
-    pid: int
-    start_ticks: int
-
-    @classmethod
-    def of_process(cls, incarnation: str, pid: int) -> "Identity":
-        stat = stat_of(pid)
-        return cls(incarnation, socket.gethostname(), pid, stat.start_ticks if stat else 0)
 
 
 def driver_pid(environ: Mapping[str, str]) -> int | None:
@@ -46,10 +30,8 @@ class Driver:
     """The process that this one works for: `run.sh`. None: nobody."""
 
     def __init__(self, pid: int | None, say: Say) -> None:
-        self._pid = pid
+        self._process = ProcessId.of(pid) if pid is not None else None
         self._say = say
-        stat = stat_of(pid) if pid is not None else None
-        self._start_ticks = stat.start_ticks if stat else None
         self._was_stopped = False
 
     @classmethod
@@ -58,14 +40,13 @@ class Driver:
 
     def is_stopped(self) -> bool:
         """Raises RetryLater if it is gone."""
-        if self._pid is None:
+        if self._process is None:
             return False
-        stat = stat_of(self._pid)
-        if stat is None or stat.start_ticks != self._start_ticks or stat.state in "ZX":
-            raise RetryLater(f"run.sh (process {self._pid}) is gone")
-        is_stopped = stat.state in _STOPPED
+        is_stopped = self._process.is_stopped
+        if not is_stopped and not self._process.is_running:
+            raise RetryLater(f"run.sh (process {self._process.pid}) is gone")
         if is_stopped and not self._was_stopped:
-            self._say(f"run.sh (process {self._pid}) is stopped: this node shows no life until it goes on")
+            self._say(f"run.sh (process {self._process.pid}) is stopped: no heartbeat until it continues")
         self._was_stopped = is_stopped
         return is_stopped
 
@@ -76,7 +57,8 @@ class Heartbeat:
 
     folder: Folder
     name: str
-    identity: Identity
+    incarnation: str
+    process: ProcessId
     config_digest: str
     rank: int | None
     is_joiner: bool
@@ -86,6 +68,7 @@ class Heartbeat:
     """Told of every record that was written."""
     work: Callable[[], WorkReport | None] = lambda: None
     clock: Clock = time.monotonic
+    host: str = field(default_factory=socket.gethostname)
     _said: dict[str, Any] = field(default_factory=dict)
     _beat: int = 0
     _doing_since: float = 0.0
@@ -116,11 +99,10 @@ class Heartbeat:
         """Say it now. Raises StoreError if it cannot be written."""
         with self._lock:
             record = RankRecord(
-                incarnation=self.identity.incarnation,
+                incarnation=self.incarnation,
                 is_joiner=self.is_joiner,
-                host=self.identity.host,
-                pid=self.identity.pid,
-                start_ticks=self.identity.start_ticks,
+                host=self.host,
+                process=self.process,
                 beat=self._beat + 1,
                 doing_s=round(self.clock() - self._doing_since, 1),
                 config_digest=self.config_digest,

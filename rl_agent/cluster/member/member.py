@@ -90,7 +90,7 @@ class Member(Node):
 
     @property
     def name(self) -> str:
-        return f"rank {self.rank} ({self._heartbeat.identity.host})"
+        return f"rank {self.rank} ({self._heartbeat.host})"
 
     @property
     def members(self) -> tuple[MemberView, ...]:

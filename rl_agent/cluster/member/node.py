@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from rl_agent.cluster.member.coordinator import Coordinator, pause_after
-from rl_agent.cluster.member.heartbeat import Driver, Heartbeat, Identity
+from rl_agent.cluster.member.heartbeat import Driver, Heartbeat
 from rl_agent.cluster.member.notifier import Bell
 from rl_agent.cluster.member.turns import Clock, Say, Turns, Wait
 from rl_agent.cluster.member.work import Work
@@ -23,6 +23,7 @@ from rl_agent.cluster.protocol.records import MASTER_FILE, Ended, PhaseKey, Plac
 from rl_agent.cluster.protocol.state import Terms
 from rl_agent.cluster.protocol.stragglers import missing_ranks, stragglers
 from rl_agent.cluster.shared_fs.folder import Folder, Stamp
+from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.errors import HarnessError, RetryLater
 
@@ -78,7 +79,8 @@ class Node:
         self._heartbeat = Heartbeat(
             folder,
             self._places.rank(self.incarnation),
-            Identity.of_process(self.incarnation, pid),
+            self.incarnation,
+            ProcessId.of(pid),
             digest,
             None if is_joiner else plan.command.rank,
             is_joiner,

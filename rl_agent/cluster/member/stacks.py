@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TextIO
 
 from rl_agent.cluster.protocol.records import RankRecord
-from rl_agent.cluster.shared_fs.processes import is_same_process
 
 _ANSWER_S = 3.0
 _POLL_S = 0.05
@@ -43,11 +42,11 @@ def register(run_dir: Path, incarnation: str) -> str | None:
 
 def collect(record: RankRecord) -> str:
     """The stacks of a node process of this host as they are now, or why there are none."""
-    if record.stacks is None or not is_same_process(record.pid, record.start_ticks):
+    if record.stacks is None or not record.process.is_running:
         return "this process is gone, or writes no stacks"
     path = Path(record.stacks)
     before = path.stat().st_size
-    os.kill(record.pid, signal.SIGUSR1)
+    os.kill(record.process.pid, signal.SIGUSR1)
     deadline, size = time.monotonic() + _ANSWER_S, before
     while time.monotonic() < deadline:
         time.sleep(_POLL_S)

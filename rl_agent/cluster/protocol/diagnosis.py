@@ -45,7 +45,7 @@ def _header(look: Look) -> Iterator[str]:
 def _nodes(look: Look) -> Iterator[str]:
     for member in look.view.members:
         record = look.records.get(member.incarnation)
-        where = f"{member.name}, process {record.pid}" if record else member.name
+        where = f"{member.name}, process {record.process.pid}" if record else member.name
         kind = ", joined" if member.is_joiner else ""
         yield f"  {where}{kind}: {_state(look, member.incarnation, member.status, member.reason)}"
         if record is not None and member.status == "alive" and look.view.ended is None:
@@ -54,7 +54,7 @@ def _nodes(look: Look) -> Iterator[str]:
         rank = "a joiner" if record.rank is None else f"rank {record.rank}"
         reason = look.view.refused.get(record.incarnation)
         state = f"refused: {reason}" if reason else "waits to be admitted"
-        yield f"  {rank} ({record.host}), process {record.pid}: {state}"
+        yield f"  {rank} ({record.host}), process {record.process.pid}: {state}"
 
 
 def _state(look: Look, incarnation: str, status: str, reason: str) -> str:
@@ -103,7 +103,7 @@ def _advice(look: Look) -> Iterator[str]:
             yield "start the nodes again, rank 0 with --resume"
         return
     if not look.master_beats and view.master in look.stopped:
-        yield f"rank 0 ({view.host}) is stopped: kill -CONT {look.records[view.master].pid}"
+        yield f"rank 0 ({view.host}) is stopped: kill -CONT {look.records[view.master].process.pid}"
         return
     if not look.master_beats:
         yield (
@@ -114,7 +114,7 @@ def _advice(look: Look) -> Iterator[str]:
     for member in view.members:
         is_silent = member.status == "alive" and member.incarnation not in look.beating
         if member.incarnation in look.stopped:
-            yield f"{member.name} is stopped: kill -CONT {look.records[member.incarnation].pid}"
+            yield f"{member.name} is stopped: kill -CONT {look.records[member.incarnation].process.pid}"
         elif is_silent and member.incarnation != view.master:
             yield (
                 f"{member.name} shows no life: it is given up after {view.lease_s:.0f} s, and others take"
@@ -131,4 +131,4 @@ def _missing(view: View) -> str:
 
 def _process(look: Look, incarnation: str) -> str:
     record = look.records.get(incarnation)
-    return f"process {record.pid}" if record else "its process"
+    return f"process {record.process.pid}" if record else "its process"

@@ -126,7 +126,7 @@ def _admit(state: ClusterState, record: RankRecord) -> ClusterState:
 
 def _add(state: ClusterState, record: RankRecord, rank: int) -> ClusterState:
     peer = Peer(
-        record.incarnation, rank, record.host, record.pid, record.is_joiner, record.beat, record.doing
+        record.incarnation, rank, record.host, record.process.pid, record.is_joiner, record.beat, record.doing
     )
     newcomers = {i: n for i, n in state.newcomers.items() if i != record.incarnation}
     return replace(state, peers={**state.peers, record.incarnation: peer}, newcomers=newcomers)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_agent.cluster.protocol.chunks import Indices
 from rl_agent.cluster.shared_fs.folder import Record
+from rl_agent.cluster.shared_fs.processes import ProcessId
 
 MASTER_FILE = "cluster/master.json"
 
@@ -85,8 +86,7 @@ class RankRecord(Shared):
     """None: a joiner that has no rank yet."""
     is_joiner: bool
     host: str
-    pid: int
-    start_ticks: int
+    process: ProcessId
     beat: int
     doing: str
     doing_s: float

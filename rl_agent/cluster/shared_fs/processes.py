@@ -1,4 +1,4 @@
-"""Processes of this host as `/proc` shows them: start times, groups, and the mark a run puts on its own.
+"""Processes of this host as `/proc` shows them: identities, groups, and the mark a run puts on its own.
 
 Every process that a run starts inherits `RL_AGENT_GROUP=<token>`. The token is random, so a process that
 carries it is the run's, also after its parent died or it moved to another session.
@@ -10,40 +10,18 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "RL_AGENT_GROUP"
 _PROC = Path("/proc")
 _PID_NAMESPACE_OF_HOST = 0xEFFFFFFC
-"""The kernel's own number of it, on every host."""
-
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
-    pid: int
-    state: str
-    pgid: int
-    start_ticks: int
-    """Clock ticks between boot and start; with the pid it names a process for good."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """What `start_group` wrote about a process group."""
-
-    name: str
-    path: Path
-    pgid: int
-    start_ticks: int
-    token: str
+"""Inode number that the kernel gives the initial pid namespace, on every host."""
+_ENDED = "ZX"
 
 
 def pid_space() -> str:
-    """Where a process id names one process: this host, or a container on it, which may share its name."""
+    """The name of the space in which a process id is unique: this host, or a container on it."""
     host = socket.gethostname()
     try:
         namespace = (_PROC / "self" / "ns" / "pid").stat().st_ino
@@ -52,8 +30,19 @@ def pid_space() -> str:
     return host if namespace == _PID_NAMESPACE_OF_HOST else f"{host}-{namespace}"
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """The fields of `/proc/<pid>/stat` that are used here."""
+
+    pid: int
+    state: str
+    pgid: int
+    start_ticks: int
+    """Clock ticks between boot and start; with the pid it identifies a process for good."""
+
+
 def stat_of(pid: int) -> ProcessStat | None:
-    """None if there is no such process."""
+    """Read the state of a process; None if there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -62,31 +51,56 @@ def stat_of(pid: int) -> ProcessStat | None:
     return ProcessStat(pid, fields[0], int(fields[2]), int(fields[19]))
 
 
-def is_same_process(pid: int, start_ticks: int) -> bool:
-    """Whether `pid` still is the process that started then, and not a zombie."""
-    stat = stat_of(pid)
-    return stat is not None and stat.start_ticks == start_ticks and stat.state not in "ZX"
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """Names one process of this host for good: its number alone may be another's by now."""
+    """Identifies one process for good: a pid alone may be given to another process later."""
 
     pid: int
     start_ticks: int
+    host: str = field(default_factory=pid_space)
+    """Host of the process, or its container: see `pid_space`."""
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId":
-        """One that is not there is named too, and does not run."""
+        """Identify the process that has this pid now; one that does not exist is never running."""
         stat = stat_of(pid)
         return cls(pid, stat.start_ticks if stat else 0)
 
     @property
+    def is_here(self) -> bool:
+        """Whether this host can tell if the process is running."""
+        return self.host == pid_space()
+
+    @property
+    def state(self) -> str:
+        """The letter of its state in `/proc`; empty if it has ended, is a zombie, or is on another host."""
+        stat = stat_of(self.pid) if self.is_here else None
+        is_same = stat is not None and stat.start_ticks == self.start_ticks and stat.state not in _ENDED
+        return stat.state if stat and is_same else ""
+
+    @property
     def is_running(self) -> bool:
-        return is_same_process(self.pid, self.start_ticks)
+        """Whether the process runs on this host, stopped (SIGSTOP) or not."""
+        return self.state != ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process exists and was stopped (SIGSTOP or a debugger)."""
+        return self.state in ("T", "t")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A process group as `start_group` recorded it."""
+
+    name: str
+    path: Path
+    leader: ProcessId
+    token: str
 
 
 def command_line(pid: int) -> str:
+    """The command line of a process in at most 160 characters."""
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -95,27 +109,25 @@ def command_line(pid: int) -> str:
 
 
 def read_groups(groups_dir: Path) -> list[GroupRecord]:
-    """Records under a run's groups folder; half-written ones are passed over."""
+    """Read the records in a run's groups folder; skip half-written ones."""
     found = []
     for path in sorted(groups_dir.glob("*")) if groups_dir.is_dir() else ():
         words = path.read_text(encoding="utf-8").split()
         if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
-            found.append(GroupRecord(path.name, path, int(words[0]), int(words[1]), words[2]))
+            found.append(GroupRecord(path.name, path, ProcessId(int(words[0]), int(words[1])), words[2]))
     return found
 
 
 def members(group: GroupRecord) -> list[int]:
-    """Living processes of a recorded group: those with its mark, or in the group that its leader leads."""
-    leads = is_same_process(group.pgid, group.start_ticks)
+    """List the running processes of a group: those with its mark, and those that its leader still leads."""
+    is_led = group.leader.is_running
     mark = f"{MARK}={group.token}".encode()
     found = []
     for entry in _PROC.iterdir():
-        if not entry.name.isdigit():
+        stat = stat_of(int(entry.name)) if entry.name.isdigit() else None
+        if stat is None or stat.state in _ENDED:
             continue
-        stat = stat_of(int(entry.name))
-        if stat is None or stat.state in "ZX":
-            continue
-        if (leads and stat.pgid == group.pgid) or mark in _environ(entry):
+        if (is_led and stat.pgid == group.leader.pid) or mark in _environ(entry):
             found.append(stat.pid)
     return sorted(found)
 
@@ -128,12 +140,14 @@ def _environ(entry: Path) -> list[bytes]:
 
 
 def end_groups(groups: Iterable[GroupRecord], grace_s: float) -> bool:
-    """TERM, then KILL after `grace_s`, every member; whether all are gone."""
+    """Send TERM to every member, and KILL after `grace_s`; return True once all have ended."""
     groups = list(groups)
     for sign, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
         deadline = time.monotonic() + wait_s
-        _signal(groups, sign)
-        while any(members(group) for group in groups):
+        for pid in _members_of_all(groups):
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        while _members_of_all(groups):
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.05)
@@ -142,17 +156,12 @@ def end_groups(groups: Iterable[GroupRecord], grace_s: float) -> bool:
     return False
 
 
-def _signal(groups: Iterable[GroupRecord], sign: signal.Signals) -> None:
-    for group in groups:
-        for pid in members(group):
-            try:
-                os.kill(pid, sign)
-            except ProcessLookupError:
-                continue
+def _members_of_all(groups: Iterable[GroupRecord]) -> list[int]:
+    return [pid for group in groups for pid in members(group)]
 
 
 def boot_id() -> str:
-    """Of this host since it was started; empty where nobody knows."""
+    """The random id of this boot of the host; empty where the kernel does not tell."""
     with suppress(OSError):
-        return _BOOT_ID.read_text(encoding="ascii").strip()
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

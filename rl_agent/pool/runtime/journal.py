@@ -22,17 +22,18 @@ lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal
 import asyncio
 import logging
 import os
-import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from rl_agent.cluster.shared_fs.owner import owner_lock, read_owner
+from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import RetryLater, StoreError
 
 log = logging.getLogger(__name__)
@@ -154,24 +155,18 @@ def sole_owner(path: Path) -> Iterator[None]:
     lock_file = real.with_name(real.name + ".lock")
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(lock_file, timeout=0, thread_local=False, fallback_to_soft=False)
+        lock = owner_lock(lock_file, ProcessId.of(os.getpid()))
         lock.acquire()
     except Timeout:
+        owner = read_owner(lock_file)
+        holder = f"process {owner.pid} on {owner.host}" if owner else "another manager"
         raise RetryLater(
-            f"journal={path} is in use by {_read_owner(lock_file)}: end that manager first,"
+            f"journal={path} is in use by {holder}: end that manager first,"
             " or give this one a journal of its own"
         ) from None
     except OSError as error:
         raise StoreError(f"journal={path} cannot be locked ({lock_file}): {error.strerror}") from error
     try:
-        lock_file.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
         yield
     finally:
         lock.release()
-
-
-def _read_owner(lock_file: Path) -> str:
-    with suppress(OSError, ValueError):
-        if owner := lock_file.read_text(encoding="utf-8").strip():
-            return owner
-    return "another manager"

@@ -7,7 +7,7 @@ Each store still has versions of its own: it keeps and collects them as it likes
 last link. If the first one fails or dies, the next has the turn and fetches.
 """
 
-import fcntl
+import errno
 import logging
 import os
 import threading
@@ -15,6 +15,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import Timeout
+
+from rl_agent.cluster.shared_fs.owner import owner_lock
+from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.receive import Announcement
@@ -34,37 +38,28 @@ def turn(base: Path, digest: str, deadline: Deadline, stop: threading.Event) -> 
     Raises WeightsError when cancelled, or if the deadline passes while another has it.
     """
     path = base / f"rl-agent-fetch-{os.getuid()}-{digest[:16]}.lock"
+    lock, left_s = owner_lock(path, ProcessId.of(os.getpid())), deadline.remaining_s()
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if path.is_symlink() or (path.exists() and path.stat().st_uid != os.getuid()):
+            raise PermissionError(
+                errno.EPERM, "it belongs to another user"
+            )  # who could keep this one waiting
+        lock.acquire(left_s, _POLL_S, cancel_check=stop.is_set)
+    except Timeout as error:
+        if stop.is_set():
+            raise WeightsError("the transfer was cancelled") from error
+        raise WeightsError(
+            f"{base}: another engine of this host was still fetching at the deadline"
+        ) from error
     except OSError as error:
-        _log.warning("%s: %s; what others of this host fetch is not waited for", path, error.strerror)
+        _log.warning("%s: %s; other engines of this host may fetch the same version", path, error.strerror)
         yield
         return
     try:
-        if os.fstat(descriptor).st_uid != os.getuid():  # nobody else can keep this user waiting
-            yield
-            return
-        _lock(descriptor, base, deadline, stop)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        yield
     finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, base: Path, deadline: Deadline, stop: threading.Event) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass
-        else:
-            return
-        if deadline.is_over:
-            raise WeightsError(f"{base}: another engine of this host was still fetching at the deadline")
-        if stop.wait(_POLL_S):
-            raise WeightsError("the transfer was cancelled")
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 def adopt(

@@ -5,16 +5,16 @@ takes its next version) it still is its run's: `owner.lock` names the process th
 a pool a run's folder holds the stores of its worker and its trainer.
 """
 
-import fcntl
-import json
 import logging
 import os
 import shutil
 import time
-from dataclasses import asdict
 from pathlib import Path
 
-from rl_agent.cluster.shared_fs.run_lock import Owner, lives, read_owner
+from filelock import FileLock
+
+from rl_agent.cluster.shared_fs.owner import is_locked, owner_lock, read_owner
+from rl_agent.cluster.shared_fs.processes import ProcessId
 
 _log = logging.getLogger(__name__)
 OWNER = "owner.lock"
@@ -23,17 +23,11 @@ STORE_PREFIX = "rl-agent-"
 _NEW_FOLDER_S = 60.0
 
 
-def take(root: Path, pid: int) -> int:
-    """Lock the folder for this process, and let it be that of `pid`. Raises BlockingIOError."""
-    descriptor = os.open(root / OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(Owner.of(pid))).encode(), 0)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+def take(root: Path, pid: int) -> FileLock:
+    """Lock the folder for this process, and record `pid` as its owner. Raises filelock.Timeout if locked."""
+    lock = owner_lock(root / OWNER, ProcessId.of(pid))
+    lock.acquire()
+    return lock
 
 
 def remove_orphaned(base: Path) -> list[Path]:
@@ -54,17 +48,10 @@ def remove_orphaned(base: Path) -> list[Path]:
 def _is_in_use(folder: Path, age_s: float) -> bool:
     lock = folder / OWNER
     owner = read_owner(lock)
-    if owner is not None and (lives(lock) or not owner.is_here):
+    if owner is not None and (owner.is_running or not owner.is_here):
         return True
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        return is_locked(lock)
     except FileNotFoundError:
         # Either it was just made, or it holds stores. One from the future: the clock was set back.
         return abs(age_s) < _NEW_FOLDER_S or any(_is_in_use(inner, age_s) for inner in folder.glob("*/"))
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

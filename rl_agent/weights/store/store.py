@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from filelock import Timeout
+
 from rl_agent.errors import WeightsError
 from rl_agent.files import remove, sync
 from rl_agent.weights.format.manifest import Blob, Manifest, dump_manifest, parse_manifest
@@ -149,7 +151,7 @@ class SnapshotStore:
             with needing(root, 0):
                 root.mkdir(mode=0o700, parents=True, exist_ok=True)  # in shared memory others could read it
                 self._owner = owner_lock.take(root, os.getpid() if owner_pid is None else owner_pid)
-        except BlockingIOError as error:
+        except Timeout as error:
             raise WeightsError(
                 f"{root}: another process writes weights there; give each its own folder"
             ) from error
@@ -168,7 +170,7 @@ class SnapshotStore:
         """Give the folder free for another writer; the versions stay."""
         with self._lock:
             self._preallocated.stop_preparing()
-        os.close(self._owner)
+        self._owner.release()
 
     def __enter__(self) -> "SnapshotStore":
         return self

@@ -38,7 +38,7 @@ def steps(run: Run) -> dict[int, dict]:
 def trainer_pid(run: Run) -> int:
     (folder,) = (run.log / "runs" / "latest" / "groups").glob("*/rank-0")
     (group,) = [group for group in read_groups(folder) if group.name == "trainer"]
-    return group.pgid
+    return group.leader.pid
 
 
 def test_a_killed_trainer_and_a_stopped_run_lose_nothing(run):

@@ -45,7 +45,7 @@ class Nodes(Run):
         """The process that trains on a node, below torchrun's."""
         (folder,) = (self.log / "runs" / "latest" / "groups").glob(f"*/rank-{rank}")
         (group,) = [group for group in read_groups(folder) if group.name == "trainer"]
-        for child in psutil.Process(group.pgid).children():
+        for child in psutil.Process(group.leader.pid).children():
             if "rl_agent.trainer.worker" in child.cmdline():
                 return child.pid
         raise AssertionError(f"rank {rank} does not train")

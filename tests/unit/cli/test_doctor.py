@@ -1,5 +1,6 @@
 """What doctor concludes, from records as they lie on the shared folder, and from a living run."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -8,9 +9,9 @@ import pytest
 
 from rl_agent.cli import doctor
 from rl_agent.cluster.member import stacks
-from rl_agent.cluster.member.heartbeat import Identity
 from rl_agent.cluster.protocol.diagnosis import Look, diagnose
 from rl_agent.cluster.protocol.records import Decision, Ended, MemberView, Order, View
+from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.members import master, until
@@ -164,8 +165,7 @@ def sleeper(tmp_path):
         [sys.executable, "-c", SLEEPER, str(PROJECT_ROOT), str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     path = process.stdout.readline().strip()
-    identity = Identity.of_process("inc", process.pid)
-    said = {"pid": process.pid, "start_ticks": identity.start_ticks, "host": identity.host, "stacks": path}
+    said = {"process": ProcessId.of(process.pid), "stacks": path}
     yield process, record("inc", 1, **said)
     process.kill()
     process.communicate()
@@ -181,10 +181,11 @@ def test_a_process_that_is_stopped_or_another_one_by_now_gets_no_signal_that_kil
     process, said = sleeper
     monkeypatch.setattr(stacks, "_ANSWER_S", 0.2)
     process.send_signal(signal.SIGSTOP)
-    until(lambda: doctor._is_stopped(said), "it is not stopped")
+    until(lambda: said.process.is_stopped, "it is not stopped")
     assert "stopped" in stacks.collect(said)
     process.send_signal(signal.SIGCONT)
-    other = said.model_copy(update={"start_ticks": said.start_ticks + 1})
+    of_before = dataclasses.replace(said.process, start_ticks=said.process.start_ticks + 1)
+    other = said.model_copy(update={"process": of_before})
     assert "is gone" in stacks.collect(other)
     assert "writes no stacks" in stacks.collect(said.model_copy(update={"stacks": None}))
     assert process.poll() is None

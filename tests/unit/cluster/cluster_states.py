@@ -17,8 +17,7 @@ def record(
     values = {
         "is_joiner": rank is None,
         "host": f"host-{incarnation}",
-        "pid": 7,
-        "start_ticks": 1,
+        "process": {"pid": 7, "start_ticks": 1},
         "doing": "testing",
         "doing_s": 0.0,
         "config_digest": "same",

@@ -11,8 +11,8 @@ import pytest
 from rl_agent.cluster.shared_fs.processes import (
     MARK,
     GroupRecord,
+    ProcessId,
     end_groups,
-    is_same_process,
     members,
     read_groups,
     stat_of,
@@ -42,7 +42,7 @@ def start(tmp_path):
         process.stdout.readline()
         started.append(process)
         stat = stat_of(process.pid)
-        return process, GroupRecord("name", tmp_path, process.pid, stat.start_ticks, token)
+        return process, GroupRecord("name", tmp_path, ProcessId(process.pid, stat.start_ticks), token)
 
     yield start_group
     for process in started:
@@ -78,12 +78,12 @@ def test_a_group_of_which_only_zombies_remain_is_gone(start):
     while stat_of(process.pid).state != "Z":
         time.sleep(0.01)
     assert members(group) == []
-    assert not is_same_process(process.pid, group.start_ticks)
+    assert not group.leader.is_running
 
 
 def test_a_process_id_that_was_used_again_is_not_ours(start):
     process, group = start("print(); import time; time.sleep(60)", token="theirs")
-    ours = GroupRecord("name", group.path, process.pid, group.start_ticks - 1, "ours")
+    ours = GroupRecord("name", group.path, ProcessId(process.pid, group.leader.start_ticks - 1), "ours")
     assert members(ours) == []
     assert end_groups([ours], grace_s=0)
     assert process.poll() is None
@@ -92,5 +92,5 @@ def test_a_process_id_that_was_used_again_is_not_ours(start):
 def test_records_are_read_and_torn_ones_passed_over(tmp_path):
     (tmp_path / "vllm").write_text("12 34 token\n")
     (tmp_path / "torn").write_text("12 3")
-    assert read_groups(tmp_path) == [GroupRecord("vllm", tmp_path / "vllm", 12, 34, "token")]
+    assert read_groups(tmp_path) == [GroupRecord("vllm", tmp_path / "vllm", ProcessId(12, 34), "token")]
     assert read_groups(tmp_path / "missing") == []

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rl_agent.cluster.shared_fs.processes import stat_of
-from rl_agent.cluster.shared_fs.run_lock import beats, check_free, claim, heartbeat_path, lock_path
+from rl_agent.cluster.shared_fs.run_lock import check_free, claim, has_heartbeat, heartbeat_path, lock_path
 from rl_agent.errors import ConfigError
 
 LEASE_S = 0.3
@@ -66,10 +66,10 @@ def test_a_run_on_another_host_that_shows_a_heartbeat_is_respected_and_named(tmp
 def test_a_process_id_says_nothing_in_a_container_of_the_same_host(tmp_path, other):
     claim(tmp_path, other.pid, LEASE_S)
     judge = (
-        "import sys, pathlib; from rl_agent.cluster.shared_fs import run_lock as r;"
-        "print(r.read_owner(r.lock_path(pathlib.Path(sys.argv[1]))).is_here)"
+        "import sys, pathlib; from rl_agent.cluster.shared_fs.owner import read_owner;"
+        "print(read_owner(pathlib.Path(sys.argv[1])).is_here)"
     )
-    here = [sys.executable, "-c", judge, tmp_path]
+    here = [sys.executable, "-c", judge, lock_path(tmp_path)]
     assert subprocess.check_output(here, text=True) == "True\n"
     assert subprocess.check_output([*IN_A_CONTAINER, *here], text=True) == "False\n"
 
@@ -87,7 +87,9 @@ def test_silence_is_only_found_after_the_whole_lease(tmp_path):
     heartbeat_path(tmp_path).parent.mkdir()
     heartbeat_path(tmp_path).write_text("1")
     now = [0.0]
-    assert not beats(tmp_path, 30.0, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    assert not has_heartbeat(
+        tmp_path, 30.0, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
     assert now[0] >= 30.0
 
 
