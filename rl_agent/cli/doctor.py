@@ -10,8 +10,8 @@ from pathlib import Path
 from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.cluster.member import stacks
 from rl_agent.cluster.protocol import records
-from rl_agent.cluster.protocol.diagnosis import Look, diagnose
-from rl_agent.cluster.protocol.records import MASTER_FILE, Places, RankRecord, View
+from rl_agent.cluster.protocol.diagnosis import FolderPolls, diagnose
+from rl_agent.cluster.protocol.records import MASTER_FILE, ClusterPaths, RankRecord, View
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.cluster.shared_fs.processes import members, pid_space, read_groups
 from rl_agent.errors import ConfigError
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     return 1 if advice else 0
 
 
-def look_twice(folder: SharedFolder) -> Look:
+def look_twice(folder: SharedFolder) -> FolderPolls:
     """Takes some heartbeats, less where everybody shows life before. Raises ConfigError without a run."""
     before, known = _read(folder)
     view, now = before, known
@@ -65,14 +65,14 @@ def look_twice(folder: SharedFolder) -> Look:
             break
     is_beating = view.beat != before.beat or view.master != before.master
     stopped = frozenset(name for name, record in now.items() if record.process.is_stopped)
-    return Look(view, now, frozenset(beating), is_beating, stopped)
+    return FolderPolls(view, now, frozenset(beating), is_beating, stopped)
 
 
 def _read(folder: SharedFolder) -> tuple[View, dict[str, RankRecord]]:
     view = records.parse(View, folder.read(MASTER_FILE))
     if view is None:
         raise ConfigError(f"--log-path {folder.root}: no run of this version has begun there")
-    places = Places(view.run_id, view.attempt)
+    places = ClusterPaths(view.run_id, view.attempt)
     found = (
         records.parse(RankRecord, folder.read(f"{places.ranks}/{name}"))
         for name in folder.names(places.ranks)
@@ -80,7 +80,7 @@ def _read(folder: SharedFolder) -> tuple[View, dict[str, RankRecord]]:
     return view, {record.incarnation: record for record in found if record is not None}
 
 
-def local_stacks(look: Look, paths: RunPaths) -> Iterator[str]:
+def local_stacks(look: FolderPolls, paths: RunPaths) -> Iterator[str]:
     """Yield the stacks of this host's processes: nodes write their own, py-spy reads those of all others."""
     here = [record for record in look.records.values() if record.process.is_running]
     for record in here:

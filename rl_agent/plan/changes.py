@@ -13,8 +13,8 @@ the step.
 from collections.abc import Iterator
 from typing import Any
 
-from rl_agent.cluster.protocol.schedule import Work
-from rl_agent.cluster.protocol.shared import shared_values
+from rl_agent.cluster.protocol.schedule import PendingPhases
+from rl_agent.cluster.protocol.shared_config import shared_values
 from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.rollout import conditions
@@ -27,7 +27,7 @@ _MOST_NAMED = 5
 _SPLITS: tuple[Split, ...] = ("train", "test")
 
 
-def check_changes(before: Plan, now: Plan, work: Work | None) -> str | None:
+def check_changes(before: Plan, now: Plan, work: PendingPhases | None) -> str | None:
     """Return a line that says what differs from the last start of the run; None if nothing does.
 
     Raises ConfigError for what must not change in the middle of an iteration, if there is one.
@@ -62,7 +62,7 @@ def _dealt(before: Config, now: Config) -> tuple[str, ...]:
     return (*dealt, *(_RESERVE if before.num_gen_batches != now.num_gen_batches else ()))
 
 
-def _begun(plan: Plan, work: Work | None) -> Iterator[tuple[Split, int]]:
+def _begun(plan: Plan, work: PendingPhases | None) -> Iterator[tuple[Split, int]]:
     """Iterations in the middle of which the run is."""
     if work is None:
         return
@@ -72,7 +72,7 @@ def _begun(plan: Plan, work: Work | None) -> Iterator[tuple[Split, int]]:
         yield "train", iteration
 
 
-def _begun_training(plan: Plan, work: Work) -> int | None:
+def _begun_training(plan: Plan, work: PendingPhases) -> int | None:
     """The oldest iteration of which something is recorded and that has not had all its training."""
     paths = plan.paths
     unfinished = paths.iterations("train", unfinished=True)

@@ -13,9 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl_agent.cluster.protocol import shared
+from rl_agent.cluster.protocol import shared_config
 from rl_agent.cluster.protocol.flags import finished_phases
-from rl_agent.cluster.protocol.schedule import Work, add_shards, first_iteration, next_work, numbers_on_disk
+from rl_agent.cluster.protocol.schedule import (
+    PendingPhases,
+    add_shards,
+    finished_on_disk,
+    first_iteration,
+    next_work,
+)
 from rl_agent.cluster.shared_fs import run_lock
 from rl_agent.config import Command, Config, Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
@@ -37,7 +43,7 @@ class Prepared:
 
     plan: Plan
     machine: checks.Machine
-    work: Work | None
+    work: PendingPhases | None
     notes: tuple[str, ...]
     dry_run: bool
 
@@ -89,7 +95,7 @@ def start(prepared: Prepared, driver_pid: int | None) -> Path:
     elif not plan.command.join:
         who = f"rank {plan.command.rank}"
         masters = wait_for_run(log_path, cluster, who, _say)
-        shared.check_equal(plan.config, masters.config, who)
+        shared_config.check_same_config(plan.config, masters.config, who)
         _check_same_command(plan.command, masters.command, who)
         _check_same_place(plan, masters, who)
         check_reach(plan.config, who)
@@ -122,7 +128,7 @@ def _joined(asked: arguments.Arguments, masters: Plan, num_gpus: int) -> Compose
     of_run = [parse_override(word, "the run") for word in masters.command.overrides]
     words = [*(override for override in of_run if override.name not in here), *asked.overrides]
     own = _compose(asked, words, num_gpus)
-    return Composed(shared.joined(masters.config, own.config, here), own.notes)
+    return Composed(shared_config.config_for_joiner(masters.config, own.config, here), own.notes)
 
 
 def _of_the_run(command: Command) -> dict[str, object]:
@@ -201,7 +207,7 @@ def _plan(config: Config, command: Command, hardware: Hardware, before: Plan | N
         run_id, attempt, first = before.run_id, before.attempt + 1, before.first_iteration
     else:
         run_id, attempt = runs.new_run_id(), 1
-        first = first_iteration(command, numbers_on_disk(config.paths))
+        first = first_iteration(command, finished_on_disk(config.paths))
     return Plan(
         run_id=run_id,
         attempt=attempt,
@@ -217,7 +223,7 @@ def _kind(command: Command) -> tuple[str, ...]:
     return (command.rl_phase, *split)
 
 
-def _work(plan: Plan) -> Work | None:
+def _work(plan: Plan) -> PendingPhases | None:
     finished = finished_phases(plan.paths.flags, plan.run_id, plan.attempt)
     return next_work(
         plan.command,

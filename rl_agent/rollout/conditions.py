@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_agent.cluster.protocol.shared import shared_values
+from rl_agent.cluster.protocol.shared_config import shared_values
 from rl_agent.config import Config
 from rl_agent.engine.model import ResolvedModel
 from rl_agent.errors import ConfigError, StoreError

@@ -50,7 +50,7 @@ class Background(threading.Thread):
     def run(self) -> None:
         try:
             with Member.enter(
-                self.plan, self.environ, is_joiner=self.is_joiner, on_line=self.lines.append
+                self.plan, self.environ, is_joiner=self.is_joiner, log=self.lines.append
             ) as member:
                 self.outcome = self.job(member)
         except Exception as error:
@@ -82,7 +82,7 @@ def master(
     folder: Path, num_nodes: int, *words: str, lines: list[str] | None = None, **changes: object
 ) -> Iterator[Member]:
     lines = [] if lines is None else lines
-    with Member.enter(plan(folder, 0, num_nodes, *words, **changes), {}, on_line=lines.append) as member:
+    with Member.enter(plan(folder, 0, num_nodes, *words, **changes), {}, log=lines.append) as member:
         yield member
 
 

@@ -6,7 +6,7 @@ from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.flags import finished_phases
-from rl_agent.cluster.protocol.schedule import Work, add_shards, next_work
+from rl_agent.cluster.protocol.schedule import PendingPhases, add_shards, next_work
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.update.dataset.unseen import has_ended, why_ended
@@ -38,7 +38,7 @@ def main(argv: list[str], member: Member | None = None) -> VerbResult:
     return VerbResult({**phase, "order": order.seq, "weight_version": version})
 
 
-def _work(plan: Plan) -> Work | None:
+def _work(plan: Plan) -> PendingPhases | None:
     if has_ended(plan):
         print(why_ended(plan), file=sys.stderr)
         return None

@@ -7,7 +7,7 @@ process named by RL_AGENT_DRIVER_PID becomes the owner of the log path.
 import os
 import sys
 
-from rl_agent.cluster.member.heartbeat import driver_pid
+from rl_agent.cluster.member.services import driver_pid
 from rl_agent.plan import arguments
 from rl_agent.plan.make import prepare, start
 from rl_agent.terminal import printable

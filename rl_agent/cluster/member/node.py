@@ -1,8 +1,8 @@
-"""One process in a run: what it says about itself, what it sees of the others, and how it waits.
+"""One process of a run: its heartbeat, its view of the other nodes, and its waits.
 
-Two daemon threads belong to it: the heartbeat, and a look at the others (at the workers' records if this is
-the master, at the master's View otherwise). What goes wrong in them is said once, ends every wait, and comes
-out of `check`. They end with the context manager; one that hangs in the file system cannot hold up the exit.
+Two daemon threads belong to it: the heartbeat, and one that polls the others (the workers' records if this
+node is the master, else the master's View). An error in one of them is logged once, ends every wait, and is
+raised by `check`. The threads end with the context manager.
 """
 
 import sys
@@ -11,123 +11,106 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.coordinator import Coordinator, pause_after
-from rl_agent.cluster.member.heartbeat import Driver, Heartbeat
-from rl_agent.cluster.member.notifier import Bell
-from rl_agent.cluster.member.turns import Clock, Say, Turns, Wait
-from rl_agent.cluster.member.work import Work
-from rl_agent.cluster.protocol import records, shared
-from rl_agent.cluster.protocol.events import Seen
+from rl_agent.cluster.member.heartbeat import Heartbeat
+from rl_agent.cluster.member.polling import PollingThread, Wait
+from rl_agent.cluster.member.services import Services
+from rl_agent.cluster.protocol import records, shared_config
+from rl_agent.cluster.protocol.events import RecordChanged
 from rl_agent.cluster.protocol.follower import Follower
-from rl_agent.cluster.protocol.records import MASTER_FILE, Ended, PhaseKey, Places, RankRecord, View
-from rl_agent.cluster.protocol.state import Terms
+from rl_agent.cluster.protocol.records import (
+    MASTER_FILE,
+    ClusterPaths,
+    PhaseKey,
+    RankRecord,
+    RunEnd,
+    View,
+)
+from rl_agent.cluster.protocol.state import MasterTerms
 from rl_agent.cluster.protocol.stragglers import missing_ranks, stragglers
-from rl_agent.cluster.shared_fs.folder import Folder, Stamp
+from rl_agent.cluster.shared_fs.folder import Stamp
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.errors import HarnessError, RetryLater
 
 _LEAST_PAUSE_S = 0.1
-"""Between two beats."""
-_FAREWELL_S = 5.0
+"""Between two heartbeats."""
+_LEAVE_TIMEOUT_S = 5.0
 _T = TypeVar("_T")
 
 
 def print_line(line: str) -> None:
+    """Log a line of the cluster to stderr."""
     sys.stderr.write(f"cluster: {line}\n")
     sys.stderr.flush()
 
 
-def in_background(job: Callable[[], None]) -> None:
-    threading.Thread(target=job, name="cluster job", daemon=True).start()
+class NodeProcess:
+    """A context manager, thread-safe; `Member` adds what the phases ask for."""
 
-
-class Node:
-    """A context manager; thread-safe. `Member` adds what the phases ask for."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        folder: Folder,
-        durable: Folder,
-        is_joiner: bool,
-        pid: int,
-        driver: Driver,
-        say: Say,
-        clock: Clock,
-        in_background: Callable[[Callable[[], None]], None],
-    ) -> None:
+    def __init__(self, plan: Plan, services: Services, *, is_joiner: bool, pid: int) -> None:
         self.plan = plan
-        self.clock = clock
+        self.clock = services.clock
         self.incarnation = plan.incarnation
         self.is_master = plan.command.rank == 0 and not is_joiner
         self.coordinator: Coordinator | None = None
         self._settings = settings = plan.config.cluster
-        self._places = Places(plan.run_id, plan.attempt)
-        self._folder, self._durable = folder, durable
+        self._paths = ClusterPaths(plan.run_id, plan.attempt)
+        self._services = services
         self._is_joiner = is_joiner
-        self._say = say
-        self._bell = Bell()
-        self._turns: list[Turns] = []
+        self._threads: list[PollingThread] = []
         self._failure: Exception | None = None
         self._has_ended = False
-        self._work: Work | None = None
+        self._queue: ChunkQueue | None = None
         self._stamp: Stamp | None = None
-        self._last_change = clock()
-        digest = shared.digest(plan.config)
+        self._last_change = self.clock()
+        digest = shared_config.digest(plan.config)
         self._heartbeat = Heartbeat(
-            folder,
-            self._places.rank(self.incarnation),
-            self.incarnation,
-            ProcessId.of(pid),
-            digest,
-            None if is_joiner else plan.command.rank,
-            is_joiner,
-            settings.heartbeat_s,
-            driver,
-            on_beat=self._on_beat,
-            work=lambda: self._work.summary() if self._work else None,
-            clock=clock,
+            services,
+            self._paths.rank(self.incarnation),
+            interval_s=settings.heartbeat_s,
+            on_sent=self._on_heartbeat,
+            chunks=lambda: self._queue.summary() if self._queue else None,
+            incarnation=self.incarnation,
+            process=ProcessId.of(pid),
+            config_digest=digest,
+            rank=None if is_joiner else plan.command.rank,
+            is_joiner=is_joiner,
         )
-        self._follower = Follower(self.incarnation, self._places, lease_s=settings.lease_s, now=clock())
+        self._follower = Follower(self.incarnation, self._paths, lease_s=settings.lease_s, now=self.clock())
         if self.is_master:
             self._heartbeat.update(answers=self.incarnation, state="member")
-            self.coordinator = Coordinator(
-                Terms(self.incarnation, plan.command.num_nodes, settings.lease_s, digest),
-                self._places,
-                folder=folder,
-                durable=durable,
+            terms = MasterTerms(
+                master=self.incarnation,
+                num_nodes=plan.command.num_nodes,
                 weights=plan.command.rank_weights,
                 heartbeat_s=settings.heartbeat_s,
-                driver=driver,
-                bell=self._bell,
-                say=say,
-                fail=self.fail,
-                clock=clock,
-                in_background=in_background,
+                lease_s=settings.lease_s,
+                config_digest=digest,
             )
+            self.coordinator = Coordinator(terms, self._paths, services, self.fail)
 
     # --- coming and going ---
     def start(self) -> None:
         """Start the threads, and wait until this node may begin."""
-        self._heartbeat.beat()
-        self._turns = self.make_turns()
-        for turns in self._turns:
-            turns.start()
-        is_ready = self._all_are_here if self.is_master else self._is_admitted
-        self._wait("the start", is_ready, self._whom_to_start, timeout_s=self._settings.start_timeout_s)
+        self._heartbeat.send()
+        self._threads = self.make_threads()
+        for thread in self._threads:
+            thread.start()
+        is_ready = self._all_ranks_joined if self.is_master else self._is_admitted
+        self._wait("the start", is_ready, self._awaited_at_start, timeout_s=self._settings.start_timeout_s)
 
     def end(self, status: int = 0, reason: str = "") -> None:
-        """The master ends the run for all, a worker leaves it: its chunks are handed back. Once is enough."""
+        """End the run for all if this is the master, else leave it and hand back the chunks; works once."""
         if self._has_ended:
             return
         self._has_ended = True
         reason = reason or ("done" if status == 0 else f"ended with status {status}")
         if self.coordinator is not None:
-            self.coordinator.apply(Ended(status=status, reason=reason))
+            self.coordinator.apply(RunEnd(status=status, reason=reason))
         self._heartbeat.update(state="left", reason=reason, doing="left")
-        self._heartbeat.beat()
+        self._heartbeat.send()
 
     def __enter__(self) -> Self:
         return self
@@ -135,24 +118,25 @@ class Node:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for turns in self._turns:
-            turns.stop()
-        farewell = threading.Thread(target=self._farewell, args=(error,), name="farewell", daemon=True)
-        farewell.start()
-        farewell.join(_FAREWELL_S)
+        for thread in self._threads:
+            thread.stop()
+        # In a thread: a shared folder that hangs must not delay the exit.
+        leaving = threading.Thread(target=self._leave, args=(error,), name="leave", daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_TIMEOUT_S)
 
-    def _farewell(self, error: BaseException | None) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         status = getattr(error, "exit_code", getattr(error, "code", 1)) if error is not None else 0
         reason = str(error) if isinstance(error, HarnessError) else ""
         try:
             self.end(status if isinstance(status, int) else 1, reason)
         except HarnessError as problem:
-            self._say(f"could not say good-bye: {problem}")
+            self._services.log(f"the other nodes could not be told that this one leaves: {problem}")
 
-    # --- who it is, and whether it still is ---
+    # --- membership ---
     @property
     def rank(self) -> int:
-        """Raises RetryLater for a joiner that was not admitted."""
+        """The rank of this node. Raises RetryLater for a joiner that was not admitted."""
         if not self._is_joiner:
             return self.plan.command.rank
         member = self.view.member(self.incarnation) if self.view else None
@@ -162,13 +146,14 @@ class Node:
 
     @property
     def view(self) -> View | None:
+        """The newest View that names this node."""
         return self.coordinator.view if self.coordinator else self._follower.view
 
     def check(self) -> None:
-        """Raises what ended this membership.
+        """Raises the error that ended this membership.
 
-        RetryLater if the master is lost or broke the run off, or has given this node up; StoreError if the
-        shared folder fails.
+        RetryLater if the master is lost, has ended the run with an error or has declared this node dead;
+        StoreError if the shared folder fails.
         """
         if self._failure is not None:
             raise self._failure
@@ -177,113 +162,112 @@ class Node:
             raise RetryLater(f"the master, rank 0 ({view.host}), broke the run off: {view.ended.reason}")
 
     def fail(self, error: Exception) -> None:
-        """Ends this membership; the first reason counts."""
+        """End this membership with an error; the first one counts."""
         if self._failure is None:
             self._failure = error
-            self._say(str(error) or type(error).__name__)
-        self._bell.ring()
+            self._services.log(str(error) or type(error).__name__)
+        self.notify()
 
-    # --- what the threads do ---
-    def make_turns(self) -> list[Turns]:
-        """The heartbeat and the look at the others, not started."""
-        look = self.coordinator.turn if self.coordinator else self.look
+    # --- the threads ---
+    def make_threads(self) -> list[PollingThread]:
+        """Make the threads of the heartbeat and of polling the others, not started."""
+        poll_others = self.coordinator.poll if self.coordinator else self.poll_view
         return [
-            Turns(
+            PollingThread(
                 name,
-                turn,
+                poll,
                 fail=self.fail,
-                say=self._say,
+                log=self._services.log,
                 clock=self.clock,
-                patience_s=self._settings.lease_s / 2,
+                retry_s=self._settings.lease_s / 2,
                 least_pause_s=least_pause_s,
             )
-            for name, turn, least_pause_s in (
-                ("heartbeat", self._heartbeat.turn, _LEAST_PAUSE_S),
-                ("cluster", look, 0.0),
+            for name, poll, least_pause_s in (
+                ("heartbeat", self._heartbeat.poll, _LEAST_PAUSE_S),
+                ("cluster", poll_others, 0.0),
             )
         ]
 
-    def look(self) -> float:
-        """A worker looks at the master's View; seconds until the next look."""
+    def poll_view(self) -> float:
+        """Read the master's View as a worker; return the seconds until the next poll."""
         now = self.clock()
-        stamp, found = self._folder.look(MASTER_FILE, self._stamp)
+        stamp, found = self._services.folder.read_if_changed(MASTER_FILE, self._stamp)
         view = records.parse(View, found) if stamp != self._stamp else None
         self._stamp = stamp
-        is_new_here = self._follower.view is None
-        if self._follower.see(view, now):
+        was_waiting = self._follower.view is None
+        if self._follower.update(view, now):
             self._last_change = now
-            if is_new_here:
+            if was_waiting:
                 state = "member" if self._follower.view else "waiting"
                 self._heartbeat.update(answers=self._follower.answers, state=state)
-                self._heartbeat.beat()
-            self._bell.ring()
+                self._heartbeat.send()
+            self.notify()
         return pause_after(now - self._last_change)
 
-    def _on_beat(self, record: RankRecord) -> None:
+    def _on_heartbeat(self, record: RankRecord) -> None:
         if self.coordinator is not None:
-            self.coordinator.apply(Seen(record))
+            self.coordinator.apply(RecordChanged(record))
 
-    def tell(self, *, now: bool) -> None:
-        """Let the others know of the chunks: before this returns, or soon (where there are others)."""
+    def report(self, *, now: bool) -> None:
+        """Send a heartbeat about the chunks before this returns, or soon (where there are other nodes)."""
         if now:
-            self._heartbeat.beat()
-        elif self._turns:
-            self._turns[0].poke()
+            self._heartbeat.send()
+        elif self._threads:
+            self._threads[0].wake()
 
-    def ring(self) -> None:
-        """Let whoever waits in this process look again."""
-        self._bell.ring()
+    def notify(self) -> None:
+        """Wake every wait of this process."""
+        self._services.notifier.notify()
 
     # --- waiting ---
     def _wait(
         self, what: str, is_ready: Callable[[], _T | None], who: Callable[[], str], *, timeout_s: float
     ) -> _T:
-        """The first value that is neither None nor False; says from time to time for whom."""
+        """Return the first value of `is_ready` that is true; log now and then which nodes are awaited."""
         wait = self._new_wait(what, who, timeout_s)
-        self._hurry()
         while True:
-            count = self._bell.count
+            count = self._services.notifier.count
             self.check()
             if found := is_ready():
                 return found
-            self._bell.wait(count, wait.look())
+            self._services.notifier.wait(count, wait.check())
 
     async def wait_async(self, what: str, is_ready: Callable[[], bool], who: Callable[[], str]) -> None:
-        """The same for a job; the deadline is that of a phase."""
+        """Wait in an asyncio task until `is_ready`, at most as long as a phase may take."""
         wait = self._new_wait(what, who, self._settings.phase_timeout_s)
-        self._hurry()
         while True:
-            count = self._bell.count
+            count = self._services.notifier.count
             self.check()
             if is_ready():
                 return
-            await self._bell.wait_async(count, wait.look())
+            await self._services.notifier.wait_async(count, wait.check())
 
     def _new_wait(self, what: str, who: Callable[[], str], timeout_s: float) -> Wait:
+        self._poll_often()
         return Wait(
             what,
             who,
             timeout_s=timeout_s,
             lease_s=self._settings.lease_s,
-            turns=self._turns,
-            say=self._say,
+            threads=self._threads,
+            log=self._services.log,
             clock=self.clock,
         )
 
-    def _hurry(self) -> None:
-        """Somebody waits: look more often for a while."""
+    def _poll_often(self) -> None:
+        """Poll at short intervals for a while, because something waits."""
         self._last_change = self.clock()
-        for turns in self._turns[1:]:
-            turns.poke()
+        for thread in self._threads[1:]:
+            thread.wake()
 
-    # --- for what ---
+    # --- conditions to wait for, and the nodes that they depend on ---
     def _is_admitted(self) -> bool:
         return self._follower.view is not None
 
-    def _all_are_here(self) -> bool:
+    def _all_ranks_joined(self) -> bool:
         return self.coordinator is not None and not self.coordinator.state.missing_ranks
 
-    def _whom_to_start(self) -> str:
+    def _awaited_at_start(self) -> str:
         if self.is_master:
             return missing_ranks(self.view)
         if self._follower.answers is None:
@@ -291,17 +275,18 @@ class Node:
         return "the master (rank 0) to admit this node"
 
     def straggling(self, key: PhaseKey) -> str:
-        """Who has not finished a phase, and what they are at."""
+        """Describe the nodes that have not finished a phase, and what they are doing."""
         if self.view is None:
             return "the master (rank 0)"
         found = stragglers(self.view, self.record_of, key)
         return "; ".join(found) or f"the decision of rank 0 ({self.view.host})"
 
     def others_straggling(self, key: PhaseKey) -> str:
-        """The same without this node; empty if the others are through."""
+        """Describe the stragglers without this node; empty if the others have finished."""
         if self.view is None:
             return "the master (rank 0)"
         return "; ".join(stragglers(self.view, self.record_of, key, besides=self.incarnation))
 
     def record_of(self, incarnation: str) -> RankRecord | None:
-        return records.parse(RankRecord, self._folder.read(self._places.rank(incarnation)))
+        """Read the record of a node."""
+        return records.parse(RankRecord, self._services.folder.read(self._paths.rank(incarnation)))

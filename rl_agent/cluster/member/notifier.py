@@ -1,11 +1,11 @@
-"""Wakes everybody who waits for something to have changed: threads, and jobs of an event loop."""
+"""Wakes threads and asyncio tasks that wait for a change."""
 
 import asyncio
 import threading
 
 
-class Bell:
-    """Waiting on a count that was read before cannot miss a ring in between."""
+class Notifier:
+    """A counter of changes; whoever waits with a count that it read before misses no change in between."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -16,7 +16,8 @@ class Bell:
     def count(self) -> int:
         return self._count
 
-    def ring(self) -> None:
+    def notify(self) -> None:
+        """Wake everybody who waits."""
         with self._condition:
             self._count += 1
             self._condition.notify_all()
@@ -28,11 +29,12 @@ class Bell:
                 continue
 
     def wait(self, seen: int, timeout_s: float) -> None:
-        """Return once the count is past `seen`, or after `timeout_s`."""
+        """Return once the count differs from `seen`, or after `timeout_s`."""
         with self._condition:
             self._condition.wait_for(lambda: self._count != seen, timeout_s)
 
     async def wait_async(self, seen: int, timeout_s: float) -> None:
+        """Do the same as `wait` without blocking the event loop."""
         event = asyncio.Event()
         listener = (asyncio.get_running_loop(), event)
         with self._condition:

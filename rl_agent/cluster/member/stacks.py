@@ -1,6 +1,6 @@
-"""Python stacks of a node process: it writes them to a file on SIGUSR1, also while it hangs.
+"""Collects the Python stacks of a node process, which writes them to a file on SIGUSR1, also while it hangs.
 
-Only a process that has said in its record where it writes them is sent the signal: another one would die.
+Only a process whose record names that file is sent the signal: it would end another one.
 """
 
 import atexit
@@ -28,7 +28,7 @@ def _close() -> None:
 
 
 def register(run_dir: Path, incarnation: str) -> str | None:
-    """Write all stacks below `run_dir` on SIGUSR1; where. None where that folder cannot be written."""
+    """Write all stacks to a file on SIGUSR1; return its path, or None if it cannot be written."""
     path = run_dir / "stacks" / f"{incarnation}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def register(run_dir: Path, incarnation: str) -> str | None:
 
 
 def collect(record: RankRecord) -> str:
-    """The stacks of a node process of this host as they are now, or why there are none."""
+    """Return the present stacks of a node process of this host, or why there are none."""
     if record.stacks is None or not record.process.is_running:
         return "this process is gone, or writes no stacks"
     path = Path(record.stacks)

@@ -1,7 +1,7 @@
-"""How a rollout is cut into chunks, and in which order a rank tries to claim them. Pure.
+"""Cuts a rollout into chunks, and orders those that a rank tries to claim. Pure.
 
-Every rank computes the same shares, so nobody hands them out. A rank takes its own chunks from the front and,
-when they are gone, those of the others from the back: it meets the owner where that one has got to.
+Every rank computes the same shares, so no node hands them out. A rank claims its own chunks from the front
+and then those of other ranks from the back, which are the ones that their owner would come to last.
 """
 
 import itertools
@@ -12,16 +12,16 @@ Indices = tuple[int, ...]
 
 
 def make_chunks(groups: Sequence[Sequence[int]], chunk_tasks: int) -> list[Indices]:
-    """`chunk_tasks` tasks each; a group is the episodes of one task, and stays together."""
+    """Cut groups into chunks of `chunk_tasks` tasks; a group is the episodes of one task, and stays whole."""
     filled = [group for group in groups if group]
     starts = range(0, len(filled), chunk_tasks)
     return [tuple(itertools.chain(*filled[start : start + chunk_tasks])) for start in starts]
 
 
 def shares(count: int, weights: Sequence[int]) -> list[int]:
-    """How many of `count` chunks each weight gets, by largest remainder.
+    """Divide `count` chunks in proportion to the weights, by largest remainder.
 
-    They add up, and each differs from the exact share by less than one.
+    Each share differs from the exact one by less than one chunk.
     """
     total = sum(weights)
     parts = [count * weight // total for weight in weights]
@@ -32,7 +32,7 @@ def shares(count: int, weights: Sequence[int]) -> list[int]:
 
 
 def owners(count: int, weights: Sequence[int]) -> list[int]:
-    """The rank that each chunk is meant for. Ranks alternate, because tasks may be sorted by difficulty."""
+    """Assign a rank to each chunk; ranks alternate, because tasks may be sorted by difficulty."""
     slots = [
         ((2 * turn + 1) / (2 * part), rank)
         for rank, part in enumerate(shares(count, weights))
@@ -44,9 +44,10 @@ def owners(count: int, weights: Sequence[int]) -> list[int]:
 def claim_order(
     count: int, weights: Sequence[int], rank: int, *, first: int = 0
 ) -> tuple[list[int], list[int]]:
-    """Chunks that are meant for `rank`, and then those of the others: from the back, one of each in turn.
+    """Return the chunks that are meant for `rank`, and those of the others in the order to claim them.
 
-    Of `count` chunks from number `first` on. A rank without a weight (a joiner) has none of its own.
+    There are `count` chunks from number `first` on. A rank without a weight (a joiner) has none of its own.
+    The others' are taken from the back, one of each rank in turn.
     """
     of_rank: dict[int, list[int]] = {other: [] for other in range(len(weights))}
     meant = owners(sum(weights) if first else count, weights)

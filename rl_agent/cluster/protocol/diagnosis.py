@@ -1,6 +1,7 @@
-"""What `doctor` concludes from the shared folder: who lives, who waits for whom, what to do. Pure.
+"""Concludes from the shared folder which nodes live, who waits for whom, and what to do. Pure.
 
-Two looks at its record, some heartbeats apart, tell whether a node lives; no other host's clock is used.
+`doctor` uses it. A node lives if its record changes between two readings, some heartbeats apart; no other
+host's clock is used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,12 @@ from rl_agent.cluster.protocol.stragglers import missing_ranks, stragglers
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Two looks at the folder."""
+class FolderPolls:
+    """The folder as it was read twice."""
 
     view: View
     records: Mapping[str, RankRecord]
-    """By incarnation, of the second look."""
+    """By incarnation, from the second reading."""
     beating: frozenset[str]
     """Incarnations whose record changed in between."""
     master_beats: bool
@@ -24,12 +25,12 @@ class Look:
     """Incarnations that are a process of this host which is stopped (SIGSTOP)."""
 
 
-def diagnose(look: Look) -> tuple[list[str], list[str]]:
-    """What there is to see, and what to do about it; nothing to do where all is well."""
+def diagnose(look: FolderPolls) -> tuple[list[str], list[str]]:
+    """Return lines that describe the run, and lines that advise what to do (none if all is well)."""
     return [*_header(look), *_nodes(look), *_waits(look)], list(_advice(look))
 
 
-def _header(look: Look) -> Iterator[str]:
+def _header(look: FolderPolls) -> Iterator[str]:
     view = look.view
     yield f"run {view.run_id}, attempt {view.attempt}, {len(view.weights)} nodes"
     if view.ended is not None:
@@ -42,7 +43,7 @@ def _header(look: Look) -> Iterator[str]:
         yield f"phase      {view.order.phase} of iteration {view.order.iteration}, {state}"
 
 
-def _nodes(look: Look) -> Iterator[str]:
+def _nodes(look: FolderPolls) -> Iterator[str]:
     for member in look.view.members:
         record = look.records.get(member.incarnation)
         where = f"{member.name}, process {record.process.pid}" if record else member.name
@@ -57,7 +58,7 @@ def _nodes(look: Look) -> Iterator[str]:
         yield f"  {rank} ({record.host}), process {record.process.pid}: {state}"
 
 
-def _state(look: Look, incarnation: str, status: str, reason: str) -> str:
+def _state(look: FolderPolls, incarnation: str, status: str, reason: str) -> str:
     if status != "alive":
         return f"{status}: {reason}"
     if look.view.ended is not None:
@@ -74,14 +75,14 @@ def _chunks(record: RankRecord) -> str:
     return f"; {len(work.completed)} of {len(work.claimed)} claimed chunks done"
 
 
-def _strangers(look: Look) -> Sequence[RankRecord]:
-    """Nodes that live and are no members."""
+def _strangers(look: FolderPolls) -> Sequence[RankRecord]:
+    """Return the nodes that are alive and not members."""
     known = {member.incarnation for member in look.view.members}
     living = [look.records[incarnation] for incarnation in sorted(look.beating - known)]
     return [record for record in living if record.state != "left"]
 
 
-def _waits(look: Look) -> Iterator[str]:
+def _waits(look: FolderPolls) -> Iterator[str]:
     view = look.view
     if view.ended is not None:
         return
@@ -96,19 +97,19 @@ def _waits(look: Look) -> Iterator[str]:
         yield f"{key.phase} of iteration {key.iteration} waits for {straggler}"
 
 
-def _advice(look: Look) -> Iterator[str]:
+def _advice(look: FolderPolls) -> Iterator[str]:
     view = look.view
     if view.ended is not None:
         if view.ended.status != 0:
             yield "start the nodes again, rank 0 with --resume"
         return
     if not look.master_beats and view.master in look.stopped:
-        yield f"rank 0 ({view.host}) is stopped: kill -CONT {look.records[view.master].process.pid}"
+        yield f"rank 0 ({view.host}) is stopped (SIGSTOP): kill -CONT {look.records[view.master].process.pid}"
         return
     if not look.master_beats:
         yield (
-            f"rank 0 ({view.host}) shows no life: the others give up after {view.lease_s:.0f} s. Look at"
-            f" {_process(look, view.master)} there; if it is gone, start all again, rank 0 with --resume"
+            f"rank 0 ({view.host}) sends no heartbeat: the others stop after {view.lease_s:.0f} s."
+            f" Look at {_process(look, view.master)} there; if it is gone, start all nodes again, rank 0 with --resume"
         )
         return
     for member in view.members:
@@ -117,18 +118,13 @@ def _advice(look: Look) -> Iterator[str]:
             yield f"{member.name} is stopped: kill -CONT {look.records[member.incarnation].process.pid}"
         elif is_silent and member.incarnation != view.master:
             yield (
-                f"{member.name} shows no life: it is given up after {view.lease_s:.0f} s, and others take"
-                f" its work. Look at {_process(look, member.incarnation)} there"
+                f"{member.name} sends no heartbeat: it is declared dead after {view.lease_s:.0f} s"
+                f", and others take its work. Look at {_process(look, member.incarnation)} there"
             )
-    if missing := _missing(view):
+    if (missing := missing_ranks(view)) != "nobody":
         yield f"{missing} may be started (again) at any time, with the same command as before"
 
 
-def _missing(view: View) -> str:
-    missing = missing_ranks(view)
-    return "" if missing == "nobody" else missing
-
-
-def _process(look: Look, incarnation: str) -> str:
+def _process(look: FolderPolls, incarnation: str) -> str:
     record = look.records.get(incarnation)
     return f"process {record.process.pid}" if record else "its process"

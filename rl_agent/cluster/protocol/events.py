@@ -1,47 +1,49 @@
-"""What the master sees and is asked for (events), and what it does about it (commands)."""
+"""The events that the master decides about, and the commands that carry out its decisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from rl_agent.cluster.protocol.ledger import Salvage
-from rl_agent.cluster.protocol.records import Batch, Decision, Ended, Outcome, PhaseKey, RankRecord
+from rl_agent.cluster.protocol.records import Batch, Decision, Outcome, PhaseKey, RankRecord, RunEnd
 
 
 # --- what happens ---
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RecordChanged:
     """A node's record has changed."""
 
     record: RankRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """Every record was read, and those that changed were told: time has passed for the others."""
+class Polled:
+    """The records of all nodes were read; time has passed for those that did not change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class PhaseOrdered:
+    """The master orders a phase."""
+
     key: PhaseKey
     words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Regrouped:
-    """The order goes on with those of its participants that are alive now."""
+class OrderRegrouped:
+    """The order continues with those of its participants that are alive now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
-    """Somebody waits for the decision of a phase, so there will be one."""
+class DecisionAwaited:
+    """The master waits for the decision of a phase, so the phase is opened if it was not."""
 
     key: PhaseKey
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """The master decides by itself."""
+class PhaseDecided:
+    """The master decides a phase without waiting for flags."""
 
     key: PhaseKey
     outcome: Outcome
@@ -49,8 +51,8 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """The groups of episodes that a phase is to run, or more of them."""
+class ChunksPublished:
+    """The groups of episodes that a phase has to run are published, or more of them."""
 
     key: PhaseKey
     groups: Sequence[Sequence[int]]
@@ -60,8 +62,8 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """A claim lies on the shared folder."""
+class ClaimFound:
+    """A claim was found in the shared folder."""
 
     key: PhaseKey
     chunk: int
@@ -70,31 +72,49 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class ShardRead:
+    """The file of a lost node was read."""
+
     key: PhaseKey
     incarnation: str
     salvage: Salvage
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class PhaseClosed:
+    """No more chunks will be added to a phase."""
+
     key: PhaseKey
 
 
 Event: TypeAlias = (
-    Seen | Looked | Ordered | Regrouped | Awaited | Decided | Published | Claimed | Salvaged | Closed | Ended
+    RecordChanged
+    | Polled
+    | PhaseOrdered
+    | OrderRegrouped
+    | DecisionAwaited
+    | PhaseDecided
+    | ChunksPublished
+    | ClaimFound
+    | ShardRead
+    | PhaseClosed
+    | RunEnd
 )
 
 
 # --- what is to be done ---
 @dataclass(frozen=True, slots=True)
 class WriteDecision:
+    """Write a decision, durably."""
+
     key: PhaseKey
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
+    """Write a batch of chunks."""
+
     key: PhaseKey
     number: int
     batch: Batch
@@ -102,7 +122,7 @@ class WriteBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReadShard:
-    """Find out how far the file of a node that is gone counts; the answer is `Salvaged`."""
+    """Find out how many bytes of a lost node's file count; the answer is the event `ShardRead`."""
 
     key: PhaseKey
     incarnation: str
@@ -110,8 +130,10 @@ class ReadShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class LogLine:
+    """Log a line for the person who runs the master."""
+
     line: str
 
 
-Command: TypeAlias = WriteDecision | WriteBatch | ReadShard | Say
+Command: TypeAlias = WriteDecision | WriteBatch | ReadShard | LogLine

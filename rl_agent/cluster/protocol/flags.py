@@ -1,8 +1,8 @@
-"""Which phases are done: `flags/<run>/<attempt>/<iteration>/<phase>/`, written whole and never deleted.
+"""The files that record finished phases: `flags/<run>/<attempt>/<iteration>/<phase>/`.
 
-Each rank leaves its flag there, and the master what it decided. Nothing has to settle: a reader that sees a
-file may rely on it. An iteration's progress is the union over all attempts of its run, however many nodes
-each of them had.
+Each rank writes its flag there, and the master its decision, whole and never deleted: a reader that sees a
+file may rely on it. The progress of an iteration is the union over all attempts of its run, with any numbers
+of nodes.
 """
 
 import json
@@ -14,15 +14,15 @@ _FINISHED = ("done", "skipped", "failed")
 
 
 def flag_record(rank: int, outcome: str) -> dict[str, Any]:
-    """What `rank-<r>.json` holds; the time is for people, and never compared across hosts."""
+    """Return the content of `rank-<r>.json`; its time is for people, and never compared across hosts."""
     return {"rank": rank, "outcome": outcome, "finished_at": time.time()}
 
 
 def finished_phases(flags_dir: Path, run_id: str, attempt: int) -> dict[int, set[str]]:
-    """Phases that were decided, by iteration, over all attempts of a run; those of lost nodes do not count.
+    """Return the decided phases of each iteration, over all attempts of a run; `lost` ones do not count.
 
-    A phase that failed counts, so that a loop goes on behind it; but where it was the last thing an earlier
-    attempt did, this attempt does it again.
+    A failed phase counts, so that the loop continues after it; but if it was the last phase of an earlier
+    attempt, this attempt repeats it.
     """
     finished: dict[int, set[str]] = {}
     failed: set[tuple[int, str]] = set()

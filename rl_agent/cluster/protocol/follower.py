@@ -1,24 +1,24 @@
-"""How a node sees the master: by the newest View that names it. Pure; `Member` feeds it what the file says.
+"""Follows the master of a run by the newest View that names this node. Pure; `Member` reads the file.
 
     waiting ──► named in a View ──► follows it ──► the master is silent, has ended, or has dropped this node
 
-A View that does not name this node proves nothing: it may be a leftover. Age is counted between looks, by
-this node's clock, since the beat last changed.
+A View that does not name this node proves nothing: an earlier run may have left it. Silence is counted by
+this node's clock, from poll to poll, since the heartbeat last changed.
 """
 
-from rl_agent.cluster.protocol.protocol import observed
-from rl_agent.cluster.protocol.records import Places, View
+from rl_agent.cluster.protocol.protocol import counted_silence_s
+from rl_agent.cluster.protocol.records import ClusterPaths, View
 from rl_agent.errors import ConfigError, RetryLater
 
 
 class Follower:
-    """`see` after every look at the file."""
+    """The master as one node sees it; `update` is called after every poll of the file."""
 
-    def __init__(self, incarnation: str, places: Places, *, lease_s: float, now: float) -> None:
+    def __init__(self, incarnation: str, places: ClusterPaths, *, lease_s: float, now: float) -> None:
         self.view: View | None = None
-        """The newest that names this node."""
+        """The newest View that names this node."""
         self.answers: str | None = None
-        """The master of this run whose View was seen last."""
+        """Incarnation of the master of this run whose View was read last."""
         self.silent_s = 0.0
         self._incarnation = incarnation
         self._places = places
@@ -26,25 +26,25 @@ class Follower:
         self._now = now
         self._stranger: View | None = None
 
-    def see(self, found: View | None, now: float) -> bool:
-        """What is new in the file, if anything is; whether `view` or `answers` has changed.
+    def update(self, found: View | None, now: float) -> bool:
+        """Take the new content of the file, if there is one; return whether `view` or `answers` has changed.
 
-        Raises RetryLater if the master is lost or has given this node up, ConfigError if it refuses it.
+        Raises RetryLater if the master is lost or has declared this node dead, ConfigError if it refuses it.
         """
-        self.silent_s += observed(now - self._now, self._lease_s)
+        self.silent_s += counted_silence_s(now - self._now, self._lease_s)
         self._now = now
         is_change = False
         if found is not None:
-            is_change = self._wait(found) if self.view is None else self._follow(self.view, found)
+            is_change = self._before_admission(found) if self.view is None else self._follow(self.view, found)
         view = self.view
         if view is not None and self.silent_s > self._lease_s and view.ended is None:
             raise RetryLater(
                 f"the master, rank 0 ({view.host}), has been silent for {self.silent_s:.0f} s;"
-                " the same commands, with --resume on the master, go on from what is on the disk"
+                " start all nodes again, the master with --resume"
             )
         return is_change
 
-    def _wait(self, found: View) -> bool:
+    def _before_admission(self, found: View) -> bool:
         if (found.run_id, found.attempt) != self._places:
             self._check_stranger(found)
             return False
@@ -60,7 +60,7 @@ class Follower:
         return is_change
 
     def _check_stranger(self, found: View) -> None:
-        """Another run in this log path, and alive: its beat changes."""
+        """Raises RetryLater if another run lives in this log path: its heartbeat changes."""
         known = self._stranger
         if known is not None and known.master == found.master and known.beat != found.beat:
             raise RetryLater(
@@ -81,6 +81,6 @@ class Follower:
         self.view = found
         member = found.member(self._incarnation)
         if member is None or member.status == "dead":
-            reason = member.reason if member else "not a member any more"
-            raise RetryLater(f"the master, rank 0 ({found.host}), has given this node up: {reason}")
+            reason = member.reason if member else "it is not a member any more"
+            raise RetryLater(f"the master, rank 0 ({found.host}), has declared this node dead: {reason}")
         return found.number != view.number

@@ -1,11 +1,11 @@
-"""How the master decides who belongs to the run, who is dead, what is done. Pure: no IO, no clock, no chance.
+"""Decides, for the master, which nodes belong to the run, which are dead, which phases are done. Pure.
 
     a node:     waiting ──► alive ──► left                a phase:   open ──► decided, once
                    │          └─────► dead (silent for a lease)
                    └──────► refused
 
-`step` takes what the master saw and returns the new state and what is to be done about it. A node's word
-counts only while it is alive here: one that was declared dead stays dead, also if it wakes up.
+`step` takes an event and returns the new state and the commands that follow from it. A node's record counts
+only while the node is alive here: one that was declared dead stays dead, also if it wakes up.
 """
 
 import itertools
@@ -14,67 +14,68 @@ from dataclasses import replace
 from rl_agent.cluster.protocol import barriers
 from rl_agent.cluster.protocol.barriers import Barrier
 from rl_agent.cluster.protocol.events import (
-    Awaited,
-    Claimed,
-    Closed,
+    ChunksPublished,
+    ClaimFound,
     Command,
-    Decided,
+    DecisionAwaited,
     Event,
-    Looked,
-    Ordered,
-    Published,
+    LogLine,
+    OrderRegrouped,
+    PhaseClosed,
+    PhaseDecided,
+    PhaseOrdered,
+    Polled,
     ReadShard,
-    Regrouped,
-    Salvaged,
-    Say,
-    Seen,
+    RecordChanged,
+    ShardRead,
     WriteBatch,
     WriteDecision,
 )
-from rl_agent.cluster.protocol.ledger import Ledger
-from rl_agent.cluster.protocol.records import Decision, Ended, Order, PhaseKey, RankRecord
+from rl_agent.cluster.protocol.ledger import ChunkLedger
+from rl_agent.cluster.protocol.records import Decision, PhaseKey, PhaseOrder, RankRecord, RunEnd
 from rl_agent.cluster.protocol.state import ClusterState, Newcomer, Peer
 
 
-def observed(gap_s: float, lease_s: float) -> float:
-    """How much of the time between two looks counts as silence of the others.
+def counted_silence_s(gap_s: float, lease_s: float) -> float:
+    """Return how much of the time between two polls counts as silence of the other nodes.
 
-    An observer that was stopped itself heard nobody; so one gap is never taken for a lease.
+    The observer may have been stopped itself, so one gap counts for a quarter of a lease at most.
     """
     return min(gap_s, lease_s / 4)
 
 
 def step(state: ClusterState, event: Event, now: float) -> tuple[ClusterState, list[Command]]:
-    """Raises ValueError for what the master must not do: deciding twice, ordering what is decided, adding
-    to what is closed.
+    """Return the state after an event, and the commands to carry out.
+
+    Raises ValueError if the master decides a phase twice, orders a decided one, or adds to a closed one.
     """
     before = state
     match event:
-        case Seen(record):
+        case RecordChanged(record):
             state = _see(state, record)
-        case Looked():
-            state = replace(_age(state, observed(now - state.now, state.terms.lease_s)), now=now)
-        case Ordered(key, words):
+        case Polled():
+            state = replace(_age(state, counted_silence_s(now - state.now, state.terms.lease_s)), now=now)
+        case PhaseOrdered(key, words):
             state = _order(state, key, words)
-        case Regrouped() if state.order is not None:
+        case OrderRegrouped() if state.order is not None:
             alive = {i: r for i, r in state.order.participants.items() if state.peers[i].is_alive}
             state = replace(state, order=state.order.model_copy(update={"participants": alive}))
-        case Awaited(key):
+        case DecisionAwaited(key):
             state = _open(state, key)
-        case Decided(key, outcome, words):
+        case PhaseDecided(key, outcome, words):
             state = _decide(state, key, Decision(outcome=outcome, words=words))
-        case Published(key, groups, chunk_tasks, digest, version):
+        case ChunksPublished(key, groups, chunk_tasks, digest, version):
             is_more = state.ledger is not None and state.ledger.key == key
-            ledger = state.ledger if is_more and state.ledger else Ledger(key, digest, version)
+            ledger = state.ledger if is_more and state.ledger else ChunkLedger(key, digest, version)
             state = replace(state, ledger=ledger.publish(groups, chunk_tasks))
-        case Claimed(key, chunk, incarnation, rank) if state.ledger and state.ledger.key == key:
+        case ClaimFound(key, chunk, incarnation, rank) if state.ledger and state.ledger.key == key:
             ledger = state.ledger if incarnation in state.peers else state.ledger.lose(incarnation)
             state = replace(state, ledger=ledger.claim(chunk, incarnation, rank))
-        case Salvaged(key, incarnation, salvage) if state.ledger and state.ledger.key == key:
+        case ShardRead(key, incarnation, salvage) if state.ledger and state.ledger.key == key:
             state = replace(state, ledger=state.ledger.salvage(incarnation, salvage))
-        case Closed(key) if state.ledger and state.ledger.key == key:
+        case PhaseClosed(key) if state.ledger and state.ledger.key == key:
             state = replace(state, ledger=state.ledger.close())
-        case Ended():
+        case RunEnd():
             state = replace(state, ended=state.ended or event)
     state = _settle(state)
     return state, _commands(before, state)
@@ -101,7 +102,7 @@ def _see(state: ClusterState, record: RankRecord) -> ClusterState:
 
 
 def _admit(state: ClusterState, record: RankRecord) -> ClusterState:
-    """A node that is not a member: it becomes one, is refused, or waits for the end of a lease."""
+    """Admit or refuse a node that is not a member, or let it wait for the end of a lease."""
     terms = state.terms
     if record.answers != terms.master or record.state == "left" or record.incarnation in state.refused:
         return state  # not alive now, as far as this record tells
@@ -138,7 +139,7 @@ def _refuse(state: ClusterState, record: RankRecord, reason: str) -> ClusterStat
 
 
 def _refuse_for(state: ClusterState, holder: Peer) -> ClusterState:
-    """A member that beats keeps its rank."""
+    """Refuse the newcomers that want the rank of a member, because it sent a heartbeat."""
     for newcomer in list(state.newcomers.values()):
         if newcomer.holder == holder.incarnation and holder.is_alive and holder.beat > newcomer.holder_beat:
             taken = f"rank {holder.rank} is taken by process {holder.pid} on {holder.host}, which lives;"
@@ -154,24 +155,26 @@ def _age(state: ClusterState, passed_s: float) -> ClusterState:
         silent_s = peer.silent_s + passed_s
         peers[incarnation] = replace(peer, silent_s=silent_s)
         if silent_s > state.terms.lease_s:
-            reason = f"silent for {silent_s:.0f} s, last heard of at: {peer.doing}"
+            reason = f"silent for {silent_s:.0f} s, last at: {peer.doing}"
             peers[incarnation] = replace(peer, status="dead", reason=reason)
     return replace(state, peers=peers)
 
 
 # --- what is done ---
 def _order(state: ClusterState, key: PhaseKey, words: tuple[str, ...]) -> ClusterState:
-    """Also a phase that was ordered before and not decided: with those who are there now."""
+    """Order a phase, or order it again for the nodes that are alive now if it was not decided."""
     if key in state.decisions:
         raise ValueError(f"{key} is decided already: {state.decisions[key].outcome}")
     seq = 1 + (state.order.seq if state.order else 0)
-    order = Order(seq=seq, iteration=key.iteration, phase=key.phase, words=words, participants=state.regular)
+    order = PhaseOrder(
+        seq=seq, iteration=key.iteration, phase=key.phase, words=words, participants=state.regular
+    )
     barrier = Barrier(order.participants, seq)
     return replace(state, order=order, barriers={**state.barriers, key: barrier})
 
 
 def _open(state: ClusterState, key: PhaseKey) -> ClusterState:
-    """A phase that is part of another one, if it is not known yet: with the participants of that one."""
+    """Open a phase within the present order, with the participants of that order, if it is not known yet."""
     if key in state.barriers or key in state.decisions:
         return state
     order = state.order
@@ -188,13 +191,13 @@ def _decide(state: ClusterState, key: PhaseKey, decision: Decision) -> ClusterSt
 
 
 def _settle(state: ClusterState) -> ClusterState:
-    """What follows from the state: admissions, chunks of those who are gone, decisions."""
+    """Apply what follows from the state: admissions, chunks of lost nodes, decisions."""
     for newcomer in list(state.newcomers.values()):
         if not state.peers[newcomer.holder].is_alive:
             others = {i: n for i, n in state.newcomers.items() if n is not newcomer}
             state = _admit(replace(state, newcomers=others), newcomer.record)
     if state.ledger is not None and not state.ledger.is_closed:
-        state = replace(state, ledger=_without_gone(state, state.ledger))
+        state = replace(state, ledger=_without_lost(state, state.ledger))
     for key, barrier in state.barriers.items():
         decision = barriers.decide(key, barrier, state.peers, state.terms.master)
         if decision is not None:
@@ -202,7 +205,7 @@ def _settle(state: ClusterState) -> ClusterState:
     return state
 
 
-def _without_gone(state: ClusterState, ledger: Ledger) -> Ledger:
+def _without_lost(state: ClusterState, ledger: ChunkLedger) -> ChunkLedger:
     for incarnation in ledger.holders:
         peer = state.peers.get(incarnation)
         is_here = peer is not None and peer.is_alive
@@ -218,20 +221,20 @@ def _key(text: str) -> PhaseKey:
 
 
 def _commands(before: ClusterState, after: ClusterState) -> list[Command]:
-    """What the change from one state to the next asks for."""
+    """Return the commands that the change from one state to the next asks for."""
     commands: list[Command] = []
     for incarnation, peer in after.peers.items():
         known = before.peers.get(incarnation)
         if known is peer or incarnation == after.terms.master:
             continue
         if known is None:
-            commands.append(Say(f"{peer.name} has joined"))
+            commands.append(LogLine(f"{peer.name} has joined"))
         elif known.status != peer.status:
             commands.append(
-                Say(f"{peer.name} {'is dead' if peer.status == 'dead' else 'left'}: {peer.reason}")
+                LogLine(f"{peer.name} {'is dead' if peer.status == 'dead' else 'left'}: {peer.reason}")
             )
     for incarnation in after.refused.keys() - before.refused.keys():
-        commands.append(Say(f"a node was refused: {after.refused[incarnation]}"))
+        commands.append(LogLine(f"a node was refused: {after.refused[incarnation]}"))
     if after.decisions is not before.decisions:
         new = itertools.takewhile(lambda key: key not in before.decisions, reversed(after.decisions))
         commands += [WriteDecision(key, after.decisions[key]) for key in new]
@@ -240,12 +243,12 @@ def _commands(before: ClusterState, after: ClusterState) -> list[Command]:
     return commands
 
 
-def _chunk_commands(before: Ledger | None, after: Ledger) -> list[Command]:
+def _chunk_commands(before: ChunkLedger | None, after: ChunkLedger) -> list[Command]:
     known = before if before is not None and before.key == after.key else None
     num_known = len(known.batches) if known else 0
     new = enumerate(after.batches[num_known:], start=num_known)
-    asked = known.to_salvage if known else []
+    asked = known.unread_shards if known else []
     return [
         *(WriteBatch(after.key, number, batch) for number, batch in new),
-        *(ReadShard(after.key, *lost) for lost in after.to_salvage if lost not in asked),
+        *(ReadShard(after.key, *lost) for lost in after.unread_shards if lost not in asked),
     ]

@@ -1,4 +1,4 @@
-"""What the nodes tell each other: the records on the shared folder, and where they lie.
+"""The records that nodes exchange in the shared folder, and their paths.
 
     cluster/master.json                                     View             written by the master
     cluster/ranks/<run>/<attempt>/<incarnation>.json        RankRecord       written by that node
@@ -9,7 +9,7 @@
         claims-<master>/<chunk>                             Claim            created by the node that gets it
 
 Every file has one writer. `<master>` is the master's incarnation, so that a second start of the same attempt
-can find nothing of the first.
+finds no file of the first.
 """
 
 from typing import Literal, NamedTuple, TypeVar
@@ -23,16 +23,16 @@ from rl_agent.cluster.shared_fs.processes import ProcessId
 MASTER_FILE = "cluster/master.json"
 
 TRAINING = "train"
-"""Phases whose name begins so need all their ranks to the end: one that is gone ends them as `lost`."""
+"""Phases with this prefix need all their ranks: if one is lost, the phase ends as `lost`."""
 COLLECTING = ("rollout", "evaluate")
-"""Phases whose name begins so are made of chunks: whoever comes later may help."""
+"""Phases with these prefixes are made of chunks: nodes that come later may help."""
 
 Outcome = Literal["done", "skipped", "failed", "lost"]
 Status = Literal["alive", "dead", "left"]
 
 
 class PhaseKey(NamedTuple):
-    """A phase of an iteration. What is tried again under the same key is told apart by the order's number."""
+    """A phase of an iteration; repeated tries of one phase differ in the number of their order."""
 
     iteration: int
     phase: str
@@ -49,8 +49,8 @@ class PhaseKey(NamedTuple):
         return self.phase.startswith(COLLECTING)
 
 
-class Shared(BaseModel):
-    """A record of the shared folder; one with other keys is of another version and counts as absent."""
+class SharedRecord(BaseModel):
+    """A record in the shared folder; one with other keys was written by another version and is ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,53 +58,53 @@ class Shared(BaseModel):
         return self.model_dump(mode="json")
 
 
-class Flag(Shared):
-    """What a rank says when it has finished a phase."""
+class Flag(SharedRecord):
+    """The report of a rank that has finished a phase."""
 
     outcome: Outcome
     words: tuple[str, ...] = ()
     seq: int
-    """Number of the newest order that the rank knew."""
+    """Number of the newest order that the rank knew then."""
 
 
-class WorkReport(Shared):
-    """How far a rank is with the chunks of a phase."""
+class ChunkReport(SharedRecord):
+    """The chunks of a phase that a rank has claimed and completed."""
 
     iteration: int
     phase: str
     shard: str | None
-    """Name of the file that it records in; None before its first episode."""
+    """Name of the file in which it records; None before its first episode."""
     claimed: tuple[int, ...]
     completed: tuple[int, ...]
 
 
-class RankRecord(Shared):
-    """What a node says about itself, again with every heartbeat."""
+class RankRecord(SharedRecord):
+    """The record of a node, rewritten with every heartbeat."""
 
     incarnation: str
     rank: int | None
-    """None: a joiner that has no rank yet."""
+    """None for a joiner that has no rank yet."""
     is_joiner: bool
     host: str
     process: ProcessId
     beat: int
     doing: str
     doing_s: float
-    """Seconds since it began with that, by its own clock."""
+    """Seconds since it began to do that, by its own clock."""
     config_digest: str
     state: Literal["waiting", "member", "left"]
     reason: str
     answers: str | None
-    """Incarnation of the master that it sees: proof that it lives at the same time as that one."""
+    """Incarnation of the master that it sees, which proves that both live at the same time."""
     flags: dict[str, Flag]
-    """By PhaseKey, the newest of them."""
-    work: WorkReport | None
+    """The newest of them, by PhaseKey."""
+    work: ChunkReport | None
     stacks: str | None
-    """Where this process writes its stacks on SIGUSR1."""
+    """Path to which this process writes its stacks on SIGUSR1."""
 
 
-class Order(Shared):
-    """The phase that the master wants carried out now."""
+class PhaseOrder(SharedRecord):
+    """The instruction of the master to carry out a phase now."""
 
     seq: int
     iteration: int
@@ -122,17 +122,19 @@ class Order(Shared):
         return tuple(sorted(self.participants.values()))
 
 
-class Decision(Shared):
-    """What became of a phase; made once, and never changed."""
+class Decision(SharedRecord):
+    """The outcome of a phase, decided once and never changed."""
 
     outcome: Outcome
     lost: tuple[str, ...] = ()
-    """Participants that were gone before they had finished, and why."""
+    """Participants that were lost before they had finished, and why."""
     words: tuple[str, ...] = ()
-    """What the master has to say to the others along with it."""
+    """Arguments of the master for the other nodes."""
 
 
-class MemberView(Shared):
+class MemberView(SharedRecord):
+    """A member as the View shows it."""
+
     incarnation: str
     rank: int
     host: str
@@ -146,8 +148,8 @@ class MemberView(Shared):
         return f"rank {self.rank} ({self.host})"
 
 
-class WorkView(Shared):
-    """How many batches of chunks a phase has."""
+class ChunkView(SharedRecord):
+    """The number of batches of chunks that a phase has."""
 
     iteration: int
     phase: str
@@ -155,16 +157,18 @@ class WorkView(Shared):
     is_closed: bool
 
 
-class Ended(Shared):
+class RunEnd(SharedRecord):
+    """The exit status of a run, and the reason for it."""
+
     status: int
     reason: str
 
 
-class View(Shared):
+class View(SharedRecord):
     """The run as the master sees it. A node accepts one that names it, and never an older one."""
 
     number: int
-    """+1 with every change of what follows `beat`."""
+    """One more with every change of a field below `beat`."""
     beat: int
     run_id: str
     attempt: int
@@ -176,21 +180,21 @@ class View(Shared):
     lease_s: float
     config_digest: str
     weights: tuple[int, ...]
-    """Of the ranks that the run waits for."""
+    """Share of the rollout, of each rank that the run waits for."""
     members: tuple[MemberView, ...]
     refused: dict[str, str]
-    order: Order | None
-    work: WorkView | None
+    order: PhaseOrder | None
+    work: ChunkView | None
     decisions: dict[str, Decision]
-    """By PhaseKey, the newest of them."""
-    ended: Ended | None
+    """The newest of them, by PhaseKey."""
+    ended: RunEnd | None
 
     def member(self, incarnation: str) -> MemberView | None:
         return next((member for member in self.members if member.incarnation == incarnation), None)
 
 
-class Batch(Shared):
-    """Chunks to claim; a later batch adds to them, or replaces what nodes that are gone had not recorded."""
+class Batch(SharedRecord):
+    """Chunks to claim; a later batch adds more, or replaces what lost nodes had not recorded."""
 
     first_id: int
     sample_digest: str
@@ -198,13 +202,15 @@ class Batch(Shared):
     chunks: tuple[Indices, ...]
 
 
-class Claim(Shared):
+class ChunkClaim(SharedRecord):
+    """The claim of a node to a chunk."""
+
     incarnation: str
     rank: int
 
 
-class Places(NamedTuple):
-    """Names of the files of one attempt, relative to the log path."""
+class ClusterPaths(NamedTuple):
+    """Paths of the files of one attempt, relative to the log path."""
 
     run_id: str
     attempt: int
@@ -232,11 +238,11 @@ class Places(NamedTuple):
         return f"{self.phase(key)}/claims-{master}"
 
 
-_Kind = TypeVar("_Kind", bound=Shared)
+_Kind = TypeVar("_Kind", bound=SharedRecord)
 
 
 def parse(kind: type[_Kind], record: Record | None) -> _Kind | None:
-    """None for what is not there, or is no such record."""
+    """Parse a record; None if there is none, or it is not of this kind."""
     if record is None:
         return None
     try:

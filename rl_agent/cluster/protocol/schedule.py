@@ -1,10 +1,10 @@
-"""Which iteration and phases come next. Pure; `cli.next` feeds it what lies on the disk.
+"""Decides which iteration and phases come next. Pure, except for the functions that read the disk.
 
     rollout: one split an iteration        update: train
     both:    rollout -> evaluate, if iteration % N == 1 -> update
     with a streaming trainer, which changes the weights as soon as it can: evaluate -> rollout -> update
 
-An iteration goes on until all its phases are done, also across restarts; then the next one begins.
+An iteration continues until all its phases are done, also across restarts; then the next one begins.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from rl_agent.types import Phase
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The phases of `iteration` that are still to be done, in order."""
+class PendingPhases:
+    """The unfinished phases of an iteration, in order."""
 
     iteration: int
     phases: tuple[Phase, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Highest iteration that has a finished train shard, a finished test shard, a prepared update."""
+class FinishedIterations:
+    """The highest iterations with a finished train shard, a finished test shard, a prepared update."""
 
     train: int = 0
     test: int = 0
@@ -34,12 +34,12 @@ class Numbers:
 
 
 def is_evaluated(iteration: int, eval_interval: int) -> bool:
-    """iteration % N == 1; for N = 1 that is every iteration (1 % 1 is 0)."""
+    """Whether an iteration has an evaluation: iteration % N == 1, or N == 1."""
     return iteration % eval_interval == 1 % eval_interval
 
 
 def phases_of(command: Command, iteration: int, *, is_streaming: bool = False) -> tuple[Phase, ...]:
-    """All phases of an iteration, in order."""
+    """Return all phases of an iteration, in order."""
     if command.rl_phase == "update":
         return ("update",)
     if command.rl_phase == "rollout":
@@ -49,10 +49,10 @@ def phases_of(command: Command, iteration: int, *, is_streaming: bool = False) -
     return ("rollout", "update")
 
 
-def first_iteration(command: Command, numbers: Numbers) -> int:
-    """Where a fresh start begins: one after the last finished, by the files that the phase writes.
+def first_iteration(command: Command, numbers: FinishedIterations) -> int:
+    """Return the iteration in which a fresh start begins: one after the last that has finished files.
 
-    An update alone belongs to the newest train iteration unless that one was trained on before.
+    An update alone belongs to the newest train iteration, unless an update was prepared for it before.
     """
     if command.rl_phase == "update":
         return max(numbers.train, numbers.update + 1, 1)
@@ -63,23 +63,24 @@ def first_iteration(command: Command, numbers: Numbers) -> int:
 
 def next_work(
     command: Command, first: int, finished: Mapping[int, AbstractSet[str]], *, is_streaming: bool = False
-) -> Work | None:
-    """The first iteration from `first` with unfinished phases; None when `max_iterations` are done."""
+) -> PendingPhases | None:
+    """Return the first iteration from `first` with unfinished phases; None once `max_iterations` are done."""
     iteration = first
     while command.max_iterations is None or iteration < first + command.max_iterations:
         done = finished.get(iteration, frozenset())
         all_phases = phases_of(command, iteration, is_streaming=is_streaming)
         phases = tuple(phase for phase in all_phases if phase not in done)
         if phases:
-            return Work(iteration, phases)
+            return PendingPhases(iteration, phases)
         iteration += 1
     return None
 
 
 def needed_iteration(phase: str, iteration: int, *, staleness: int, last: int | None) -> int:
-    """What a streaming trainer must have published before a phase begins, or for `update` before it ends.
+    """Return the iteration whose weights a streaming trainer must publish before a phase may begin.
 
-    An evaluation is of one version: the trainer has nothing left to do then. The last update leaves nothing.
+    For `update`: before it may end. An evaluation is of one version, so all iterations before it are trained
+    by then; the last update leaves none untrained.
     """
     if phase == "evaluate":
         return iteration - 1
@@ -89,25 +90,26 @@ def needed_iteration(phase: str, iteration: int, *, staleness: int, last: int | 
 
 
 def oldest_version(phase: str, iteration: int, published: int, version: int, *, staleness: int) -> int:
-    """The oldest weight version that a phase may use, where `version` is of the iteration `published`.
+    """Return the oldest weight version that a phase may use, if `version` was made by iteration `published`.
 
-    Iteration k is trained on from the version that k - 1 made; each iteration in between adds one at least.
+    The training of iteration k starts from the version that k - 1 made, and adds at least one.
     """
     if phase != "rollout":
         return version
     return max(version + (iteration - 1 - published) - staleness, 0)
 
 
-def numbers_on_disk(paths: RunPaths) -> Numbers:
+def finished_on_disk(paths: RunPaths) -> FinishedIterations:
+    """Read the highest finished iterations from the log path."""
     prepared = paths.update_dir(0).parent
     names = [entry.name for entry in prepared.iterdir()] if prepared.is_dir() else []
     updates = [int(name.removeprefix("iteration")) for name in names if name[9:].isdigit()]
     train, test = paths.iterations("train"), paths.iterations("test")
-    return Numbers(max(train, default=0), max(test, default=0), max(updates, default=0))
+    return FinishedIterations(max(train, default=0), max(test, default=0), max(updates, default=0))
 
 
 def add_shards(finished: dict[int, set[str]], paths: RunPaths) -> dict[int, set[str]]:
-    """A finished shard ends its phase, also where the run was killed before it wrote the flag."""
+    """Add phases whose shard is finished, in case the run was killed before it wrote the flag."""
     for iteration in paths.iterations("train"):
         finished.setdefault(iteration, set()).add("rollout")
     for iteration in paths.iterations("test"):

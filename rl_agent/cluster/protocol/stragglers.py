@@ -1,20 +1,19 @@
-"""Who waits for whom: the nodes that have not finished, and what they say they are at. Pure."""
+"""Describes the nodes that a phase waits for, and what they say they are doing. Pure."""
 
 from collections.abc import Callable
 
 from rl_agent.cluster.protocol.records import MemberView, PhaseKey, RankRecord, View
 
 RecordOf = Callable[[str], RankRecord | None]
-"""What a member says, by its incarnation."""
+"""From a member's incarnation to its record."""
 
 
 def stragglers(view: View, record_of: RecordOf, key: PhaseKey, *, besides: str = "") -> list[str]:
-    """Members that a phase waits for, each with what it is at; one incarnation may be left out."""
-    order = view.order
-    is_order = order is not None and order.key == key
+    """Describe the members that a phase waits for, except the incarnation `besides`."""
+    order = view.order if view.order is not None and view.order.key == key else None
     found = []
     for member in view.members:
-        awaited = member.incarnation in order.participants if order and is_order else not member.is_joiner
+        awaited = member.incarnation in order.participants if order else not member.is_joiner
         if member.status != "alive" or not awaited or member.incarnation == besides:
             continue
         record = record_of(member.incarnation)
@@ -24,12 +23,13 @@ def stragglers(view: View, record_of: RecordOf, key: PhaseKey, *, besides: str =
 
 
 def doing_of(view: View | None, record_of: RecordOf, rank: int) -> str:
+    """Describe what the node of a rank is doing."""
     member = _alive(view, rank)
     return f"{member.name}, {_doing(record_of(member.incarnation))}" if member else f"rank {rank}"
 
 
 def missing_ranks(view: View | None) -> str:
-    """Ranks that nobody has, or whose node is gone."""
+    """List the ranks that no living node has; "nobody" if there is none."""
     if view is None:
         return "the others"
     missing = [rank for rank in range(len(view.weights)) if _alive(view, rank) is None]
@@ -42,4 +42,4 @@ def _alive(view: View | None, rank: int) -> MemberView | None:
 
 
 def _doing(record: RankRecord | None) -> str:
-    return f"at: {record.doing}, for {record.doing_s:.0f} s" if record else "not heard of"
+    return f"at: {record.doing}, for {record.doing_s:.0f} s" if record else "which has not written its record"

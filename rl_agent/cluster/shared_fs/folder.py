@@ -1,10 +1,10 @@
-"""The folder that nodes share: JSON records that are written whole, and names that one node alone gets.
+"""The folder that nodes share: JSON records that are written whole, and names that only one node can create.
 
-A record is replaced by rename under its own name and read by opening that name. On NFS that is what
-revalidates (close-to-open): `stat` and directory listings may show what was there up to a minute ago. So a
-listing is only good for discovering names; being late there costs time, never correctness.
+A record is replaced by rename and read by opening its name, because opening is what NFS revalidates
+(close-to-open consistency). `stat` and directory listings may be a minute old, so a listing only serves to
+discover names: a late one costs time, never correctness.
 
-`LaggingFolder` shows all of that, reproducibly, on a local disk. `MemoryFolder` is for one process alone.
+`LaggingFolder` shows these delays, reproducibly, on a local disk. `MemoryFolder` serves a single process.
 """
 
 import errno
@@ -24,7 +24,7 @@ from rl_agent.errors import StoreError, UsageError
 _T = TypeVar("_T")
 Record = dict[str, Any]
 Stamp = tuple[int, ...]
-"""Differs between two versions of a file."""
+"""A version of a file: two versions have different stamps."""
 
 LAG_VARIABLE = "RL_AGENT_FOLDER_LAG"
 """`<seconds>:<seed>`: fault injection, see `LaggingFolder`."""
@@ -34,25 +34,26 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Folder(Protocol):
-    """Every method raises StoreError where the file system fails; names are relative, with slashes."""
+    """A folder of records with relative names; methods raise StoreError if the file system fails."""
 
     def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
-        """Replace a record; readers see the old one or the new one. Durable: also after a power cut."""
+        """Replace a record; readers see the old one or the new one. A durable one survives a power cut."""
 
     def read(self, name: str) -> Record | None:
-        """None where there is nothing, or nothing that can be read as a record."""
+        """Read a record; None if there is none, or the file is not a record."""
+        return self.read_if_changed(name, None)[1]
 
-    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
-        """The version now, and its record if that version is not the one `seen`."""
+    def read_if_changed(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+        """Return the version of a record, and the record itself unless that version is `seen`."""
 
     def create_exclusive(self, name: str, record: Record) -> bool:
-        """Create a record, whole; False if the name is taken. Of all nodes that try, one gets True."""
+        """Create a record, whole; False if its name exists. Of all nodes that try, one gets True."""
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds, sorted; may be late. Nothing where it is not there."""
+        """List a folder, sorted; may be late, and is empty if there is no such folder."""
 
 
-class SharedFolder:
+class SharedFolder(Folder):
     """A folder on a file system that all nodes see."""
 
     def __init__(self, root: Path) -> None:
@@ -62,17 +63,14 @@ class SharedFolder:
     def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
         path = self.root / name
         try:
-            self._in_folder(path, lambda: files.write_whole(path, _line(record), is_durable=is_durable))
+            self._in_folder(path, lambda: files.write_whole(path, _encode(record), is_durable=is_durable))
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
-    def read(self, name: str) -> Record | None:
-        return self.look(name, None)[1]
-
-    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+    def read_if_changed(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
         for is_last in (False, True):
             try:
-                return self._look(name, seen)
+                return self._open(name, seen)
             except OSError as error:
                 if error.errno in _ABSENT:
                     return None, None
@@ -80,14 +78,14 @@ class SharedFolder:
                     raise StoreError(f"{self.root / name}: cannot be read: {error.strerror}") from error
         raise AssertionError
 
-    def _look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+    def _open(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
         with (self.root / name).open("rb", buffering=0) as file:
             stat = os.fstat(file.fileno())
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             return stamp, None if stamp == seen else _parse(file.readall())
 
     def create_exclusive(self, name: str, record: Record) -> bool:
-        """By link, so that the record is there whole or not at all; without links by O_EXCL."""
+        """Create by a hard link, so that the record appears whole; without hard links by O_EXCL."""
         path = self.root / name
         try:
             if self._has_links:
@@ -111,9 +109,9 @@ class SharedFolder:
             raise StoreError(f"{path}: cannot be listed: {error.strerror}") from error
 
     def _in_folder(self, path: Path, write: Callable[[], _T]) -> _T:
-        """Make the folder of `path` if it turns out to be missing, but not a log path that was removed.
+        """Write, and make the folder of `path` if it is missing, but not a log path that was removed.
 
-        Asked first, every write would cost one more request to a server.
+        To check first would cost one more request to the server for every write.
         """
         try:
             return write()
@@ -124,7 +122,7 @@ class SharedFolder:
             return write()
 
 
-def _line(record: Record) -> bytes:
+def _encode(record: Record) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
@@ -155,12 +153,12 @@ def _open_new(path: Path, record: Record) -> bool:
     except FileExistsError:
         return False
     with os.fdopen(descriptor, "wb") as file:
-        file.write(_line(record))
+        file.write(_encode(record))
     return True
 
 
-class MemoryFolder:
-    """The same within one process, and nothing is left of it."""
+class MemoryFolder(Folder):
+    """A folder in the memory of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -172,10 +170,7 @@ class MemoryFolder:
             self._version += 1
             self._files[name] = ((self._version,), json.dumps(record))
 
-    def read(self, name: str) -> Record | None:
-        return self.look(name, None)[1]
-
-    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+    def read_if_changed(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
         stamp, text = self._files.get(name, (None, "null"))
         return stamp, None if stamp == seen else json.loads(text)
 
@@ -194,18 +189,18 @@ class MemoryFolder:
         return sorted({name.partition("/")[0] for name in below})
 
 
-class LoneFolder(MemoryFolder):
-    """Shared with nobody: what is claimed there need not be kept, however much it is."""
+class SingleNodeFolder(MemoryFolder):
+    """A folder for a run of one node: no other node claims anything, so claims are not kept."""
 
     def create_exclusive(self, name: str, record: Record) -> bool:
         return True
 
 
-class LaggingFolder:
+class LaggingFolder(Folder):
     """Shows the writes of others late and out of order, as NFS with attribute caching does, and worse.
 
-    What a reader has seen of a name (its content, its absence, a listing) it sees again for a random time, up
-    to `lag_s`; names age apart from each other. Own writes show at once; `create_exclusive` asks the server.
+    A reader sees the same content, absence or listing of a name again for a random time up to `lag_s`, drawn
+    for each name. Its own writes show at once; `create_exclusive` always asks the server.
     """
 
     def __init__(
@@ -223,14 +218,11 @@ class LaggingFolder:
         self._server.write_whole(name, record, is_durable=is_durable)
         self._records.pop(name, None)
 
-    def read(self, name: str) -> Record | None:
-        return self.look(name, None)[1]
-
-    def look(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
+    def read_if_changed(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
         with self._lock:
             found = self._records.get(name)
             if found is None or found[0] <= self._clock():
-                found = self._records[name] = (self._until(), *self._server.look(name, None))
+                found = self._records[name] = (self._until(), *self._server.read_if_changed(name, None))
         _, stamp, record = found
         return stamp, None if stamp == seen else record
 
@@ -252,7 +244,7 @@ class LaggingFolder:
 
 
 def open_folder(root: Path, environ: Mapping[str, str]) -> Folder:
-    """The shared folder, lagging if RL_AGENT_FOLDER_LAG says so. Raises UsageError if that is malformed."""
+    """Open the shared folder, lagging if RL_AGENT_FOLDER_LAG is set. Raises UsageError if malformed."""
     text = environ.get(LAG_VARIABLE)
     if not text:
         return SharedFolder(root)

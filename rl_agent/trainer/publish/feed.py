@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 
-from rl_agent.cluster.member.heartbeat import driver_pid
+from rl_agent.cluster.member.services import driver_pid
 from rl_agent.cluster.shared_fs.address import LOOPBACK
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rl_agent.cluster.member.heartbeat import driver_pid
+from rl_agent.cluster.member.services import driver_pid
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import WeightsError

@@ -175,7 +175,7 @@ def test_a_node_whose_driver_is_stopped_shows_no_life_and_says_so(tmp_path, driv
         assert any("is stopped" in line for line in worker.lines)
         driver.send_signal(signal.SIGCONT)
         failure = worker.result()
-    assert isinstance(failure, RetryLater) and "given this node up" in str(failure)
+    assert isinstance(failure, RetryLater) and "declared this node dead" in str(failure)
 
 
 def test_a_node_whose_driver_is_gone_leaves(tmp_path, driver):

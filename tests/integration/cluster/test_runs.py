@@ -222,7 +222,7 @@ def test_with_on_node_loss_wait_the_next_phase_begins_when_the_node_is_replaced(
     wait_until(cluster, lambda: recorded_by(cluster, 1) >= 2)
     kill(cluster, "rank-1")
     cluster.hurry()
-    wait_until(cluster, lambda: "somebody else has to take its place" in cluster.output("rank-0"))
+    wait_until(cluster, lambda: "another node has to take its place" in cluster.output("rank-0"))
     cluster.start(1, *BOTH, "--max-iterations", "1")
 
     assert cluster.wait(LIMIT_S) == {"rank-0": 0, "rank-1": 0}, outputs(cluster)

@@ -9,8 +9,8 @@ import pytest
 
 from rl_agent.cli import doctor
 from rl_agent.cluster.member import stacks
-from rl_agent.cluster.protocol.diagnosis import Look, diagnose
-from rl_agent.cluster.protocol.records import Decision, Ended, MemberView, Order, View
+from rl_agent.cluster.protocol.diagnosis import FolderPolls, diagnose
+from rl_agent.cluster.protocol.records import Decision, MemberView, PhaseOrder, RunEnd, View
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
@@ -30,7 +30,7 @@ def member(rank, status="alive", reason="", is_joiner=False):
     )
 
 
-ORDER = Order(seq=4, iteration=3, phase="rollout", participants={"m0": 0, "m1": 1})
+ORDER = PhaseOrder(seq=4, iteration=3, phase="rollout", participants={"m0": 0, "m1": 1})
 
 
 BOTH = (member(0), member(1))
@@ -57,7 +57,7 @@ def look(*, members=BOTH, silent=(), order=ORDER, stopped=(), records=None, **fi
     found = {m.incarnation: record(m.incarnation, m.rank, host=m.host) for m in members}
     found |= records or {}
     beating = frozenset(found) - frozenset(silent)
-    return Look(view, found, beating, "m0" not in silent, frozenset(stopped))
+    return FolderPolls(view, found, beating, "m0" not in silent, frozenset(stopped))
 
 
 def both(made):
@@ -79,19 +79,19 @@ def test_a_healthy_run_tells_phase_nodes_and_who_waits_for_whom_and_asks_for_not
 def test_a_silent_node_is_named_with_its_process_and_what_will_happen():
     seen, advice = both(look(silent=["m1"]))
     assert "rank 1 (host-1), process 7: SILENT" in seen
-    assert "rank 1 (host-1) shows no life" in advice and "process 7" in advice
+    assert "rank 1 (host-1) sends no heartbeat" in advice and "process 7" in advice
 
 
 def test_a_silent_master_comes_first_and_alone():
     _, advice = both(look(silent=["m0", "m1"]))
-    assert advice.startswith("rank 0 (host-0) shows no life") and "rank 1" not in advice
+    assert advice.startswith("rank 0 (host-0) sends no heartbeat") and "rank 1" not in advice
 
 
 def test_a_stopped_process_is_told_with_the_command_that_wakes_it():
     seen, advice = both(look(silent=["m1"], stopped=["m1"]))
     assert "STOPPED" in seen and advice == "rank 1 (host-1) is stopped: kill -CONT 7"
     seen, advice = both(look(silent=["m0"], stopped=["m0"]))
-    assert "STOPPED" in seen and advice == "rank 0 (host-0) is stopped: kill -CONT 7"
+    assert "STOPPED" in seen and advice == "rank 0 (host-0) is stopped (SIGSTOP): kill -CONT 7"
 
 
 def test_a_dead_node_is_told_with_the_reason_and_may_be_replaced():
@@ -118,7 +118,7 @@ def test_between_two_phases_the_others_wait_for_the_master():
 
 @pytest.mark.parametrize(("status", "advised"), [(0, False), (75, True)])
 def test_a_run_that_has_ended_says_how_and_needs_help_only_if_it_broke_off(status, advised):
-    seen, advice = both(look(ended=Ended(status=status, reason="because"), silent=["m0", "m1"]))
+    seen, advice = both(look(ended=RunEnd(status=status, reason="because"), silent=["m0", "m1"]))
     assert f"ended with status {status}: because" in seen and bool(advice) is advised
 
 
@@ -141,10 +141,10 @@ def test_a_folder_without_a_run_is_one_line(tmp_path):
 
 def test_a_run_whose_threads_stand_still_is_seen_as_silent(tmp_path, capsys):
     with master(tmp_path, 1) as node:
-        for turns in node._turns:
-            turns.stop()
+        for thread in node._threads:
+            thread.stop()
         assert doctor.main(["--log-path", str(tmp_path / "log")]) == 1
-    assert "shows no life" in capsys.readouterr().out
+    assert "sends no heartbeat" in capsys.readouterr().out
 
 
 SLEEPER = """

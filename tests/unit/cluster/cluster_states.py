@@ -1,9 +1,9 @@
 """Small states of the protocol for its tests."""
 
-from rl_agent.cluster.protocol.events import Looked, Seen
+from rl_agent.cluster.protocol.events import Polled, RecordChanged
 from rl_agent.cluster.protocol.protocol import step
-from rl_agent.cluster.protocol.records import Flag, PhaseKey, RankRecord, WorkReport
-from rl_agent.cluster.protocol.state import ClusterState, Terms
+from rl_agent.cluster.protocol.records import ChunkReport, Flag, PhaseKey, RankRecord
+from rl_agent.cluster.protocol.state import ClusterState, MasterTerms
 
 MASTER = "m0"
 LEASE_S = 30.0
@@ -29,7 +29,7 @@ def record(
 
 
 def report(key, *, shard=None, claimed=(), completed=()):
-    return WorkReport(
+    return ChunkReport(
         iteration=key[0], phase=key[1], shard=shard, claimed=tuple(claimed), completed=tuple(completed)
     )
 
@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, num_nodes=1, *, ranks=()):
         self.now = 0.0
-        self.state = ClusterState(Terms(MASTER, num_nodes, LEASE_S, "same"), 0.0)
+        self.state = ClusterState(MasterTerms(MASTER, num_nodes, (1,) * num_nodes, 1.0, LEASE_S, "same"), 0.0)
         self.commands = []
         self.beats = {}
         self.see(MASTER, 0)
@@ -54,7 +54,7 @@ class Run:
 
     def see(self, incarnation, rank, **said):
         self.beats[incarnation] = self.beats.get(incarnation, 0) + 1
-        return self.do(Seen(record(incarnation, rank, beat=self.beats[incarnation], **said)))
+        return self.do(RecordChanged(record(incarnation, rank, beat=self.beats[incarnation], **said)))
 
     def look_for(self, seconds, *, beating=()):
         """Time passes; of the nodes, those that are `beating` (incarnation, rank) are heard of."""
@@ -62,7 +62,7 @@ class Run:
             self.now += 1.0
             for incarnation, rank in beating:
                 self.see(incarnation, rank)
-            self.do(Looked())
+            self.do(Polled())
 
     def status(self, incarnation):
         return self.state.peers[incarnation].status

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 
 from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.member.services import Driver, Services
 from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.shared_fs.folder import LaggingFolder, MemoryFolder
 from rl_agent.config import Command, Plan
@@ -35,9 +36,9 @@ class CountingFolder(MemoryFolder):
         self.writes[name] += 1
         super().write_whole(name, record, is_durable=is_durable)
 
-    def look(self, name, seen):
+    def read_if_changed(self, name, seen):
         self.operations[self.asking] += 1
-        return super().look(name, seen)
+        return super().read_if_changed(name, seen)
 
     def names(self, folder):
         self.operations[self.asking] += 1
@@ -56,20 +57,13 @@ class SimulatedNode:
         self.decisions = {}
         seed = world.random.randrange(2**32)
         folder = LaggingFolder(world.server, lag_s=world.lag_s, seed=seed, clock=world.clock)
-        self.member = Member(
-            world.plan_of(rank),
-            folder=folder,
-            durable=folder,
-            is_joiner=is_joiner,
-            pid=1,
-            say=self.lines.append,
-            clock=world.clock,
-            in_background=lambda job: job(),
-        )
-        self.member._heartbeat.beat()
+        log = self.lines.append
+        services = Services(folder, folder, Driver(None, log), log, world.clock, lambda job: job())
+        self.member = Member(world.plan_of(rank), services, is_joiner=is_joiner, pid=1)
+        self.member._heartbeat.send()
         script = world.master(self) if self.member.is_master else world.worker(self)
-        for turns in self.member.make_turns():
-            world.schedule(self, lambda turns=turns: turns.take())
+        for thread in self.member.make_threads():
+            world.schedule(self, thread.poll_once)
         world.schedule(self, lambda: self.go_on(script))
 
     def go_on(self, script):
@@ -85,7 +79,7 @@ class SimulatedNode:
     def end(self, error):
         self.failure = error
         self.has_ended = True
-        self.member._farewell(error)
+        self.member._leave(error)
 
     def record(self, work, episode):
         """Append to this node's file, as a rollout does: also a node that was given up does."""
@@ -184,7 +178,7 @@ class World:
     # --- what nodes do ---
     def master(self, node):
         member = node.member
-        yield from self.start_with_others(node, member._all_are_here)
+        yield from self.start_with_others(node, member._all_ranks_joined)
         for iteration in range(1, self.iterations + 1):
             member.give_order(iteration, "rollout")
             yield from self.collect(node, iteration)
@@ -219,7 +213,7 @@ class World:
         while not is_ready():
             node.member.check()
             if self.now - started > START_TIMEOUT_S:
-                raise DeadlineError(f"the start: waited for {node.member._whom_to_start()}")
+                raise DeadlineError(f"the start: waited for {node.member._awaited_at_start()}")
             yield 0.5
 
     def collect(self, node, iteration):
@@ -302,7 +296,7 @@ class World:
             assert count == 1 or not (name.endswith("decision.json") or "/chunks-" in name), (name, count)
         for node in self.nodes:
             for (iteration, phase), decision in node.decisions.items():
-                name = node.member._places.decision(PhaseKey(iteration, phase))
+                name = node.member._paths.decision(PhaseKey(iteration, phase))
                 assert self.server.read(name)["outcome"] == decision.outcome
 
     def say(self):

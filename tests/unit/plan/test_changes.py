@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.cluster.protocol.schedule import Work
+from rl_agent.cluster.protocol.schedule import PendingPhases
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
@@ -18,7 +18,7 @@ from tests.integration.tiny_model import make_plan
 STREAMING = ("trainer=grpo_cpu", "pool=elastic", "rollout.group_size=4", "trainer.mini_batches=4")
 SHUFFLED = (*STREAMING, "trainer.batch.order=shuffled")
 RESAMPLED = (*STREAMING, "trainer.loss.drop_uninformative=true")
-SECOND = Work(2, ("rollout", "update"))
+SECOND = PendingPhases(2, ("rollout", "update"))
 
 
 def plan(tmp_path: Path, *overrides: str) -> Plan:
@@ -115,7 +115,7 @@ def test_what_decides_how_episodes_are_made_and_judged_stays_until_the_iteration
     with pytest.raises(ConfigError, match=r"iteration 2 was begun with .*; put it back until") as refused:
         check_changes(before, plan(tmp_path, *begun_with, change), SECOND)
     assert words in str(refused.value) and "\n" not in str(refused.value)
-    between = Work(3, ("rollout", "update"))
+    between = PendingPhases(3, ("rollout", "update"))
     if begun_with != STREAMING:
         assert "goes on with" in check_changes(before, plan(tmp_path, *begun_with, change), between)
 
@@ -147,7 +147,7 @@ def test_an_evaluation_keeps_its_temperature_and_its_number_of_tasks(tmp_path):
     path = before.paths.checkpoint_shard("test", 2)
     path.parent.mkdir(parents=True)
     path.touch()
-    evaluating = Work(2, ("evaluate", "update"))
+    evaluating = PendingPhases(2, ("evaluate", "update"))
     for change, words in (
         ("policy_config.test_temperature=0.5", "policy_config.test_temperature=1.0, not 0.5"),
         ("policy_config.temperature=0.5", "policy_config.test_temperature=1.0, not 0.5"),
@@ -236,7 +236,7 @@ def test_a_rollout_in_turn_with_training_keeps_its_samples_until_it_is_done(tmp_
     record(before, 2, is_finished=False)
     with pytest.raises(ConfigError, match="iteration 2 was begun with seed"):
         check_changes(before, changed, SECOND)
-    assert "seed=7" in check_changes(before, changed, Work(3, ("rollout", "update")))
+    assert "seed=7" in check_changes(before, changed, PendingPhases(3, ("rollout", "update")))
 
 
 def test_nothing_is_said_where_nothing_changed_and_what_a_node_has_for_itself_is_nobodys_business(tmp_path):

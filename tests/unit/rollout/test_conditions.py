@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.cluster.protocol.shared import is_per_node
+from rl_agent.cluster.protocol.shared_config import is_per_node
 from rl_agent.errors import StoreError
 from rl_agent.overrides.keys import valid_keys
 from rl_agent.paths import RunPaths

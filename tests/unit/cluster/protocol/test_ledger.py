@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.cluster.protocol.events import Claimed, Published, ReadShard, Salvaged
-from rl_agent.cluster.protocol.ledger import Ledger, Salvage
+from rl_agent.cluster.protocol.events import ChunksPublished, ClaimFound, ReadShard, ShardRead
+from rl_agent.cluster.protocol.ledger import ChunkLedger, Salvage
 from rl_agent.cluster.protocol.records import PhaseKey
 from tests.unit.cluster.cluster_states import LEASE_S, MASTER, Run, report
 
@@ -22,11 +22,11 @@ NODES = {MASTER: 0, "m1": 1, "m2": 2}
 
 def a_ledger(episodes, chunk_tasks=2):
     groups = [[index] for index in range(episodes)]
-    return Ledger(KEY, "d", 1).publish(groups, chunk_tasks)
+    return ChunkLedger(KEY, "d", 1).publish(groups, chunk_tasks)
 
 
 def publish(run, episodes, chunk_tasks=2):
-    run.do(Published(KEY, [[index] for index in range(episodes)], chunk_tasks, "d", 1))
+    run.do(ChunksPublished(KEY, [[index] for index in range(episodes)], chunk_tasks, "d", 1))
 
 
 def tell(run, name, **said):
@@ -36,7 +36,7 @@ def tell(run, name, **said):
 def counted(run, files):
     """How often each episode counts; a file is a list of the episodes recorded in it, in order."""
     return Counter(
-        episode for part in run.state.ledger.parts for episode in files[part.name][: part.cut_bytes]
+        episode for part in run.state.ledger.extents for episode in files[part.name][: part.cut_bytes]
     )
 
 
@@ -46,7 +46,7 @@ def test_what_a_dead_node_recorded_counts_up_to_its_cut_and_the_rest_is_publishe
     tell(run, "m1", shard="s1", claimed=[0])
     run.look_for(LEASE_S + 1)
     assert [(c.incarnation, c.shard) for c in run.commands if isinstance(c, ReadShard)] == [("m1", "s1")]
-    run.do(Salvaged(KEY, "m1", Salvage(1, {0})))
+    run.do(ShardRead(KEY, "m1", Salvage(1, {0})))
     assert run.state.ledger.batches[1].chunks == ((1,),)
     tell(run, MASTER, shard="s0", claimed=[1, 2], completed=[1, 2])
     assert run.state.ledger.is_complete
@@ -60,8 +60,8 @@ def test_a_phase_is_not_complete_before_the_file_of_a_dead_node_was_read():
     assert run.state.ledger.is_complete
     run.look_for(LEASE_S + 1)
     assert not run.state.ledger.is_complete
-    run.do(Salvaged(KEY, "m1", Salvage(2, {0, 1})))
-    assert run.state.ledger.is_complete and run.state.ledger.parts[0].cut_bytes == 2
+    run.do(ShardRead(KEY, "m1", Salvage(2, {0, 1})))
+    assert run.state.ledger.is_complete and run.state.ledger.extents[0].cut_bytes == 2
 
 
 def test_a_node_that_finishes_with_chunks_undone_hands_them_back():
@@ -76,14 +76,14 @@ def test_a_node_that_finishes_with_everything_done_keeps_its_whole_file():
     publish(run, episodes=2)
     work = report(KEY, shard="s1", claimed=[0], completed=[0])
     run.see("m1", 1, work=work, flags={KEY: "done"})
-    assert run.state.ledger.is_complete and run.state.ledger.parts[0].cut_bytes is None
+    assert run.state.ledger.is_complete and run.state.ledger.extents[0].cut_bytes is None
 
 
 def test_a_claim_that_its_dead_owner_could_not_report_is_replaced_when_it_is_found():
     run = Run(2, ranks=[1])
     publish(run, episodes=4)
     run.look_for(LEASE_S + 1)
-    run.do(Claimed(KEY, 1, "m1", 1))
+    run.do(ClaimFound(KEY, 1, "m1", 1))
     assert run.state.ledger.batches[1].chunks == ((2, 3),)
 
 
@@ -92,17 +92,17 @@ def test_what_a_dead_node_says_when_it_wakes_up_does_not_count():
     publish(run, episodes=2)
     tell(run, "m1", shard="s1", claimed=[0])
     run.look_for(LEASE_S + 1)
-    run.do(Salvaged(KEY, "m1", Salvage(0, frozenset())))
+    run.do(ShardRead(KEY, "m1", Salvage(0, frozenset())))
     tell(run, "m1", shard="s1", claimed=[0, 1], completed=[0, 1])
     assert not run.state.ledger.is_complete
     tell(run, MASTER, shard="s0", claimed=[1], completed=[1])
-    assert run.state.ledger.is_complete and [part.name for part in run.state.ledger.parts] == ["s0"]
+    assert run.state.ledger.is_complete and [part.name for part in run.state.ledger.extents] == ["s0"]
 
 
 def test_an_empty_phase_is_complete_from_the_start():
     run = Run(1)
     publish(run, episodes=0)
-    assert run.state.ledger.is_complete and run.state.ledger.parts == []
+    assert run.state.ledger.is_complete and run.state.ledger.extents == []
 
 
 def test_what_is_added_to_a_phase_is_to_be_done_too_and_what_was_there_before_is_not_done_again():
@@ -231,14 +231,14 @@ class TrueCluster:
         if self.pending:
             command = self.pending.pop(0)
             file = self.nodes[command.shard.removeprefix("s-")].file
-            self.run.do(Salvaged(KEY, command.incarnation, Salvage(len(file), frozenset(file))))
+            self.run.do(ShardRead(KEY, command.incarnation, Salvage(len(file), frozenset(file))))
             self.take_commands()
 
     def find_claim(self, pick):
         if self.claims:
             chunk = sorted(self.claims)[pick % len(self.claims)]
             name = self.claims[chunk]
-            self.run.do(Claimed(KEY, chunk, name, NODES[name]))
+            self.run.do(ClaimFound(KEY, chunk, name, NODES[name]))
             self.take_commands()
 
     def finish(self):

@@ -67,7 +67,7 @@ def test_a_node_that_slept_longer_than_the_lease_is_fenced_and_stops(folder):
     made.at(10.0, lambda w: w.freeze("n1", 2 * LEASE_S))
     run(made)
     assert is_finished(made)
-    assert isinstance(made.node("n1").failure, RetryLater) and "given this node up" in str(
+    assert isinstance(made.node("n1").failure, RetryLater) and "declared this node dead" in str(
         made.node("n1").failure
     )
 
@@ -144,7 +144,7 @@ def test_a_claim_that_was_never_written_to_its_end_is_replaced_once_a_node_is_go
 
     def tear_a_claim(w):
         key, master = PhaseKey(1, "rollout"), w.node("n0").member
-        w.server.create_exclusive(f"{master._places.claims(key, master.incarnation)}/14", {})
+        w.server.create_exclusive(f"{master._paths.claims(key, master.incarnation)}/14", {})
         w.kill("n2")
 
     made.at(12.0, tear_a_claim)

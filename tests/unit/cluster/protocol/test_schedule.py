@@ -3,16 +3,18 @@
 import pytest
 
 from rl_agent.cluster.protocol.schedule import (
-    Numbers,
-    Work,
+    FinishedIterations,
     add_shards,
+    finished_on_disk,
     first_iteration,
     is_evaluated,
     needed_iteration,
     next_work,
-    numbers_on_disk,
     oldest_version,
     phases_of,
+)
+from rl_agent.cluster.protocol.schedule import (
+    PendingPhases as Work,
 )
 from rl_agent.config import Command
 from rl_agent.paths import RunPaths
@@ -66,13 +68,13 @@ def test_next_work(name):
 
 
 FIRST = {
-    "empty": (command(interval=1), Numbers(), 1),
-    "after the last of anything": (command(interval=1), Numbers(train=3, test=5, update=2), 6),
-    "train counts train shards": (command("rollout", split="train-only"), Numbers(3, 5, 9), 4),
-    "eval counts test shards": (command("rollout", split="eval-only"), Numbers(3, 5, 9), 6),
-    "update of the newest rollout": (command("update"), Numbers(train=3, update=1), 3),
-    "update after an update": (command("update"), Numbers(train=3, update=3), 4),
-    "update of nothing": (command("update"), Numbers(), 1),
+    "empty": (command(interval=1), FinishedIterations(), 1),
+    "after the last of anything": (command(interval=1), FinishedIterations(train=3, test=5, update=2), 6),
+    "train counts train shards": (command("rollout", split="train-only"), FinishedIterations(3, 5, 9), 4),
+    "eval counts test shards": (command("rollout", split="eval-only"), FinishedIterations(3, 5, 9), 6),
+    "update of the newest rollout": (command("update"), FinishedIterations(train=3, update=1), 3),
+    "update after an update": (command("update"), FinishedIterations(train=3, update=3), 4),
+    "update of nothing": (command("update"), FinishedIterations(), 1),
 }
 
 
@@ -89,7 +91,7 @@ def test_finished_shards_and_prepared_updates_are_read_from_the_disk(tmp_path):
         path.touch()
     paths.update_dir(2).mkdir(parents=True)
 
-    assert numbers_on_disk(paths) == Numbers(train=2, test=1, update=2)
+    assert finished_on_disk(paths) == FinishedIterations(train=2, test=1, update=2)
     assert add_shards({}, paths) == {2: {"rollout"}, 1: {"evaluate"}}
 
 

@@ -31,10 +31,10 @@ def test_a_record_is_read_as_it_was_written_and_absence_is_none(folder):
 
 def test_only_a_new_version_is_told(folder):
     folder.write_whole("a", {"x": 1})
-    stamp, record = folder.look("a", None)
-    assert record == {"x": 1} and folder.look("a", stamp) == (stamp, None)
+    stamp, record = folder.read_if_changed("a", None)
+    assert record == {"x": 1} and folder.read_if_changed("a", stamp) == (stamp, None)
     folder.write_whole("a", {"x": 1})
-    assert folder.look("a", stamp)[1] == {"x": 1}
+    assert folder.read_if_changed("a", stamp)[1] == {"x": 1}
 
 
 def test_a_name_is_given_once(folder):

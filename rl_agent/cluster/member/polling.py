@@ -1,4 +1,4 @@
-"""Threads that take turns, and waits that say for whom: the two things a node does besides its phases."""
+"""Threads that poll the shared folder, and waits that log which nodes they wait for."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -11,34 +11,35 @@ _LONGEST_PAUSE_S = 1.0
 _LONGEST_GAP_S = 2.0
 _STOP_TIMEOUT_S = 5.0
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Clock = Callable[[], float]
 
 
-class Turns:
-    """A daemon thread that takes turns until it is stopped. What a turn raises goes to `fail`, and ends it.
+class PollingThread:
+    """A daemon thread that calls `poll` until it is stopped.
 
-    `turn` returns the seconds until the next one. A shared folder that fails (StoreError) is tried again for
-    `patience_s`, and that is said.
+    `poll` returns the seconds until its next call. StoreError (the shared folder fails) is logged and tried
+    again for `retry_s`; then it goes to `fail`, as any other exception does at once, and the thread ends.
     """
 
     def __init__(
         self,
         name: str,
-        turn: Callable[[], float],
+        poll: Callable[[], float],
         *,
         fail: Callable[[Exception], None],
-        say: Say,
+        log: Log,
         clock: Clock,
-        patience_s: float,
+        retry_s: float,
         least_pause_s: float = 0.0,
     ) -> None:
         self.count = 0
-        self._turn = turn
+        """Calls that succeeded."""
+        self._poll = poll
         self._fail = fail
-        self._say = say
+        self._log = log
         self._clock = clock
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._least_pause_s = least_pause_s
         self._failing_since: float | None = None
         self._wake = threading.Event()
@@ -48,30 +49,30 @@ class Turns:
     def start(self) -> None:
         self._thread.start()
 
-    def poke(self) -> None:
-        """Take the next turn now, or after the least pause."""
+    def wake(self) -> None:
+        """Poll now, or once the least pause is over."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Returns when the thread has ended, or hangs in the file system: it cannot hold up the exit."""
+        """End the thread; one that hangs in the file system is left behind, and cannot delay the exit."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_STOP_TIMEOUT_S)
 
-    def take(self) -> float | None:
-        """One turn: seconds until the next one, None if it failed for good."""
+    def poll_once(self) -> float | None:
+        """Call `poll` once; return the seconds until the next call, or None if the thread must end."""
         try:
-            pause_s = self._turn()
+            pause_s = self._poll()
         except StoreError as error:
             now = self._clock()
             if self._failing_since is None:
                 self._failing_since = now
-                self._say(f"{error}; trying again for {self._patience_s:.0f} s")
-            if now - self._failing_since >= self._patience_s:
+                self._log(f"{error}; trying again for {self._retry_s:.0f} s")
+            if now - self._failing_since >= self._retry_s:
                 self._fail(error)
                 return None
-            return self._patience_s / 20
+            return self._retry_s / 20
         except Exception as error:
             self._fail(error)
             return None
@@ -80,19 +81,16 @@ class Turns:
         return pause_s
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            pause_s = self.take()
-            if pause_s is None:
-                return
+        while not self._stopping.is_set() and (pause_s := self.poll_once()) is not None:
             self._stopping.wait(self._least_pause_s)
             self._wake.wait(max(pause_s - self._least_pause_s, 0.0))
             self._wake.clear()
 
 
 class Wait:
-    """One wait: says from time to time for whom, ends at a deadline, and when the shared folder hangs.
+    """A wait with a deadline that logs, now and then, which nodes it waits for.
 
-    `who` is empty while this node waits for nobody but itself: nothing is said of that.
+    `who` returns an empty text while this node waits for itself alone; then nothing is logged.
     """
 
     def __init__(
@@ -102,27 +100,30 @@ class Wait:
         *,
         timeout_s: float,
         lease_s: float,
-        turns: Iterable[Turns],
-        say: Say,
+        threads: Iterable[PollingThread],
+        log: Log,
         clock: Clock,
     ) -> None:
         self._what = what
         self._who = who
         self._timeout_s = timeout_s
         self._lease_s = lease_s
-        self._turns = list(turns)
-        self._say = say
+        self._threads = list(threads)
+        self._log = log
         self._clock = clock
         self._since = self._now = clock()
         self._next_line = self._since + FIRST_LINE_S
         self._counts: list[int] = []
         self._hanging_s = 0.0
 
-    def look(self) -> float:
-        """Seconds until it wants to be called again, at most one. Raises DeadlineError, RetryLater."""
+    def check(self) -> float:
+        """Return the seconds, at most one, until the next check.
+
+        Raises DeadlineError at the deadline, RetryLater if the shared folder hangs.
+        """
         now = self._clock()
         waited_s = now - self._since
-        self._check_turns(now - self._now)
+        self._check_threads(now - self._now)
         self._now = now
         if waited_s >= self._timeout_s:
             who = self._who() or "this node itself"
@@ -130,12 +131,15 @@ class Wait:
         if now >= self._next_line:
             self._next_line = now + NEXT_LINES_S
             if who := self._who():
-                self._say(f"{self._what}: waiting for {who}, {waited_s:.0f} s so far")
+                self._log(f"{self._what}: waiting for {who}, {waited_s:.0f} s so far")
         return min(_LONGEST_PAUSE_S, self._timeout_s - waited_s)
 
-    def _check_turns(self, gap_s: float) -> None:
-        """A thread that hangs in the file system tells nothing; a process that was stopped proves nothing."""
-        counts = [turns.count for turns in self._turns]
+    def _check_threads(self, gap_s: float) -> None:
+        """Raises RetryLater if a thread has made no progress for a lease.
+
+        A gap between two checks counts for little: this process may have been stopped itself.
+        """
+        counts = [thread.count for thread in self._threads]
         is_hanging = any(before == count for before, count in zip(self._counts, counts, strict=False))
         self._hanging_s = self._hanging_s + min(gap_s, _LONGEST_GAP_S) if is_hanging else 0.0
         if not is_hanging:

@@ -1,13 +1,15 @@
-"""What the nodes of a run have in common, and what each may have for itself.
+"""Says which configuration keys all nodes of a run share, and which each node has for itself.
 
-A node has its own engine, addresses and limits; everything that decides what is collected and trained is the
-run's, and two nodes that differ in it would collect or train different things without anyone noticing.
+A node has its own engine, addresses and limits. Every other key decides what is collected and trained: two
+nodes that differ in one would collect or train different things without a sign of it.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from rl_agent.config import Config
 from rl_agent.errors import ConfigError
@@ -27,24 +29,27 @@ PER_NODE = (
 )
 """Keys, and sections with all their keys, that may differ between the nodes of a run."""
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
 
 def shared_values(config: Config) -> dict[str, Any]:
-    """The keys that all nodes must agree on, by their dotted names."""
+    """Return the keys that all nodes must agree on, by their dotted names."""
     flat = _flat(config.model_dump(mode="json", by_alias=True))
     return {key: value for key, value in flat.items() if not is_per_node(key)}
 
 
 def is_per_node(key: str) -> bool:
+    """Whether a key may differ between the nodes of a run."""
     return any(key == own or key.startswith(own + ".") for own in PER_NODE)
 
 
 def digest(config: Config) -> str:
-    """Equal where two nodes agree."""
+    """Return a digest of the shared keys, equal where two nodes agree."""
     text = json.dumps(shared_values(config), sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def check_equal(mine: Config, masters: Config, who: str) -> None:
+def check_same_config(mine: Config, masters: Config, who: str) -> None:
     """Raises `ConfigError` that names the first keys in which this node differs from the master."""
     ours, theirs = shared_values(mine), shared_values(masters)
     names = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
@@ -56,8 +61,8 @@ def check_equal(mine: Config, masters: Config, who: str) -> None:
         raise ConfigError(f"{who} differs from the master: {found}{more}; give every node the same settings")
 
 
-def joined(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
-    """The master's configuration with what this node has for itself.
+def config_for_joiner(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
+    """Combine the master's configuration with the keys that this node has for itself.
 
     `set_here` are the keys that this node's command line sets. Raises `ConfigError` for one that belongs to
     the run.
@@ -67,29 +72,16 @@ def joined(masters: Config, own: Config, set_here: Iterable[str]) -> Config:
             raise ConfigError(
                 f"{key}: a node that joins takes this from the run; it may set {', '.join(PER_NODE[2:])}"
             )
-    return masters.model_copy(
-        update={
-            "data_path": own.data_path,
-            "log_path": own.log_path,
-            "engine": own.engine,
-            "weights": own.weights,
-            "wandb": own.wandb,
-            "cluster": masters.cluster.model_copy(update={"interface": own.cluster.interface}),
-            "pool": masters.pool.model_copy(update={"local_engine": own.pool.local_engine}),
-            "env_config": masters.env_config.model_copy(
-                update={
-                    "server_size": own.env_config.server_size,
-                    "module_folders": own.env_config.module_folders,
-                }
-            ),
-            "rollout": masters.rollout.model_copy(
-                update={
-                    "max_vllm_sessions": own.rollout.max_vllm_sessions,
-                    "min_vllm_sessions": own.rollout.min_vllm_sessions,
-                }
-            ),
-        }
-    )
+    for key in PER_NODE:
+        masters = _with_key_of(masters, own, key)
+    return masters
+
+
+def _with_key_of(model: _Model, other: _Model, key: str) -> _Model:
+    """Copy a model with the value that another one has for a dotted key."""
+    name, _, rest = key.partition(".")
+    value = getattr(other, name)
+    return model.model_copy(update={name: _with_key_of(getattr(model, name), value, rest) if rest else value})
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from rl_agent.cluster.member.notifier import Bell
-from rl_agent.cluster.member.turns import Turns, Wait
+from rl_agent.cluster.member.notifier import Notifier
+from rl_agent.cluster.member.polling import PollingThread, Wait
 from rl_agent.errors import DeadlineError, RetryLater, StoreError
 
 PATIENCE_S = 15.0
@@ -23,13 +23,13 @@ class Taken:
 
     def __init__(self, turn=None):
         self.clock, self.said, self.failure, self.error = Clock(), [], None, None
-        self.turns = Turns(
+        self.turns = PollingThread(
             "test",
             turn or self.turn,
             fail=self.fail,
-            say=self.said.append,
+            log=self.said.append,
             clock=self.clock,
-            patience_s=PATIENCE_S,
+            retry_s=PATIENCE_S,
         )
 
     def turn(self):
@@ -44,30 +44,30 @@ class Taken:
 def test_a_folder_that_fails_for_a_moment_is_said_and_gone_over():
     taken = Taken()
     taken.error = StoreError("disk full")
-    pause_s = taken.turns.take()
+    pause_s = taken.turns.poll_once()
     assert 0 < pause_s < PATIENCE_S and "disk full; trying again" in taken.said[0]
     taken.error = None
-    assert taken.turns.take() == 2.0
+    assert taken.turns.poll_once() == 2.0
     taken.clock.now, taken.error = PATIENCE_S, StoreError("disk full")
-    assert taken.turns.take() is not None and taken.failure is None
+    assert taken.turns.poll_once() is not None and taken.failure is None
 
 
 def test_a_folder_that_goes_on_failing_ends_the_thread_with_its_error():
     taken = Taken()
     taken.error = StoreError("disk full")
-    taken.turns.take()
+    taken.turns.poll_once()
     taken.clock.now = PATIENCE_S
-    assert taken.turns.take() is None and taken.failure is taken.error and len(taken.said) == 1
+    assert taken.turns.poll_once() is None and taken.failure is taken.error and len(taken.said) == 1
 
 
 @pytest.mark.parametrize("error", [RetryLater("given up"), KeyError("a bug")])
 def test_any_other_error_ends_the_thread_at_once_and_is_told(error):
     taken = Taken()
     taken.error = error
-    assert taken.turns.take() is None and taken.failure is error
+    assert taken.turns.poll_once() is None and taken.failure is error
 
 
-def test_a_thread_that_is_stopped_ends_and_a_poke_brings_its_next_turn_forward():
+def test_a_thread_that_is_stopped_ends_and_a_wake_brings_its_next_poll_forward():
     turned = threading.Semaphore(0)
 
     def turn():
@@ -77,21 +77,21 @@ def test_a_thread_that_is_stopped_ends_and_a_poke_brings_its_next_turn_forward()
     turns = Taken(turn).turns
     turns.start()
     assert turned.acquire(timeout=10)
-    turns.poke()
+    turns.wake()
     assert turned.acquire(timeout=10)
     turns.stop()
     assert not turns._thread.is_alive()
 
 
-def a_wait(clock, *, turns=(), timeout_s=100.0, said=None, who="rank 2 (b)"):
+def a_wait(clock, *, threads=(), timeout_s=100.0, said=None, who="rank 2 (b)"):
     said = [] if said is None else said
     return Wait(
         "iteration 3, train",
         lambda: who,
         timeout_s=timeout_s,
         lease_s=30.0,
-        turns=turns,
-        say=said.append,
+        threads=threads,
+        log=said.append,
         clock=clock,
     )
 
@@ -101,7 +101,7 @@ def test_a_wait_says_for_whom_after_a_while_and_then_seldom():
     wait = a_wait(clock, said=said)
     for second in range(100):
         clock.now = float(second)
-        wait.look()
+        wait.check()
     assert said == [
         "iteration 3, train: waiting for rank 2 (b), 10 s so far",
         "iteration 3, train: waiting for rank 2 (b), 70 s so far",
@@ -112,21 +112,21 @@ def test_a_node_that_waits_for_itself_alone_says_nothing_until_the_deadline():
     clock, said = Clock(), []
     wait = a_wait(clock, said=said, who="")
     clock.now = 99.0
-    wait.look()
+    wait.check()
     assert not said
     clock.now = 100.0
     with pytest.raises(DeadlineError, match="waited 100 s for this node itself"):
-        wait.look()
+        wait.check()
 
 
 def test_a_wait_ends_at_its_deadline_with_the_name():
     clock = Clock()
     wait = a_wait(clock, timeout_s=100.0)
     clock.now = 99.5
-    assert wait.look() == 0.5
+    assert wait.check() == 0.5
     clock.now = 100.0
     with pytest.raises(DeadlineError, match=r"iteration 3, train: waited 100 s for rank 2 \(b\)"):
-        wait.look()
+        wait.check()
 
 
 class Hanging:
@@ -135,37 +135,37 @@ class Hanging:
 
 def test_a_thread_that_hangs_in_the_file_system_ends_the_wait_after_a_lease():
     clock = Clock()
-    wait = a_wait(clock, turns=[Hanging()])
+    wait = a_wait(clock, threads=[Hanging()])
     with pytest.raises(RetryLater, match="the shared folder has not answered for 31 s"):
         for second in range(100):
             clock.now = float(second)
-            wait.look()
+            wait.check()
     assert clock.now == 31.0
 
 
 def test_a_process_that_was_stopped_does_not_take_that_for_a_folder_that_hangs():
     clock, turns = Clock(), Hanging()
-    wait = a_wait(clock, turns=[turns], timeout_s=10_000.0)
-    wait.look()
+    wait = a_wait(clock, threads=[turns], timeout_s=10_000.0)
+    wait.check()
     clock.now = 1000.0
-    wait.look()
+    wait.check()
     turns.count += 1
     clock.now = 1001.0
-    wait.look()
+    wait.check()
 
 
-def test_a_ring_between_looking_and_waiting_is_not_missed():
-    bell = Bell()
-    seen = bell.count
-    bell.ring()
-    bell.wait(seen, 3600.0)
+def test_a_change_between_looking_and_waiting_is_not_missed():
+    notifier = Notifier()
+    seen = notifier.count
+    notifier.notify()
+    notifier.wait(seen, 3600.0)
 
 
-async def test_a_ring_wakes_a_job_of_an_event_loop_from_another_thread():
-    bell = Bell()
-    ringing = threading.Timer(0.01, bell.ring)
-    ringing.start()
-    await bell.wait_async(bell.count, 3600.0)
-    ringing.join()
-    await bell.wait_async(bell.count, 0.001)
-    assert not bell._listeners
+async def test_a_change_wakes_a_task_of_an_event_loop_from_another_thread():
+    notifier = Notifier()
+    changing = threading.Timer(0.01, notifier.notify)
+    changing.start()
+    await notifier.wait_async(notifier.count, 3600.0)
+    changing.join()
+    await notifier.wait_async(notifier.count, 0.001)
+    assert not notifier._listeners
