@@ -1,6 +1,6 @@
-"""What a person sees while episodes are collected: a live table on a terminal, else a line now and then.
+"""Shows the progress of a rollout: a live table on a terminal, else a log line now and then.
 
-Only reads: it takes a `Snapshot` when it draws, so it can be slow or absent without changing a rollout.
+It only reads a `RolloutSnapshot` when it draws, so it can be slow or absent without changing a rollout.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ SLOWEST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """An episode that has been running for long."""
+class SlowEpisode:
+    """An episode that has been running for a long time."""
 
     name: str
     steps: int
@@ -33,8 +33,8 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A rollout at one instant."""
+class RolloutSnapshot:
+    """The state of a rollout at one instant."""
 
     split: Split
     iteration: int
@@ -46,47 +46,48 @@ class Snapshot:
     engine_limit: int
     queued: int
     not_completed: int
-    """Ended without a reward: failed, timed out or abandoned."""
+    """Episodes that ended without a reward: failed, timed out or abandoned."""
     reward_mean: float | None
     response_tokens: int
-    """Of responses that came back since this process started; `done_here`, `elapsed_s`: since then too."""
+    """Counted since this process started, as are `done_here` and `elapsed_s`."""
     done_here: int
     elapsed_s: float
-    slowest: tuple[Slow, ...]
+    slowest: tuple[SlowEpisode, ...]
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Why episodes have no reward -> how many; abandoned ones are not failures."""
+    """Number of failed episodes by reason; abandoned ones are not failures."""
 
     def tokens_per_s(self) -> float:
+        """Return the mean rate of sampled tokens so far."""
         return self.response_tokens / self.elapsed_s if self.elapsed_s else 0.0
 
     def eta_s(self) -> float | None:
-        """Seconds to the end at the mean pace so far; None before the first episode."""
+        """Estimate the seconds to the end at the mean pace so far; None before the first episode."""
         if not self.done_here:
             return None
         return (self.submitted - self.done) * self.elapsed_s / self.done_here
 
 
-def line(now: Snapshot) -> str:
-    """The snapshot as one log line."""
+def line(now: RolloutSnapshot) -> str:
+    """Format a snapshot as one log line."""
     reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
     return (
         f"{now.split} iteration {now.iteration}: {now.done}/{now.submitted} done"
         f" ({now.not_completed} without reward{_reasons(now)}),"
         f" {now.running} running, {now.finishing} finishing,"
         f" {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
-        f" reward {reward}, {now.tokens_per_s():.0f} tokens/s, {duration(now.elapsed_s)} gone,"
+        f" reward {reward}, {now.tokens_per_s():.0f} tokens/s, {duration(now.elapsed_s)} elapsed,"
         f" {duration(now.eta_s())} left"
     )
 
 
-def _reasons(now: Snapshot) -> str:
-    """`: 3 EngineError, 1 TimeoutError`, the most frequent first; empty where nothing failed."""
+def _reasons(now: RolloutSnapshot) -> str:
+    """Format failures, the most frequent first, as `: 3 EngineError, 1 TimeoutError`; empty without any."""
     kinds = sorted(now.failures.items(), key=lambda item: (-item[1], item[0]))
     return ": " + ", ".join(f"{count} {kind}" for kind, count in kinds) if kinds else ""
 
 
 def duration(seconds: float | None) -> str:
-    """`1:02:03`, `2:03`, or `?` where it is not known."""
+    """Format seconds as `1:02:03` or `2:03`, and `?` if they are not known."""
     if seconds is None:
         return "?"
     minutes, second = divmod(round(seconds), 60)
@@ -95,7 +96,7 @@ def duration(seconds: float | None) -> str:
 
 
 class StderrHandler(logging.StreamHandler[TextIO]):
-    """Logs to what `sys.stderr` is now: the live table stands in for it, and puts log lines above itself."""
+    """Logs to the present `sys.stderr`: a live table replaces it, and prints log lines above itself."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -106,7 +107,7 @@ class StderrHandler(logging.StreamHandler[TextIO]):
 
 
 @asynccontextmanager
-async def shown(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
+async def shown(snapshot: Callable[[], RolloutSnapshot]) -> AsyncIterator[None]:
     """Show the rollout on stderr while the body runs."""
     async with asyncio.TaskGroup() as jobs:
         show = _show_table if sys.stderr.isatty() else _show_lines
@@ -117,13 +118,13 @@ async def shown(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
             job.cancel()
 
 
-async def _show_lines(snapshot: Callable[[], Snapshot]) -> None:
+async def _show_lines(snapshot: Callable[[], RolloutSnapshot]) -> None:
     while True:
         await asyncio.sleep(LINE_INTERVAL_S)
         log.info("%s", line(snapshot()))
 
 
-async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
+async def _show_table(snapshot: Callable[[], RolloutSnapshot]) -> None:
     from rich.live import Live
 
     from rl_agent.terminal import console
@@ -134,7 +135,7 @@ async def _show_table(snapshot: Callable[[], Snapshot]) -> None:
             await asyncio.sleep(REDRAW_INTERVAL_S)
 
 
-def _table(now: Snapshot) -> "Group":
+def _table(now: RolloutSnapshot) -> "Group":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -144,7 +145,7 @@ def _table(now: Snapshot) -> "Group":
         f"[bold]{now.split}[/] iteration {now.iteration}",
         ProgressBar(total=max(now.submitted, 1), completed=now.done, width=40),
         f"{now.done}/{now.submitted}",
-        f"{duration(now.elapsed_s)} gone, {duration(now.eta_s())} left",
+        f"{duration(now.elapsed_s)} elapsed, {duration(now.eta_s())} left",
     )
     states = Table.grid(padding=(0, 2))
     for name, value in _states(now).items():
@@ -157,7 +158,7 @@ def _table(now: Snapshot) -> "Group":
     return Group(head, body)
 
 
-def _states(now: Snapshot) -> dict[str, str]:
+def _states(now: RolloutSnapshot) -> dict[str, str]:
     waiting = now.submitted - now.done - now.running - now.finishing
     return {
         "waiting": str(waiting),

@@ -13,7 +13,7 @@ from rl_agent.paths import RunPaths
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimelineSpan:
     """One timed piece of a run; seconds since the epoch."""
 
     name: str
@@ -53,13 +53,13 @@ def _cell(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) > 1 else f"{value:.3f}"
 
 
-def read_timeline(path: Path) -> list[Span]:
+def read_timeline(path: Path) -> list[TimelineSpan]:
     """Spans of `timeline.jsonl`, oldest first."""
     spans = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
-    return [Span(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
+    return [TimelineSpan(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
 
 
-def timeline_table(spans: list[Span]) -> Table:
+def timeline_table(spans: list[TimelineSpan]) -> Table:
     """Seconds by kind of work, in order of first appearance."""
     table = Table("what", "times", "seconds", "mean", title="where the time went")
     for name in dict.fromkeys(span.name for span in spans):

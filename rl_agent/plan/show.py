@@ -11,7 +11,7 @@ from rl_agent.plan.checks import splits_of, starts_engine
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
 from rl_agent.plan.make import Prepared
-from rl_agent.update.llamafactory.launch import Place, training_command
+from rl_agent.update.llamafactory.launch import Rendezvous, training_command
 from rl_agent.update.llamafactory.render import setup_of
 
 
@@ -108,7 +108,7 @@ def _commands(prepared: Prepared) -> str:
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
     if command.rl_phase != "rollout" and not plan.config.is_streaming:
         setup = setup_of(plan, command.num_nodes)
-        train = training_command(plan, iteration, setup, Place(command.rank, "MASTER"))
+        train = training_command(plan, iteration, setup, Rendezvous(command.rank, "MASTER"))
         lines.append(f"{verb} prepare-update --plan PLAN --iteration {iteration} --nodes {setup.nodes}")
         lines.append(shlex.join(train))
         lines.append(f"{verb} publish --plan PLAN --iteration {iteration}")
@@ -122,7 +122,7 @@ def _streaming_trainer(plan: Plan) -> list[str]:
     verb = "python -m rl_agent.cli stream-train --plan PLAN --start 1"
     if nodes > 1:
         verb += f" --nodes {nodes} --node-rank {node_rank} --master MASTER:PORT"
-    command = trainer_command(plan, settings_file(plan, 1), nodes, Place(node_rank, "MASTER"))
+    command = trainer_command(plan, settings_file(plan, 1), nodes, Rendezvous(node_rank, "MASTER"))
     return [f"{verb}, all the time:", shlex.join(command)]
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 from rl_agent.config import JudgeConfig
 from rl_agent.errors import ConfigError, JudgeOutage
 from rl_agent.off_loop import off_loop
-from rl_agent.reward.judge_cache import Answer, JudgeCache
+from rl_agent.reward.judge_cache import JudgeAnswer, JudgeCache
 from rl_agent.reward.judge_prompt import ImagePlace, Reading, messages_for, read_verdict, shown_images
 from rl_agent.reward.verdict import Verdict
 from rl_agent.types import Trajectory, writable
@@ -88,7 +88,7 @@ class ModelJudge:
         except OSError as error:
             raise JudgeOutage(f"the image {error.filename} cannot be read: {error.strerror}") from error
 
-    def _verdict(self, answer: Answer, reading: Reading, *, is_cached: bool) -> Verdict:
+    def _verdict(self, answer: JudgeAnswer, reading: Reading, *, is_cached: bool) -> Verdict:
         config = self._config
         prompt_tokens = 0 if is_cached else answer.prompt_tokens
         completion_tokens = 0 if is_cached else answer.completion_tokens
@@ -114,7 +114,7 @@ class ModelJudge:
             },
         )
 
-    async def _ask(self, question: dict[str, Any]) -> Answer:
+    async def _ask(self, question: dict[str, Any]) -> JudgeAnswer:
         from openai import OpenAIError
 
         request = {name: asked for name, asked in question.items() if name != "base_url"}
@@ -125,7 +125,7 @@ class ModelJudge:
             raise JudgeOutage(f"{self._config.base_url}: {problem}") from error
         try:
             choice, usage = completion.choices[0], completion.usage
-            return Answer(
+            return JudgeAnswer(
                 content=writable(choice.message.content or ""),
                 finish_reason=choice.finish_reason,
                 prompt_tokens=_count(usage.prompt_tokens) if usage else 0,
@@ -136,7 +136,7 @@ class ModelJudge:
                 f"{self._config.base_url}: not a chat completion: {completion!r:.200}"
             ) from error
 
-    async def _remember(self, question: dict[str, Any], answer: Answer) -> None:
+    async def _remember(self, question: dict[str, Any], answer: JudgeAnswer) -> None:
         if self._cache is None:
             return
         try:

@@ -16,7 +16,7 @@ from rl_agent.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JudgeAnswer:
     """What a judge answered, as it came."""
 
     content: str
@@ -25,7 +25,7 @@ class Answer:
     completion_tokens: int
 
 
-_ANSWER = TypeAdapter(Answer)
+_ANSWER = TypeAdapter(JudgeAnswer)
 
 
 class JudgeCache:
@@ -34,13 +34,13 @@ class JudgeCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def get(self, question: dict[str, Any]) -> Answer | None:
+    def get(self, question: dict[str, Any]) -> JudgeAnswer | None:
         try:
             return _ANSWER.validate_json(self._path(question).read_bytes(), strict=True)
         except (OSError, ValidationError):
             return None
 
-    def put(self, question: dict[str, Any], answer: Answer) -> None:
+    def put(self, question: dict[str, Any], answer: JudgeAnswer) -> None:
         path = self._path(question)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(answer), ensure_ascii=False))

@@ -167,11 +167,11 @@ class RankRollout:
         place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}
         return {**place, **numbers}
 
-    def snapshot(self) -> progress.Snapshot:
+    def snapshot(self) -> progress.RolloutSnapshot:
         collector, total = self.collector, self._metrics.total
         completed = collector.ended[Status.COMPLETED]
         slowest = heapq.nlargest(progress.SLOWEST, collector.running.values(), key=Episode.elapsed_s)
-        return progress.Snapshot(
+        return progress.RolloutSnapshot(
             split=self._assignment.split,
             iteration=self._assignment.iteration,
             submitted=collector.submitted,
@@ -187,7 +187,7 @@ class RankRollout:
             done_here=collector.recorded_here,
             elapsed_s=time.monotonic() - self._started,
             slowest=tuple(
-                progress.Slow(str(episode.spec.key), len(episode.steps), episode.elapsed_s())
+                progress.SlowEpisode(str(episode.spec.key), len(episode.steps), episode.elapsed_s())
                 for episode in slowest
             ),
             failures=self._metrics.failures,

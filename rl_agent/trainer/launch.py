@@ -38,7 +38,7 @@ from rl_agent.trainer.checkpoint.states import (
     saved_steps,
 )
 from rl_agent.trainer.settings import SharingSettings, StreamSettings, TrainerSettings
-from rl_agent.update.llamafactory.launch import Place, interface_variables, rendezvous
+from rl_agent.update.llamafactory.launch import Rendezvous, interface_variables, rendezvous_arguments
 from rl_agent.update.model import versions
 from rl_agent.update.model.verify import verify_model
 from rl_agent.weights.settings import trainer_folder
@@ -92,7 +92,7 @@ def verify_models(settings: Path) -> None:
             verify_model(folder)
 
 
-def trainer_command(plan: Plan, settings: Path, nodes: int, place: Place) -> list[str]:
+def trainer_command(plan: Plan, settings: Path, nodes: int, place: Rendezvous) -> list[str]:
     """The words of this node's process: the trainer itself, or torchrun where it has several ranks."""
     processes = plan.config.grpo.nproc_per_node or max(plan.hardware.num_gpus, 1)
     words = ["-m", "rl_agent.trainer.worker", str(settings)]
@@ -100,7 +100,7 @@ def trainer_command(plan: Plan, settings: Path, nodes: int, place: Place) -> lis
         return [sys.executable, *words]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *rendezvous(nodes, place, plan.config.grpo.parallel.peer_timeout_s),
+        *rendezvous_arguments(nodes, place, plan.config.grpo.parallel.peer_timeout_s),
         *("--nproc-per-node", str(processes), "--max-restarts", "0"),
         *words,
     ]

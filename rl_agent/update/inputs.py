@@ -1,7 +1,7 @@
-"""What an update was prepared with: `update.json`, written after all other inputs.
+"""Records the inputs of an update in `update.json`, which is written after all other inputs.
 
-It names the number of nodes that train and the digest of every file they read, so that a node waits until
-the shared folder shows it the very files of this update, and trains on nothing older.
+It names the number of nodes that train and the digest of every file that they read. So a node waits until
+the shared folder shows it the files of this update, and never trains on older ones.
 """
 
 import json
@@ -20,15 +20,15 @@ from rl_agent.update.model.digest import FileDigest, digest_files, first_differe
 SUMMARY_FILE = "update.json"
 TRAIN_FILE = "train.yaml"
 DEEPSPEED_FILE = "deepspeed.json"
-"""Only where DeepSpeed has to load shards of another number of processes."""
+"""Written only if DeepSpeed has to load shards of another number of processes."""
 
 _DATASET = ".arrow"
 _POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """One update in numbers."""
+class UpdateSummary:
+    """The inputs of one update in numbers."""
 
     samples: int
     validation_samples: int
@@ -36,20 +36,20 @@ class Prepared:
     iterations: tuple[int, ...]
     """Training iterations that were read."""
     tasks: int
-    """That the samples are of."""
+    """Number of tasks that the samples belong to."""
     left_out: dict[str, int]
-    """Steps that could not be trained on as they were seen, by the reason."""
+    """Number of steps that could not be trained on as they were seen, by reason."""
     learning_rate: float
     started_from: str
     """The model that was served."""
     steps_before: int
     """Optimizer steps of earlier updates that this one continues."""
     first_step: int
-    """What Trainer counted when the update began: 0 where the learning rate's schedule starts anew."""
+    """Trainer's step counter at the beginning; 0 if the learning rate's schedule restarts."""
     new_steps: int
     nodes: int
     is_trained: bool
-    """The training had already come to its end: only publishing is left."""
+    """Whether the training had reached its end already, so that only publishing is left."""
     files: dict[str, FileDigest]
 
     @property
@@ -57,41 +57,44 @@ class Prepared:
         return {name: digest for name, digest in self.files.items() if name.endswith(_DATASET)}
 
 
-_PREPARED = TypeAdapter(Prepared)
+_PREPARED = TypeAdapter(UpdateSummary)
 
 
 def forget(folder: Path) -> None:
-    """Let an earlier preparation count no longer: what it left cannot be trained on any more."""
+    """Invalidate an earlier preparation."""
     remove(folder / SUMMARY_FILE)
 
 
 def digest_datasets(folder: Path) -> dict[str, FileDigest]:
-    """Digests of what is trained on."""
+    """Digest the datasets that are trained on."""
     return digest_files(sorted((folder / DATASET_FOLDER).rglob(f"*{_DATASET}")), below=folder)
 
 
 def digest_inputs(folder: Path) -> dict[str, FileDigest]:
-    """Digests of what the training reads from an update's folder."""
+    """Digest all files that the training reads from an update's folder."""
     others = [folder / name for name in (TRAIN_FILE, DEEPSPEED_FILE) if (folder / name).exists()]
     return digest_files([*sorted((folder / DATASET_FOLDER).rglob("*.*")), *others], below=folder)
 
 
-def write_summary(folder: Path, summary: Prepared) -> None:
+def write_summary(folder: Path, summary: UpdateSummary) -> None:
+    """Write `update.json`."""
     write_whole(folder / SUMMARY_FILE, json.dumps(asdict(summary), indent=2) + "\n")
 
 
-def read_summary(folder: Path) -> Prepared:
-    """Raises ConfigError where no update was prepared."""
+def read_summary(folder: Path) -> UpdateSummary:
+    """Read `update.json`. Raises ConfigError if no update was prepared."""
     try:
         return _PREPARED.validate_json((folder / SUMMARY_FILE).read_bytes())
     except FileNotFoundError as error:
-        raise ConfigError(f"{folder / SUMMARY_FILE}: not there; run prepare-update first") from error
+        raise ConfigError(
+            f"{folder / SUMMARY_FILE}: there is no such file; run prepare-update first"
+        ) from error
     except ValidationError as error:
         raise ConfigError(f"{folder / SUMMARY_FILE}: cannot be read; run prepare-update again") from error
 
 
-def last_summary(folder: Path) -> Prepared | None:
-    """What an earlier preparation wrote; None if there was none, or none that can be read."""
+def last_summary(folder: Path) -> UpdateSummary | None:
+    """Read `update.json`; None if there is none, or it cannot be read."""
     try:
         return read_summary(folder)
     except ConfigError:
@@ -109,11 +112,11 @@ def await_inputs(
 ) -> None:
     """Wait until this node sees the inputs of a training on `nodes` nodes.
 
-    `on_wait` hears, once, what is waited for. Raises DeadlineError, which says what was still amiss.
+    `on_wait` is called once with what is awaited. Raises DeadlineError that says what is still missing.
     """
     started = clock()
     has_told = False
-    while reason := _amiss(folder, nodes):
+    while reason := _difference(folder, nodes):
         if clock() - started >= timeout_s:
             raise DeadlineError(f"{reason}; waited {timeout_s:.0f} s for the inputs of the training")
         if not has_told:
@@ -122,7 +125,7 @@ def await_inputs(
         sleep(_POLL_S)
 
 
-def _amiss(folder: Path, nodes: int) -> str:
+def _difference(folder: Path, nodes: int) -> str:
     try:
         summary = read_summary(folder)
     except ConfigError as error:

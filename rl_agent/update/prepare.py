@@ -1,9 +1,9 @@
-"""One update's inputs: dataset, `train.yaml`, and the optimizer's state to resume from.
+"""Prepares the inputs of an update: dataset, `train.yaml`, and the optimizer's state to resume from.
 
     samples ─────────────────────────────────────────────────► dataset/ ─► train.yaml ─► update.json
     version's trainer/, or the interrupted training ─► start ─────────────────┘
 
-Everything is written anew, so that a repeated call gives the same files.
+A repeated call writes the same files again.
 """
 
 import logging
@@ -20,7 +20,7 @@ from rl_agent.update.dataset.samples import collect_samples
 from rl_agent.update.dataset.unseen import iterations_read
 from rl_agent.update.inputs import (
     TRAIN_FILE,
-    Prepared,
+    UpdateSummary,
     digest_datasets,
     digest_inputs,
     forget,
@@ -51,7 +51,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     before = last_summary(folder)
     forget(folder)
     versions.adopt(paths)
-    model = resolve_model(config).path  # once: all of this update is about the same model
+    model = resolve_model(config).path  # resolved once: the whole update must see the same model
     samples = collect_samples(config, iteration, model)
     if not samples.training:
         return None
@@ -62,7 +62,7 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     training = paths.training_dir(iteration)
     before = same_update(before, model, digest_datasets(folder))
     if before is not None and is_finished(training, before):
-        _log.info("the training had come to its end: only publishing is left")
+        _log.info("the training had reached its end: only publishing is left")
         write_summary(folder, replace(before, nodes=nodes, is_trained=True, files=digest_inputs(folder)))
         return folder / TRAIN_FILE
     new_steps = update_steps(len(samples.training), setup.world_size, config.llamafactory)
@@ -70,9 +70,9 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
     start = choose_start(plan, iteration, model, setup, new_steps, interrupted)
     verify_model(start.model)
     arguments = training_arguments(plan, iteration, start, setup, has_validation=bool(samples.validation))
-    remove(training)  # what is gone on with has a second name in the resume folder
+    remove(training)  # a checkpoint that is resumed has a second name in the resume folder
     write_whole(folder / TRAIN_FILE, to_yaml(arguments))
-    summary = Prepared(
+    summary = UpdateSummary(
         samples=len(samples.training),
         validation_samples=len(samples.validation),
         candidates=samples.candidates,
@@ -107,10 +107,10 @@ def _check_disk(config: Config, model: str) -> None:
 
 
 def needed_bytes(model: Path, config: Config) -> int:
-    """Most that one update adds to the disk.
+    """Estimate the disk space that one update needs at most.
 
-    Weights twice (LLaMA-Factory saves them in the checkpoint and beside it) in 32 bits at worst, and two
-    moments of 32 bits each. What continues an optimizer is shared with the version it comes from.
+    LLaMA-Factory saves the weights twice, in 32 bits at worst, and two moments of 32 bits each. A resumed
+    optimizer shares its files with the version that it comes from.
     """
     tensors = read_tensors(model)
     if config.llamafactory.finetuning_type == "lora":

@@ -1,10 +1,10 @@
-"""From a finished training to a served model.
+"""Publishes a finished training as the served model.
 
     training-N/checkpoint-K ─ check ─► version-V.tmp ─ fsync ─► version-V ─ symlink ─► model.pt ─► prune
                                  └── PublishError: the served model is left alone
 
-A crash anywhere leaves the old or the new model served, whole; what it leaves behind is removed by the next
-publish. A second publish of the same training returns the version that the first one made.
+A crash at any point leaves the old or the new model served, whole; the next publish removes what is left. A
+second publish of the same training returns the version that the first one made.
 """
 
 import json
@@ -36,15 +36,15 @@ _NOT_SERVED = re.compile(
     r"|^(train|all|eval)_results\.json$|^training_.*\.png$|^latest$|^zero_to_(fp32|torch)\.py$|^README\.md$|^Modelfile$"
     r"|^adapter_"
 )
-"""Files of a checkpoint that an engine does not need; pickles among them are never put where one looks."""
+"""Files of a checkpoint that no engine needs; pickles among them are never put where an engine reads."""
 _TORCH_DTYPE = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def publish(plan: Plan, iteration: int, environ: Mapping[str, str], now: float) -> ResolvedModel:
-    """Serve what the training of `iteration` made; `now` is in seconds since the epoch.
+    """Serve the model that the training of `iteration` made; `now` is in seconds since the epoch.
 
-    Raises PublishError if it made nothing, or nothing that can be served, StoreError if an adapter's base is
-    not as it was published; nothing was changed then.
+    Raises PublishError if there is none or it cannot be served, StoreError if an adapter's base model has
+    changed since it was published; then nothing is changed.
     """
     paths = plan.paths
     checkpoint = find_checkpoint(paths.training_dir(iteration))
@@ -76,7 +76,7 @@ def _is_published(plan: Plan, iteration: int, checkpoint: Path | None) -> bool:
 
 
 def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now: float) -> Path:
-    """The new version's folder, complete and durable, beside the served one."""
+    """Make the folder of a new version, complete and durable, beside the served one."""
     paths = plan.paths
     summary = read_summary(paths.update_dir(iteration))
     served = versions.served_folder(paths)
@@ -112,7 +112,7 @@ def _make_version(plan: Plan, iteration: int, model: Path, checkpoint: Path, now
 
 
 def _merge(plan: Plan, iteration: int, adapter: Path, environ: Mapping[str, str]) -> Path:
-    """The adapter merged into its base model: engines serve whole models. Raises PublishError."""
+    """Merge an adapter into its base model, because engines serve whole models. Raises PublishError."""
     folder = plan.paths.training_dir(iteration) / "merged"
     remove(folder)
     yaml = plan.paths.update_dir(iteration) / "merge.yaml"
@@ -152,7 +152,7 @@ def _merge_arguments(plan: Plan, adapter: Path, folder: Path) -> dict[str, Any]:
 
 
 def _drop_training_weights(paths: RunPaths) -> None:
-    """Free the disk of finished trainings; their logs stay."""
+    """Delete the weights of finished trainings; their logs stay."""
     for training in paths.checkpoints.glob("training-*"):
         for entry in training.iterdir():
             if entry.is_dir() or entry.suffix in (".safetensors", ".bin", ".pt", ".pth"):

@@ -1,10 +1,10 @@
-"""What a training starts from: the served model and its optimizer, or the training that was interrupted.
+"""Decides what a training starts from: the served model and its optimizer, or an interrupted training.
 
     interrupted training of this very update ──► its last checkpoint
     else the served version ───────────────────► its weights, and its optimizer's state where that fits
 
-An interrupted training goes on also on another number of nodes. What is left of the update stays the same
-share of it, so that the steps which are done count as many as they would have been on the nodes of now.
+An interrupted training can continue on another number of nodes. The finished share of the update stays the
+same, and the number of finished steps is converted to the present number of nodes.
 """
 
 import logging
@@ -14,8 +14,8 @@ from pathlib import Path
 from rl_agent.config import Plan
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.update.inputs import DEEPSPEED_FILE, Prepared
-from rl_agent.update.llamafactory.render import Setup, Start
+from rl_agent.update.inputs import DEEPSPEED_FILE, UpdateSummary
+from rl_agent.update.llamafactory.render import TrainingSetup, TrainingStart
 from rl_agent.update.model import versions
 from rl_agent.update.model.digest import FileDigest, first_difference
 from rl_agent.update.model.weights import first_not_finite, read_tensors
@@ -39,25 +39,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A training that ended before its last step, and left a checkpoint."""
+    """A training that ended before its last step and left a checkpoint."""
 
     progress: OptimizerState
-    before: Prepared
-    """What it had been prepared with."""
+    before: UpdateSummary
+    """The inputs with which it was prepared."""
 
     @property
     def done_steps(self) -> int:
         return self.progress.global_step - self.before.first_step
 
 
-def same_update(before: Prepared | None, model: str, datasets: dict[str, FileDigest]) -> Prepared | None:
-    """An earlier preparation if it was of the present update: from `model`, on `datasets`."""
+def same_update(
+    before: UpdateSummary | None, model: str, datasets: dict[str, FileDigest]
+) -> UpdateSummary | None:
+    """Return an earlier preparation if it was of the same update: from `model`, on `datasets`."""
     is_same = before is not None and before.started_from == model and before.datasets == datasets
     return before if is_same else None
 
 
-def is_finished(training: Path, before: Prepared) -> bool:
-    """Whether a training came to its last step; what it left was not published, or it would be served."""
+def is_finished(training: Path, before: UpdateSummary) -> bool:
+    """Whether a training reached its last step with finite weights, and only has to be published."""
     checkpoint = find_checkpoint(training)
     return (
         checkpoint is not None
@@ -66,8 +68,8 @@ def is_finished(training: Path, before: Prepared) -> bool:
     )
 
 
-def find_interrupted(paths: RunPaths, iteration: int, before: Prepared) -> Interrupted | None:
-    """What a training that was prepared so left to go on with; None if it left nothing, or is at its end."""
+def find_interrupted(paths: RunPaths, iteration: int, before: UpdateSummary) -> Interrupted | None:
+    """Find the checkpoint of an interrupted training; None if there is none, or it reached its end."""
     # A training that was resumed and saved nothing itself leaves what it resumed from.
     for folder in (find_checkpoint(paths.training_dir(iteration)), paths.update_dir(iteration) / RESUME):
         progress = find_progress(folder) if folder is not None else None
@@ -86,18 +88,18 @@ def choose_start(
     plan: Plan,
     iteration: int,
     model: str,
-    setup: Setup,
+    setup: TrainingSetup,
     new_steps: int,
     interrupted: Interrupted | None,
-) -> Start:
-    """Decide what the training of `model` starts from; write the folder that Trainer resumes from, if any."""
+) -> TrainingStart:
+    """Choose the start of a training of `model`; write the folder that Trainer resumes from, if any."""
     folder = plan.paths.update_dir(iteration)
     weights = _weights(plan, model)
     if interrupted is not None:
         try:
-            return _go_on(plan, folder, weights, setup, new_steps, interrupted)
+            return _resume(plan, folder, weights, setup, new_steps, interrupted)
         except _Afresh as reason:
-            _log.info("the interrupted training begins again: %s", reason)
+            _log.info("the interrupted training starts from its beginning: %s", reason)
     try:
         return _continue(plan, folder, weights, setup, new_steps)
     except _Afresh as reason:
@@ -106,13 +108,13 @@ def choose_start(
 
 
 class _Afresh(Exception):
-    """Why a state of the optimizer is not gone on with."""
+    """The reason why a state of the optimizer is not continued."""
 
 
 def _damage(served: Path, only: str = "") -> str:
-    """What of LLaMA-Factory's checkpoint in a version is not as it was published; empty if nothing is.
+    """Describe the first changed file of LLaMA-Factory's checkpoint in a version; empty if none changed.
 
-    `only`: how the names begin that are looked at.
+    `only` limits this to names with that prefix.
     """
     record = versions.read_record(served)
     files = record.trainer_files if record is not None else {}
@@ -120,19 +122,21 @@ def _damage(served: Path, only: str = "") -> str:
     return first_difference(served / versions.TRAINER, wanted)
 
 
-def _weights(plan: Plan, model: str) -> Start:
-    """The served `model` without an optimizer's state. Raises StoreError for a damaged adapter."""
+def _weights(plan: Plan, model: str) -> TrainingStart:
+    """Start from the served `model` without its optimizer. Raises StoreError for a damaged adapter."""
     served = versions.served_folder(plan.paths)
     base = versions.adapter_base(served) if served is not None else None
     if served is None or base is None or plan.config.llamafactory.finetuning_type != "lora":
-        return Start(model)
+        return TrainingStart(model)
     if reason := _damage(served, only="adapter_"):
         raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
-    return Start(str(base), adapter=served / versions.TRAINER)
+    return TrainingStart(str(base), adapter=served / versions.TRAINER)
 
 
-def _continue(plan: Plan, folder: Path, weights: Start, setup: Setup, new_steps: int) -> Start:
-    """The optimizer of the update that made the served model. Raises _Afresh."""
+def _continue(
+    plan: Plan, folder: Path, weights: TrainingStart, setup: TrainingSetup, new_steps: int
+) -> TrainingStart:
+    """Continue the optimizer of the update that made the served model. Raises _Afresh."""
     trainer = plan.config.llamafactory
     served = versions.served_folder(plan.paths)
     progress = find_progress(served / versions.TRAINER) if served is not None else None
@@ -162,16 +166,21 @@ def _continue(plan: Plan, folder: Path, weights: Start, setup: Setup, new_steps:
     return _reshaped(plan, folder, setup, progress, start)
 
 
-def _go_on(
-    plan: Plan, folder: Path, weights: Start, setup: Setup, new_steps: int, interrupted: Interrupted
-) -> Start:
-    """The rest of an interrupted training. Raises _Afresh."""
+def _resume(
+    plan: Plan,
+    folder: Path,
+    weights: TrainingStart,
+    setup: TrainingSetup,
+    new_steps: int,
+    interrupted: Interrupted,
+) -> TrainingStart:
+    """Continue an interrupted training. Raises _Afresh."""
     progress, before = interrupted.progress, interrupted.before
     if reason := misfit(progress, plan.config.llamafactory, setup):
         raise _Afresh(reason)
     done = round(interrupted.done_steps * new_steps / before.new_steps)
     if not 0 < done < new_steps:
-        raise _Afresh("hardly a step was done, or is left")
+        raise _Afresh("no whole step was finished, or none is left")
     resume_folder(
         progress,
         folder / RESUME,
@@ -189,12 +198,14 @@ def _go_on(
         max_steps=before.first_step + new_steps,
     )
     start = _reshaped(plan, folder, setup, progress, start)
-    _log.info("the interrupted training goes on after step %d of %d", done, new_steps)
+    _log.info("the interrupted training continues after step %d of %d", done, new_steps)
     return start
 
 
-def _reshaped(plan: Plan, folder: Path, setup: Setup, progress: OptimizerState, start: Start) -> Start:
-    """`start` with the optimizer's shards in a form that this number of processes loads. Raises _Afresh."""
+def _reshaped(
+    plan: Plan, folder: Path, setup: TrainingSetup, progress: OptimizerState, start: TrainingStart
+) -> TrainingStart:
+    """Convert the optimizer's shards for the present number of processes if needed. Raises _Afresh."""
     if not needs_reshape(progress, setup):
         return start
     assert setup.deepspeed is not None and start.resume_from is not None

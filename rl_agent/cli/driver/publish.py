@@ -8,7 +8,7 @@ from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.monitor import metrics
 from rl_agent.update.inputs import read_summary
-from rl_agent.update.llamafactory.record import metrics_of
+from rl_agent.update.llamafactory.training_log import metrics_of
 from rl_agent.update.publish import publish
 
 SUMMARY = "check an iteration's trained model and switch model.pt to it; return its path and weight_version"

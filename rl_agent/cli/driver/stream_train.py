@@ -31,9 +31,9 @@ def main(argv: list[str]) -> int:
         verify_models,
         write_settings,
     )
-    from rl_agent.update.llamafactory.launch import place_of
+    from rl_agent.update.llamafactory.launch import rendezvous_of
 
-    place = place_of(options.nodes, options.node_rank, options.master)
+    place = rendezvous_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)
     if place.node_rank == 0:
         settings = write_settings(plan, manager=run_pool.wait_for_manager(plan), start=options.start)

@@ -11,7 +11,7 @@ from rl_agent.update.inputs import await_inputs, read_summary
 from rl_agent.update.llamafactory.extensions import remove_abandoned_locks
 from rl_agent.update.llamafactory.launch import (
     node_environment,
-    place_of,
+    rendezvous_of,
     training_command,
     training_environment,
 )
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
     parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
     options = parser.parse_args(argv)
-    place = place_of(options.nodes, options.node_rank, options.master)
+    place = rendezvous_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)
     config = plan.config
     folder = plan.paths.update_dir(options.iteration)

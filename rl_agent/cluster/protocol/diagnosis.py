@@ -109,7 +109,8 @@ def _advice(look: FolderPolls) -> Iterator[str]:
     if not look.master_beats:
         yield (
             f"rank 0 ({view.host}) sends no heartbeat: the others stop after {view.lease_s:.0f} s."
-            f" Look at {_process(look, view.master)} there; if it is gone, start all nodes again, rank 0 with --resume"
+            f" Look at {_process(look, view.master)} there; if it is gone, start all nodes again,"
+            " rank 0 with --resume"
         )
         return
     for member in view.members:

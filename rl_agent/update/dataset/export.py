@@ -1,13 +1,13 @@
-"""Chosen steps as the very tokens that the engine saw and sampled, for LLaMA-Factory to train on.
+"""Exports chosen steps to LLaMA-Factory as the tokens that the engine saw and sampled.
 
 A step becomes one example: its whole context and its response, by the recorded token ids. The loss falls on
-the response's tokens (without `mask_history` also on the responses before it) and on nothing else, whatever
-template LLaMA-Factory has: it is given tokens that are ready (`tokenized_path`), and renders no conversation.
+the response's tokens (without `mask_history` also on the responses before it) and on nothing else. The
+template does not matter: LLaMA-Factory is given finished tokens (`tokenized_path`) and renders no text.
 
     context of step k = prompt + response + prompt + response + … + prompt_k      since the last context reset
                           -         x          -        (x)            -      response_k: x
 
-What cannot be trained on as it was seen is left out, with the reason. `Reason` names them.
+A step that cannot be trained on as it was seen is left out, for one of the reasons in `Reason`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from rl_agent.types import EpisodeKey, Observation
 
 DATASET = "rl_agent_train"
 VALIDATION = "rl_agent_validation"
-"""Names that LLaMA-Factory asks for; the files are those of `DATASET_FOLDER`."""
+"""Names that LLaMA-Factory requires; the files are those of `DATASET_FOLDER`."""
 DATASET_FOLDER = "dataset"
 
 IGNORED = -100
@@ -37,7 +37,7 @@ _SMALLEST_PIXELS, _SMALLEST_SIDE, _STEEPEST = 32 * 32, 28, 200
 
 
 class Reason(StrEnum):
-    """Why a step is left out."""
+    """The reasons why a step is left out."""
 
     TOO_LONG = "longer than trainer.cutoff_len"
     OTHER_TOKENS = "sampled with another tokenizer than the model's"
@@ -47,34 +47,34 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """The part of a `Generation` that is exported."""
+class ExportedResponse:
+    """The exported part of a `Generation`."""
 
     text: str
     token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """The part of a `Step` that is exported."""
+class ExportedStep:
+    """The exported part of a `Step`."""
 
     observation: Observation
     prompt_token_ids: tuple[int, ...]
-    generation: Spoken
+    generation: ExportedResponse
     context_reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Dialogue:
-    """The part of a `Trajectory` that is exported."""
+class ExportedEpisode:
+    """The exported part of a `Trajectory`."""
 
     key: EpisodeKey
-    steps: tuple[Turn, ...]
+    steps: tuple[ExportedStep, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One sample of LLaMA-Factory's."""
+    """One training sample as LLaMA-Factory reads it."""
 
     input_ids: NDArray[np.int32]
     labels: NDArray[np.int32]
@@ -83,15 +83,15 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What an example is made by."""
+class ExportSettings:
+    """The settings by which an example is made."""
 
     chat: ChatTokenizer
-    """Of the model that is trained."""
+    """Tokenizer of the model that is trained."""
     media: frozenset[int]
     """Tokens that stand for a piece of an image or a video, or for its bounds."""
     image_start: int | None
-    """The one of them that comes once an image; None where the model has none."""
+    """The token that begins every image; None if the model has none."""
     mask_history: bool
     image_max_pixels: int
     images: Path
@@ -99,62 +99,66 @@ class Terms:
 
 
 def examples(
-    dialogues: Iterable[Dialogue], steps: Mapping[EpisodeKey, Collection[int]], terms: Terms
+    dialogues: Iterable[ExportedEpisode],
+    steps: Mapping[EpisodeKey, Collection[int]],
+    settings: ExportSettings,
 ) -> Iterator[tuple[EpisodeKey, int, Example | Reason]]:
-    """An example for each of `steps`, or why there is none, in the order of the file."""
+    """Make an example of each of `steps`, or give the reason why not, in the order of the file."""
     for dialogue in dialogues:
         for step in sorted(steps.get(dialogue.key, ())):
-            yield dialogue.key, step, example(dialogue, step, terms)
+            yield dialogue.key, step, example(dialogue, step, settings)
 
 
-def example(dialogue: Dialogue, step: int, terms: Terms) -> Example | Reason:
-    """The tokens up to and including the response of `step`."""
+def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> Example | Reason:
+    """Make an example of the tokens up to and including the response of `step`."""
     turns = dialogue.steps[: step + 1]
     begin = max((index for index, turn in enumerate(turns) if turn.context_reset), default=0)
     token_ids: list[int] = []
     labels: list[int] = []
     for index, turn in enumerate(turns[begin:], begin):
-        said, has_loss = turn.generation.token_ids, index == step or not terms.mask_history
+        said, has_loss = turn.generation.token_ids, index == step or not settings.mask_history
         token_ids += turn.prompt_token_ids
-        if not _is_of(terms.chat, token_ids, turn.generation):
+        if not _is_of(settings.chat, token_ids, turn.generation):
             return Reason.OTHER_TOKENS
         token_ids += said
         labels += [IGNORED] * len(turn.prompt_token_ids)
         labels += said if has_loss else [IGNORED] * len(said)
     recorded = [path for turn in turns for path in turn.observation.images]
-    if not _is_shown(turns, token_ids, len(recorded), terms):
+    if not _is_shown(turns, token_ids, len(recorded), settings):
         return Reason.MEDIA
-    images = [found for path in recorded if (found := recorded_image(path, terms.images)) is not None]
+    images = [found for path in recorded if (found := recorded_image(path, settings.images)) is not None]
     if len(images) < len(recorded):
         return Reason.LOST_IMAGE
-    if not all(_is_taken_as_it_is(path, terms.image_max_pixels) for path in images):
+    if not all(_is_taken_as_it_is(path, settings.image_max_pixels) for path in images):
         return Reason.IMAGE
     return Example(np.array(token_ids, np.int32), np.array(labels, np.int32), tuple(map(str, images)))
 
 
-def _is_of(chat: ChatTokenizer, context: Sequence[int], said: Spoken) -> bool:
-    """Whether the model's tokenizer reads the response's tokens as the text that was recorded of them.
+def _is_of(chat: ChatTokenizer, context: Sequence[int], response: ExportedResponse) -> bool:
+    """Whether the model's tokenizer decodes the response's tokens to the recorded text.
 
-    That lacks the token which ended the response, and a character whose end was not sampled.
+    The text lacks the token that ended the response, and a character whose end was not sampled.
     """
-    tokens = said.token_ids
+    tokens = response.token_ids
     return any(
-        read.rstrip(_BROKEN) == said.text.rstrip(_BROKEN)
+        read.rstrip(_BROKEN) == response.text.rstrip(_BROKEN)
         for shown in (tokens, tokens[:-1])
         for read in (chat.decode_after(context, shown), chat.decode(shown))
     )
 
 
-def _is_shown(turns: Sequence[Turn], token_ids: Sequence[int], images: int, terms: Terms) -> bool:
-    """Whether the tokens for media are those of the images: a model or a task may write some itself."""
+def _is_shown(
+    turns: Sequence[ExportedStep], token_ids: Sequence[int], images: int, settings: ExportSettings
+) -> bool:
+    """Whether all tokens for media belong to images: a model or a task may have written some."""
     written = [turn.generation.token_ids for turn in turns] if images else [token_ids]
-    if any(not terms.media.isdisjoint(tokens) for tokens in written):
+    if any(not settings.media.isdisjoint(tokens) for tokens in written):
         return False
-    return not images or terms.image_start is None or token_ids.count(terms.image_start) == images
+    return not images or settings.image_start is None or token_ids.count(settings.image_start) == images
 
 
 def _is_taken_as_it_is(path: Path, max_pixels: int) -> bool:
-    """Whether LLaMA-Factory gives an image to the model's own processor as the engine did."""
+    """Whether LLaMA-Factory leaves an image unchanged, as the engine did."""
     from PIL import Image
 
     try:
@@ -171,7 +175,7 @@ def _is_taken_as_it_is(path: Path, max_pixels: int) -> bool:
 
 
 def write_datasets(folder: Path, training: Iterable[Example], validation: Iterable[Example]) -> Path:
-    """Write what LLaMA-Factory loads as `tokenized_path`, whole; equal examples give equal files."""
+    """Write the folder that LLaMA-Factory loads as `tokenized_path`; equal examples give equal files."""
     from datasets import DatasetDict, disable_progress_bars
 
     disable_progress_bars()

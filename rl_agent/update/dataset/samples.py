@@ -1,8 +1,8 @@
-"""The samples of one update: what the shards of the last iterations hold, chosen and read as tokens.
+"""Collects the samples of an update: chooses steps of the last iterations, and reads their tokens.
 
     shards of the last k iterations ─► candidates ─► draw ─► hold out ─► examples of the steps that were drawn
 
-Shards are read twice: once for what decides, once for the tokens of the chosen steps.
+Shards are read twice: once for the outcomes that decide, once for the tokens of the chosen steps.
 """
 
 import json
@@ -19,11 +19,11 @@ from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
 from rl_agent.types import EpisodeKey
 from rl_agent.update.dataset import select
-from rl_agent.update.dataset.export import Dialogue, Example, Reason, Terms, examples
+from rl_agent.update.dataset.export import Example, ExportedEpisode, ExportSettings, Reason, examples
 from rl_agent.weights.store.tensor_sources import local_folder
 
-_OUTCOME = TypeAdapter(select.Outcome)
-_DIALOGUE = TypeAdapter(Dialogue)
+_OUTCOME = TypeAdapter(select.EpisodeOutcome)
+_DIALOGUE = TypeAdapter(ExportedEpisode)
 _IMAGE_START = "vision_start_token_id"
 _MEDIA_TOKENS = (
     "image_token_id",
@@ -40,14 +40,14 @@ Examples = dict[select.Candidate, Example]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What an update trains on."""
+    """The samples that an update trains on."""
 
     training: Examples
     validation: Examples
     candidates: int
-    """Steps of which they were drawn."""
+    """Number of steps from which they were drawn."""
     left_out: dict[str, int]
-    """Steps that cannot be trained on as they were seen, by the reason."""
+    """Number of steps that cannot be trained on as they were seen, by reason."""
 
     @property
     def tasks(self) -> int:
@@ -63,7 +63,7 @@ def collect_samples(config: Config, iteration: int, model: str) -> Samples:
         candidates.add(read_parts(parts, _OUTCOME), position, trainer)
     training, validation = _choose(candidates.steps, config, iteration)
     left_out = Counter({Reason.TOO_LONG: candidates.too_long})
-    found = _examples(shards, [*training, *validation], _terms(config, model), left_out)
+    found = _examples(shards, [*training, *validation], _settings(config, model), left_out)
     held_out = frozenset(validation)
     samples = Samples(
         training={one: example for one, example in found.items() if one not in held_out},
@@ -77,9 +77,9 @@ def collect_samples(config: Config, iteration: int, model: str) -> Samples:
 
 
 def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
-    """The files of the last `count` finished training iterations, oldest iteration first.
+    """List the files of the last `count` finished training iterations, oldest iteration first.
 
-    Raises StoreError for one that is missing.
+    Raises StoreError for a missing file.
     """
     return [parts_of(paths, "train", iteration) for iteration in paths.iterations("train")[-count:]]
 
@@ -87,7 +87,7 @@ def recent_shards(paths: RunPaths, count: int) -> list[list[Part]]:
 def _choose(
     candidates: Sequence[select.Candidate], config: Config, iteration: int
 ) -> tuple[list[select.Candidate], list[select.Candidate]]:
-    """What is trained on, and what is held out for validation."""
+    """Draw the steps to train on, and those to hold out for validation."""
     trainer = config.llamafactory
     drawn = select.draw(
         candidates,
@@ -105,10 +105,10 @@ def _choose(
 def _examples(
     shards: Sequence[Sequence[Part]],
     chosen: Sequence[select.Candidate],
-    terms: Terms,
+    terms: ExportSettings,
     left_out: Counter[Reason],
 ) -> Examples:
-    """Examples of the chosen steps, in the order of the files; counts those that are left out."""
+    """Make examples of the chosen steps, in the order of the files; count those that are left out."""
     found: Examples = {}
     for position, parts in enumerate(shards):
         of_step = {(one.key, one.step): one for one in chosen if one.position == position}
@@ -123,11 +123,11 @@ def _examples(
     return found
 
 
-def _terms(config: Config, model: str) -> Terms:
+def _settings(config: Config, model: str) -> ExportSettings:
     folder = local_folder(model)
     path = folder / "config.json" if folder else None
     settings = json.loads(path.read_bytes()) if path and path.is_file() else {}
-    return Terms(
+    return ExportSettings(
         chat=ChatTokenizer.load(model, config.model.chat_template_kwargs),
         media=frozenset(settings[key] for key in _MEDIA_TOKENS if settings.get(key) is not None),
         image_start=settings.get(_IMAGE_START),

@@ -1,4 +1,4 @@
-"""Which steps are trained on: pure functions from outcomes to chosen steps.
+"""Chooses the steps to train on. Pure.
 
 A step is a candidate if its episode is positive (completed, reward at or above the threshold), if the
 action changed what the environment shows (screen environments), if the response has at least
@@ -33,10 +33,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from rl_agent.config import TrainerConfig
 from rl_agent.llamafactory_config import DrawUnit, HeldOutUnit
 from rl_agent.types import EpisodeKey, Status
 
@@ -44,19 +45,19 @@ UnitName = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
-    """The part of a `Generation` that decides."""
+class ResponseOutcome:
+    """The part of a `Generation` that the choice depends on."""
 
     finish_reason: str
     tokens: Annotated[int, Field(validation_alias="token_ids"), BeforeValidator(len)]
-    """How many were sampled, the end-of-turn token included."""
+    """Number of sampled tokens, the end-of-turn token included."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The part of a `Step` that decides."""
+    """The part of a `Step` that the choice depends on."""
 
-    generation: Response
+    generation: ResponseOutcome
     reward: float
     changed: bool
     prompt_tokens: Annotated[int, Field(validation_alias="prompt_token_ids"), BeforeValidator(len)]
@@ -64,8 +65,8 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The part of a `Trajectory` that decides; read without its tokens."""
+class EpisodeOutcome:
+    """The part of a `Trajectory` that the choice depends on; read without its tokens."""
 
     key: EpisodeKey
     iteration: int
@@ -79,24 +80,11 @@ class Candidate:
     """One step that may be trained on."""
 
     position: int
-    """Of its iteration among those read; the oldest is 0."""
+    """Position of its iteration among those read; the oldest is 0."""
     iteration: int
     key: EpisodeKey
     step: int
     """Index in the episode."""
-
-
-class Rules(Protocol):
-    """What `config.TrainerConfig` says about candidates."""
-
-    @property
-    def reward_threshold(self) -> float: ...
-    @property
-    def filter_unchanged_steps(self) -> bool: ...
-    @property
-    def min_response_tokens(self) -> int: ...
-    @property
-    def cutoff_len(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -105,29 +93,30 @@ class Candidates:
 
     steps: list[Candidate] = field(default_factory=list)
     too_long: int = 0
-    """Steps that are no candidates for the length of their context alone."""
+    """Number of steps that are no candidates only because their context is too long."""
 
-    def add(self, outcomes: Iterable[Outcome], position: int, rules: Rules) -> None:
+    def add(self, outcomes: Iterable[EpisodeOutcome], position: int, config: TrainerConfig) -> None:
         """Add the steps of one iteration's positive episodes, in the order of the file."""
         for outcome in outcomes:
-            if not is_positive(outcome, rules):
+            if not is_positive(outcome, config):
                 continue
             for index, (step, tokens) in enumerate(_with_context(outcome.steps)):
-                if not _is_trainable(step, rules):
+                if not _is_trainable(step, config):
                     continue
-                if tokens > rules.cutoff_len:
+                if tokens > config.cutoff_len:
                     self.too_long += 1
                 else:
                     self.steps.append(Candidate(position, outcome.iteration, outcome.key, index))
 
 
-def is_positive(outcome: Outcome, rules: Rules) -> bool:
+def is_positive(outcome: EpisodeOutcome, config: TrainerConfig) -> bool:
+    """Whether an episode is complete with a reward at or above the threshold."""
     is_complete = outcome.status is Status.COMPLETED and outcome.reward is not None
-    return is_complete and outcome.reward >= rules.reward_threshold  # type: ignore[operator]
+    return is_complete and outcome.reward >= config.reward_threshold  # type: ignore[operator]
 
 
 def _with_context(steps: Iterable[StepOutcome]) -> Iterator[tuple[StepOutcome, int]]:
-    """Each step with the tokens of its context, its response included."""
+    """Pair each step with the length of its context in tokens, its response included."""
     tokens = 0
     for step in steps:
         before = 0 if step.context_reset else tokens
@@ -135,22 +124,22 @@ def _with_context(steps: Iterable[StepOutcome]) -> Iterator[tuple[StepOutcome, i
         yield step, tokens
 
 
-def _is_trainable(step: StepOutcome, rules: Rules) -> bool:
-    if rules.filter_unchanged_steps and not step.changed:
+def _is_trainable(step: StepOutcome, config: TrainerConfig) -> bool:
+    if config.filter_unchanged_steps and not step.changed:
         return False
-    if step.generation.tokens < rules.min_response_tokens:
+    if step.generation.tokens < config.min_response_tokens:
         return False
     reason = step.generation.finish_reason
     return reason == "stop" or (reason == "length" and step.reward > 0)
 
 
 def seeded(seed: int, iteration: int) -> random.Random:
-    """The randomness of one update; a repeated update chooses the same steps."""
+    """Make the random generator of an update, so that a repeated update chooses the same steps."""
     return random.Random(f"update/{seed}/{iteration}")
 
 
 def unit_of(one: Candidate, by: HeldOutUnit | DrawUnit) -> UnitName:
-    """The name of the unit that a candidate belongs to; a larger unit's name begins those within it."""
+    """Name the unit that a candidate belongs to; a unit's name is a prefix of its parts' names."""
     key = one.key
     names = {
         "task": (key.task_id,),
@@ -170,9 +159,9 @@ def draw(
     by: DrawUnit = "group",
     max_per_task: int | None = None,
 ) -> list[Candidate]:
-    """At most `count` candidates without replacement, in random order; the module says how likely each is.
+    """Draw at most `count` candidates without replacement, with the probabilities that the module describes.
 
-    With `max_per_task` a task gives no more than so many steps, those of all its groups counted.
+    The result is in random order. `max_per_task` limits the steps of one task, over all its groups.
     """
     drawn: list[Candidate] = []
     of_task: Counter[str] = Counter()
@@ -189,10 +178,10 @@ def draw(
 def _in_order(
     candidates: Iterable[Candidate], power: float, rng: random.Random, by: DrawUnit
 ) -> list[Candidate]:
-    """All candidates in the order in which they are drawn.
+    """Sort all candidates into the order in which they are drawn.
 
     Clocks that tick at exponentially distributed intervals do so in the order of successive draws in
-    proportion to their rates. So each unit has a clock of the rate w, and gives one step away at every tick.
+    proportion to their rates. So each unit has a clock of rate w, and a step of it is drawn at each tick.
     For units of one step the times are the keys log(u) / w, u uniform, of Efraimidis and Spirakis (2006).
     """
     units: dict[UnitName, list[Candidate]] = {}
@@ -209,7 +198,7 @@ def _in_order(
 
 
 def _within(members: list[Candidate], rng: random.Random, by: DrawUnit) -> list[Candidate]:
-    """In which order a unit gives its steps away."""
+    """Sort the steps of a unit into the order in which they are drawn."""
     if len(members) == 1:
         return members
     return _in_order(members, 0.0, rng, "episode" if by == "group" else "step")
@@ -218,7 +207,7 @@ def _within(members: list[Candidate], rng: random.Random, by: DrawUnit) -> list[
 def hold_out(
     drawn: Sequence[Candidate], ratio: float, *, seed: int, by: HeldOutUnit = "task"
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Training and validation part, no unit in both.
+    """Split into a training and a validation part, with no unit in both.
 
     A unit is held out if a number that its name and the seed make, uniform from 0 to 1, is below `ratio`. At
     least one unit is in each part; where there is only one, nothing is held out.

@@ -1,8 +1,8 @@
-"""What an update alone (`--rl-phase update`) has to do: the trajectories that no update has read yet.
+"""Decides whether a run of updates alone (`--rl-phase update`) has new trajectories to train on.
 
-Each update reads the last k training iterations, and its version remembers which. Without `--max-iterations`
-a run of updates goes on while one is newer than all that the served version was trained on, and ends then:
-nobody collects meanwhile, and to train on the same again and again is hardly ever meant.
+Each update reads the last k training iterations, and its version records which. Without `--max-iterations` a
+run of updates ends once the served version was trained on all of them: nothing new is collected meanwhile,
+and training on the same steps again and again is rarely intended.
 """
 
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ from rl_agent.update.model import versions
 
 
 def iterations_read(plan: Plan) -> list[int]:
-    """The finished training iterations that an update would read now, oldest first."""
+    """List the finished training iterations that an update would read now, oldest first."""
     return plan.paths.iterations("train")[-plan.config.llamafactory.recent_iterations :]
 
 
 def unseen_iterations(plan: Plan) -> list[int]:
-    """Those of them that came after all which the served version was trained on."""
+    """List those of `iterations_read` that are newer than all the served version was trained on."""
     return [iteration for iteration in iterations_read(plan) if iteration > _newest_seen(plan)]
 
 
 def has_ended(plan: Plan) -> bool:
-    """Whether a run of updates alone is over because nothing new came."""
+    """Whether a run of updates alone ends because there is nothing new."""
     is_open = plan.command.rl_phase == "update" and plan.command.max_iterations is None
     return is_open and not unseen_iterations(plan)
 
 
 def outlook(plan: Plan) -> str:
-    """What a run of updates alone will do, and how it ends, in one line."""
+    """Describe in one line what a run of updates alone will do, and how it ends."""
     read, count = iterations_read(plan), plan.command.max_iterations
     if count is not None:
         each = f"{count} updates, each" if count > 1 else "one update"
@@ -42,7 +42,7 @@ def outlook(plan: Plan) -> str:
 
 
 def why_ended(plan: Plan) -> str:
-    """Why there is nothing to do, and what would change that."""
+    """Explain why there is nothing to do, and what would change that."""
     if not (read := iterations_read(plan)):
         return f"no training iteration is finished in {plan.config.log_path}: nothing to train on"
     return (

@@ -1,7 +1,7 @@
-"""Locks of torch's extension builds that nobody holds any more.
+"""Removes locks of torch's extension builds whose process was killed.
 
 DeepSpeed compiles an extension at its first use on a machine. torch guards the build by a file that exists
-while somebody compiles; a process that is killed meanwhile leaves it, and all that come later wait for ever.
+during the compilation. A process that is killed leaves the file, and later ones wait for it for ever.
 """
 
 import os
@@ -11,32 +11,32 @@ from contextlib import suppress
 from pathlib import Path
 
 UNTOUCHED_S = 120.0
-"""Another machine's build, on a shared home, cannot be seen; one that wrote nothing for so long is over."""
+"""A build of another machine, on a shared home, cannot be observed; without writes for so long it is over."""
 
 
 def remove_abandoned_locks(
     environ: Mapping[str, str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     *,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once no build is locked except by a living process of this machine."""
+    """Remove abandoned locks; returns once only running processes of this machine have locks."""
     for lock in sorted(builds_folder(environ).glob("**/lock")):
-        has_spoken = False
+        is_logged = False
         while lock.exists() and not _is_held(lock):
             if (left_s := UNTOUCHED_S - (clock() - _last_change(lock.parent))) <= 0:
-                say(f"removing {lock}: the process that compiled there is gone")
+                log(f"removing {lock}: the process that compiled there is gone")
                 lock.unlink(missing_ok=True)
                 break
-            if not has_spoken:
-                has_spoken = True
-                say(f"{lock}: no process here compiles; removing it in {left_s:.0f} s if nothing changes")
+            if not is_logged:
+                is_logged = True
+                log(f"{lock}: no process of this machine compiles there; removing it in {left_s:.0f} s")
             sleep(1.0)
 
 
 def builds_folder(environ: Mapping[str, str]) -> Path:
-    """Where torch builds extensions, as `torch.utils.cpp_extension` finds it."""
+    """Return the folder in which torch builds extensions, as `torch.utils.cpp_extension` does."""
     if named := environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(named)
     caches = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -44,7 +44,7 @@ def builds_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a process of this machine has it open, as the one that made it does until it removes it."""
+    """Whether a process of this machine has the lock open, as its maker does until it removes it."""
     try:
         sought = lock.stat()
     except FileNotFoundError:

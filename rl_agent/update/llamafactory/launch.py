@@ -1,9 +1,9 @@
-"""How LLaMA-Factory is started, on one node or as one of several.
+"""Builds the commands and environments that start LLaMA-Factory, on one node or on several.
 
-Its launcher splits a command line at spaces to start torchrun; paths may hold them. So torchrun is started
-here, with the arguments that the launcher would give it, and with deadlines: a node that never comes, or a
-process that hangs, ends the training of all with an error. A process that dies closes its connections, and
-the others end at their next exchange with it.
+LLaMA-Factory's launcher splits a command line at spaces, which paths may contain. So torchrun is started
+directly, with the launcher's arguments and with deadlines: a node that never comes, or a process that hangs,
+ends the training on all nodes with an error. A process that dies closes its connections, and the others end
+at their next communication with it.
 """
 
 import os
@@ -15,32 +15,32 @@ from pathlib import Path
 from rl_agent.config import Plan
 from rl_agent.errors import UsageError
 from rl_agent.update.inputs import TRAIN_FILE
-from rl_agent.update.llamafactory.render import Setup
+from rl_agent.update.llamafactory.render import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which of the nodes this is, and where they meet: at the node of rank 0."""
+class Rendezvous:
+    """The rank of this node in a training, and the address at which the nodes meet (that of rank 0)."""
 
     node_rank: int = 0
     master_host: str = "127.0.0.1"
     master_port: int = 29500
 
 
-def place_of(nodes: int, node_rank: int, master: str | None) -> Place:
-    """The place that `--nodes`, `--node-rank` and `--master HOST:PORT` describe. Raises UsageError."""
+def rendezvous_of(nodes: int, node_rank: int, master: str | None) -> Rendezvous:
+    """Parse `--nodes`, `--node-rank` and `--master HOST:PORT`. Raises UsageError."""
     if not 0 <= node_rank < nodes:
         raise UsageError(f"--node-rank {node_rank}: expected 0 to {nodes - 1} with --nodes {nodes}")
     if nodes == 1:
-        return Place()
+        return Rendezvous()
     host, _, port = (master or "").rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"--master {master}: expected HOST:PORT of the node of rank 0")
-    return Place(node_rank, host, int(port))
+    return Rendezvous(node_rank, host, int(port))
 
 
-def training_command(plan: Plan, iteration: int, setup: Setup, place: Place) -> list[str]:
-    """The words of the process that trains on this node."""
+def training_command(plan: Plan, iteration: int, setup: TrainingSetup, meeting: Rendezvous) -> list[str]:
+    """Return the command that trains on this node."""
     paths = plan.paths
     yaml = paths.update_dir(iteration) / TRAIN_FILE
     words = ["-m", "rl_agent.update.llamafactory.worker", str(yaml), str(paths.metrics), str(iteration)]
@@ -48,30 +48,30 @@ def training_command(plan: Plan, iteration: int, setup: Setup, place: Place) -> 
         return [sys.executable, *words]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *rendezvous(setup.nodes, place, plan.config.llamafactory.peer_timeout_s),
+        *rendezvous_arguments(setup.nodes, meeting, plan.config.llamafactory.peer_timeout_s),
         *("--nproc-per-node", str(setup.processes), "--max-restarts", "0"),
         *words,
     ]
 
 
-def rendezvous(nodes: int, place: Place, peer_timeout_s: float) -> list[str]:
-    """What torchrun is told about the nodes."""
+def rendezvous_arguments(nodes: int, meeting: Rendezvous, peer_timeout_s: float) -> list[str]:
+    """Return torchrun's arguments about the nodes."""
     if nodes == 1:
         return ["--standalone"]
     return [
-        *("--nnodes", str(nodes), "--node-rank", str(place.node_rank)),
+        *("--nnodes", str(nodes), "--node-rank", str(meeting.node_rank)),
         *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={int(peer_timeout_s)}"),
-        *("--master-addr", place.master_host, "--master-port", str(place.master_port)),
+        *("--master-addr", meeting.master_host, "--master-port", str(meeting.master_port)),
     ]
 
 
 def merge_command(yaml: Path) -> list[str]:
-    """The words of the process that merges an adapter into its base model."""
+    """Return the command that merges an adapter into its base model."""
     return [sys.executable, "-m", "llamafactory.cli", "export", str(yaml)]
 
 
-def training_environment(setup: Setup, environ: Mapping[str, str], cache: Path) -> dict[str, str]:
-    """What LLaMA-Factory needs beyond the caller's environment. Datasets are cached under `cache`."""
+def training_environment(setup: TrainingSetup, environ: Mapping[str, str], cache: Path) -> dict[str, str]:
+    """Return the environment of LLaMA-Factory, made from the caller's; `cache` is for datasets."""
     binaries = str(Path(sys.executable).parent)
     environment = dict(environ) | {
         "PATH": f"{binaries}{os.pathsep}{environ.get('PATH', os.defpath)}",
@@ -91,34 +91,34 @@ def training_environment(setup: Setup, environ: Mapping[str, str], cache: Path) 
 
 
 def node_environment(
-    setup: Setup, place: Place, interface: str | None, environ: Mapping[str, str]
+    setup: TrainingSetup, meeting: Rendezvous, interface: str | None, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a node tells its processes of the others; empty for a node alone.
+    """Return the variables that describe the other nodes; none for a single node.
 
-    These are LLaMA-Factory's names; torchrun gives each process its own. `interface` carries what the
-    processes tell each other, unless the caller's environment names another.
+    These are LLaMA-Factory's names; torchrun sets those of each process. The processes communicate through
+    `interface`, unless the caller's environment names another one.
     """
     if setup.nodes == 1:
         return {}
     environment = {
         "FORCE_TORCHRUN": "1",
         "NNODES": str(setup.nodes),
-        "NODE_RANK": str(place.node_rank),
+        "NODE_RANK": str(meeting.node_rank),
         "NPROC_PER_NODE": str(setup.processes),
-        "MASTER_ADDR": place.master_host,
-        "MASTER_PORT": str(place.master_port),
+        "MASTER_ADDR": meeting.master_host,
+        "MASTER_PORT": str(meeting.master_port),
     }
     return environment | interface_variables(interface, environ)
 
 
 def interface_variables(interface: str | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """By which interface the processes of several nodes talk, where the caller's environment does not say."""
+    """Return the variables that name the network interface, unless the caller's environment sets them."""
     names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if interface is not None else ()
     return {name: environ.get(name, interface or "") for name in names}
 
 
-def _first_gpu(setup: Setup, environ: Mapping[str, str]) -> str:
-    """One process sees one device: with more, Trainer would spread its batches over them by itself."""
+def _first_gpu(setup: TrainingSetup, environ: Mapping[str, str]) -> str:
+    """Show a single process one device: Trainer would spread its batches over several by itself."""
     if setup.uses_cpu:
         return ""
     return environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

@@ -1,6 +1,6 @@
-"""LLaMA-Factory's YAML from the `trainer` group.
+"""Writes LLaMA-Factory's YAML from the configuration group `trainer`.
 
-A key whose value is null is left out, so that LLaMA-Factory's own default holds; `trainer.extra_args` comes
+A key whose value is null is left out, so that LLaMA-Factory's own default holds. `trainer.extra_args` comes
 last and may replace or (with null) remove any key.
 """
 
@@ -18,8 +18,8 @@ from rl_agent.update.dataset.export import DATASET, DATASET_FOLDER, VALIDATION
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """How many processes train on what; the values that depend on this machine."""
+class TrainingSetup:
+    """The values that depend on the machine: devices and number of processes."""
 
     uses_cpu: bool
     bf16: bool
@@ -38,31 +38,31 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """What the training starts from."""
+class TrainingStart:
+    """The model and the state from which a training starts."""
 
     model: str
     adapter: Path | None = None
-    """LoRA's adapter to go on with, where the optimizer starts afresh."""
+    """LoRA adapter to continue with, if the optimizer starts afresh."""
     resume_from: Path | None = None
     deepspeed: Path | None = None
-    """Settings that read what `resume_from` holds, where those of the configuration do not."""
+    """DeepSpeed settings that can read `resume_from`, if those of the configuration cannot."""
     steps_before: int = 0
-    """Optimizer steps of earlier updates that this one continues."""
+    """Optimizer steps of the earlier updates that this one continues."""
     first_step: int = 0
-    """What Trainer counted when the update began."""
+    """Trainer's step counter at the beginning of the update."""
     max_steps: int | None = None
 
 
-def setup_of(plan: Plan, nodes: int = 1) -> Setup:
-    """Fill in what the configuration leaves to the machine, for a training on `nodes` nodes like this one.
+def setup_of(plan: Plan, nodes: int = 1) -> TrainingSetup:
+    """Resolve what the configuration leaves to the machine, for a training on `nodes` nodes like this one.
 
     Raises ConfigError for an unknown `deepspeed`.
     """
     trainer = plan.config.llamafactory
     gpus = training_gpu_count(plan.config, plan.hardware.num_gpus)
     uses_cpu = trains_on_cpu(plan.config, plan.hardware.num_gpus)
-    return Setup(
+    return TrainingSetup(
         uses_cpu=uses_cpu,
         bf16=not uses_cpu if trainer.bf16 is None else trainer.bf16,
         processes=trainer.nproc_per_node or (1 if uses_cpu else max(gpus, 1)),
@@ -72,7 +72,7 @@ def setup_of(plan: Plan, nodes: int = 1) -> Setup:
 
 
 def deepspeed_file(name: str | None) -> Path | None:
-    """`zero2` is a file of configs/deepspeed, anything else is a path."""
+    """Find the DeepSpeed settings: `zero2` names a file of configs/deepspeed, other values are paths."""
     if name is None:
         return None
     own = CONFIG_DIR / "deepspeed" / f"{name}.json"
@@ -89,11 +89,11 @@ _OF_TEXTS = (
     *("enable_thinking", "default_system", "tool_format", "mix_strategy", "interleave_probs"),
     *("overwrite_cache", "preprocessing_batch_size", "preprocessing_num_workers", "image_min_pixels"),
 )
-"""What LLaMA-Factory makes samples by; it is given samples, and would not say that it passes these over."""
+"""Keys about making samples: LLaMA-Factory is given finished samples and would silently ignore them."""
 
 
 def check_extra_args(trainer: TrainerConfig) -> None:
-    """Raises ConfigError for a key that would change nothing, or not what it says."""
+    """Raises ConfigError for a key of `trainer.extra_args` that would have no effect."""
     for key in _OF_TEXTS:
         if trainer.extra_args.get(key) is not None:
             raise ConfigError(
@@ -103,9 +103,9 @@ def check_extra_args(trainer: TrainerConfig) -> None:
 
 
 def training_arguments(
-    plan: Plan, iteration: int, start: Start, setup: Setup, *, has_validation: bool
+    plan: Plan, iteration: int, start: TrainingStart, setup: TrainingSetup, *, has_validation: bool
 ) -> dict[str, Any]:
-    """Every key of the YAML, in a readable order, without those that are null."""
+    """Return the keys of the YAML in a readable order, without those that are null."""
     config, trainer = plan.config, plan.config.llamafactory
     sections = (
         {
@@ -116,7 +116,8 @@ def training_arguments(
             "trust_remote_code": config.model.trust_remote_code,
             "template": config.model.template,
         },
-        _finetuning(trainer),
+        {"finetuning_type": trainer.finetuning_type},
+        _same(trainer, _LORA) if trainer.finetuning_type == "lora" else {},
         {
             "dataset": DATASET,  # a name that has to be there; it loads what lies at tokenized_path
             "tokenized_path": str(plan.paths.update_dir(iteration) / DATASET_FOLDER),
@@ -131,22 +132,13 @@ def training_arguments(
             "max_steps": start.max_steps if start.max_steps is not None else trainer.max_steps,
             "num_train_epochs": trainer.num_train_epochs,
         },
-        _optimization(trainer),
-        _evaluation(trainer) if has_validation else {},
+        _same(trainer, _OPTIMIZATION),
+        {"do_eval": True, "eval_dataset": VALIDATION} | _same(trainer, _VALIDATION) if has_validation else {},
+        _same(trainer, _SAVING),
         {
-            "save_strategy": trainer.save_strategy,
-            "save_steps": trainer.save_steps,
-            "save_total_limit": trainer.save_total_limit,
-            "save_only_model": trainer.save_only_model,
-            "logging_steps": trainer.logging_steps,
-            "plot_loss": trainer.plot_loss,
-            "report_to": trainer.report_to,
             "run_name": f"{config.run_name}-iteration{iteration}",
             "seed": config.seed + iteration,
-            "dataloader_num_workers": trainer.dataloader_num_workers,
-            "dataloader_pin_memory": trainer.dataloader_pin_memory,
-            "remove_unused_columns": trainer.remove_unused_columns,
-            "gradient_checkpointing": trainer.gradient_checkpointing,
+            **_same(trainer, _LOADING),
             "bf16": setup.bf16,
             "use_cpu": setup.uses_cpu,
             "deepspeed": _text(start.deepspeed or setup.deepspeed),
@@ -160,38 +152,25 @@ def training_arguments(
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _finetuning(trainer: TrainerConfig) -> dict[str, Any]:
-    if trainer.finetuning_type == "full":
-        return {"finetuning_type": "full"}
-    return {
-        "finetuning_type": "lora",
-        "lora_rank": trainer.lora_rank,
-        "lora_alpha": trainer.lora_alpha,
-        "lora_target": trainer.lora_target,
-    }
+_LORA = ("lora_rank", "lora_alpha", "lora_target")
+_OPTIMIZATION = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "max_grad_norm"),
+    *("weight_decay", "lr_scheduler_type", "warmup_steps", "warmup_ratio"),
+)
+_VALIDATION = ("eval_strategy", "eval_steps", "per_device_eval_batch_size")
+_SAVING = (
+    *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "logging_steps", "plot_loss"),
+    "report_to",
+)
+_LOADING = (
+    *("dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns"),
+    "gradient_checkpointing",
+)
+"""Keys that have the same name and meaning in the group `trainer` and in LLaMA-Factory."""
 
 
-def _optimization(trainer: TrainerConfig) -> dict[str, Any]:
-    return {
-        "per_device_train_batch_size": trainer.per_device_train_batch_size,
-        "gradient_accumulation_steps": trainer.gradient_accumulation_steps,
-        "learning_rate": trainer.learning_rate,
-        "max_grad_norm": trainer.max_grad_norm,
-        "weight_decay": trainer.weight_decay,
-        "lr_scheduler_type": trainer.lr_scheduler_type,
-        "warmup_steps": trainer.warmup_steps,
-        "warmup_ratio": trainer.warmup_ratio,
-    }
-
-
-def _evaluation(trainer: TrainerConfig) -> dict[str, Any]:
-    return {
-        "do_eval": True,
-        "eval_dataset": VALIDATION,
-        "eval_strategy": trainer.eval_strategy,
-        "eval_steps": trainer.eval_steps,
-        "per_device_eval_batch_size": trainer.per_device_eval_batch_size,
-    }
+def _same(trainer: TrainerConfig, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(trainer, name) for name in names}
 
 
 def _text(path: Path | None) -> str | None:
@@ -199,5 +178,5 @@ def _text(path: Path | None) -> str | None:
 
 
 def to_yaml(arguments: dict[str, Any]) -> str:
-    """The file's text, keys in their order."""
+    """Return the YAML text, keys in their order."""
     return yaml.safe_dump(arguments, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""One process of a training: LLaMA-Factory, and the numbers of its optimizer steps in `metrics.jsonl`.
+"""Runs one process of a training: LLaMA-Factory, and its metrics of every step in `metrics.jsonl`.
 
     python -m rl_agent.update.llamafactory.worker TRAIN_YAML METRICS ITERATION
 
@@ -7,8 +7,8 @@ log while the training runs:
 
     {"time", "iteration", "phase": "update", "update_step", "update_step/loss", "update_step/grad_norm", …}
 
-`update_step` counts the optimizer steps of all iterations, also where an update started its optimizer
-afresh; an update that is repeated writes the same numbers again.
+`update_step` counts the optimizer steps of all iterations, also if an update started its optimizer afresh. A
+repeated update writes the same numbers again.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ _RECORDED = ("loss", "learning_rate", "grad_norm", "eval_loss")
 
 
 class StepRecorder:
-    """Turns Trainer's log into lines of the metrics file."""
+    """Writes the entries of Trainer's log to the metrics file."""
 
     def __init__(self, path: Path, iteration: int, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -44,7 +44,7 @@ class StepRecorder:
         self._offset = 0
 
     def begin(self, first_step: int) -> None:
-        """Trainer counted `first_step` when the update began; ours goes on from the iterations before."""
+        """Set where the count continues; Trainer's counter was `first_step` when the update began."""
         self._offset = last_step(self._path, before=self._iteration) - first_step
 
     def record(self, global_step: int, entry: Mapping[str, Any]) -> None:
@@ -55,13 +55,13 @@ class StepRecorder:
 
 
 def last_step(path: Path, *, before: int) -> int:
-    """Optimizer steps recorded in iterations before that one."""
+    """Return the last step that was recorded in an iteration before `before`."""
     lines = (record for record in metrics.read(path) if STEP in record)
     return max((record[STEP] for record in lines if record["iteration"] < before), default=0)
 
 
 def callback(recorder: StepRecorder, first_step: int) -> Any:
-    """The recorder as transformers' Trainer wants it; a training that goes on is behind `first_step`."""
+    """Wrap the recorder as a callback of transformers' Trainer."""
     from transformers import TrainerCallback
 
     class RecordSteps(TrainerCallback):
@@ -77,9 +77,9 @@ def callback(recorder: StepRecorder, first_step: int) -> Any:
 
 
 def die_with_launcher(environ: Mapping[str, str]) -> None:
-    """Let the kernel end this process when torchrun dies, which starts it in a session of its own.
+    """Let the kernel end this process when torchrun dies.
 
-    Otherwise it would train on after its launcher was killed, and so would all the other nodes.
+    torchrun starts it in another session, so it would continue to train, and with it all other nodes.
     """
     if LAUNCHED not in environ:
         return
@@ -90,7 +90,7 @@ def die_with_launcher(environ: Mapping[str, str]) -> None:
 
 
 def join_peers(settings: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """Give the processes of a CPU training their deadline; Trainer passes it on for GPUs only."""
+    """Set the deadline of a CPU training between its processes; Trainer does so only on GPUs."""
     if not settings.get("use_cpu") or int(environ.get("WORLD_SIZE", "1")) < 2:
         return
     import torch

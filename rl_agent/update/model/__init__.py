@@ -1,4 +1,4 @@
-"""Published models under a log path: what a folder holds, its digests, which one is served.
+"""Published models under a log path: their files and digests, and which one is served.
 
 Imports none of the package's other modules. Begin with `versions`.
 """

@@ -1,4 +1,4 @@
-"""What must hold of a trained model before it is served. All raise PublishError, none changes anything."""
+"""Checks a trained model before it is served. Checks raise PublishError and change nothing."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,15 @@ from rl_agent.errors import PublishError
 from rl_agent.update.model.weights import Tensor, first_not_finite, read_tensors
 
 _TIED = "lm_head.weight"
-"""Saved or left out at the saver's pleasure where the model ties it to the embeddings."""
+"""May be left out of a file if the model ties it to the embeddings."""
 _NOT_TRAINED = "mtp."
-"""Drafting heads of some base models: transformers drops them on load, and no engine needs them."""
+"""Prefix of the draft heads of some base models: transformers drops them, and no engine needs them."""
 
 
 def check_model(trained: Path, current: Path | None) -> dict[str, Tensor]:
-    """Whole, finite, of the same shapes as the current model, with a row for every token.
+    """Check that a model is whole, finite, shaped as the current one, with an embedding for every token.
 
-    `current` is None where the served model's files are not on this machine; its comparison is skipped.
+    `current` is None if the served model's files are not on this machine; then shapes are not compared.
     """
     config = _read_config(trained)
     tensors = read_tensors(trained)
@@ -38,7 +38,7 @@ def _read_config(trained: Path) -> dict[str, Any]:
 
 
 def _setting(config: dict[str, Any], key: str) -> Any:
-    """A setting of the language model, which vision models keep in a section of its own."""
+    """Read a setting of the language model, which vision models keep in the section `text_config`."""
     return config.get(key, config.get("text_config", {}).get(key))
 
 

@@ -1,6 +1,7 @@
-"""Digests of files, so that whoever reads one can tell whether it is what was written.
+"""Computes digests of files, by which a reader can tell whether a file is what was written.
 
-BLAKE3 of the whole file, as `b3sum` prints it: all cores hash while the next pieces are read.
+A digest is BLAKE3 of the whole file, as `b3sum` prints it. All cores hash while the next pieces are read.
+The library's `update_mmap` is not used: a file that is cut meanwhile would end the process (SIGBUS).
 """
 
 import logging
@@ -16,43 +17,43 @@ from blake3 import blake3
 
 PIECE_BYTES = 16 * 2**20
 _READERS = 4
-"""Pieces that are read at once; file systems of many disks give little to a single reader."""
-_SAY_AFTER_S, _SAY_EVERY_S = 2.0, 10.0
+"""Pieces that are read at once: a parallel file system is slow for a single reader."""
+_LOG_AFTER_S, _LOG_EVERY_S = 2.0, 10.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What a file holds, in short."""
+    """Size and digest of a file."""
 
     size_bytes: int
     blake3: str = ""
-    """Empty in records of before it was BLAKE3; then the size alone is compared."""
+    """Empty in records from before BLAKE3 was used; then only the size is compared."""
 
 
 def digest_files(paths: Iterable[Path], *, below: Path | None = None) -> dict[str, FileDigest]:
-    """Digest of each file by its name, or by its path `below` a folder.
+    """Digest each file; the key is its name, or its path `below` a folder.
 
-    What takes longer than a moment is logged as it goes on. Raises OSError for one that cannot be read.
+    The progress of a long reading is logged. Raises OSError for a file that cannot be read.
     """
     sizes = {path: path.stat().st_size for path in paths}
     names = {path: path.relative_to(below).as_posix() if below else path.name for path in sizes}
-    say = _Progress(sum(sizes.values()))
+    progress = _Progress(sum(sizes.values()))
     with ThreadPoolExecutor(_READERS, "read") as readers:
-        return {names[path]: _digest(path, size, readers, say) for path, size in sizes.items()}
+        return {names[path]: _digest(path, size, readers, progress) for path, size in sizes.items()}
 
 
-def _digest(path: Path, size: int, readers: ThreadPoolExecutor, say: "_Progress") -> FileDigest:
+def _digest(path: Path, size: int, readers: ThreadPoolExecutor, progress: "_Progress") -> FileDigest:
     digest = blake3(max_threads=blake3.AUTO)
     with path.open("rb", buffering=0) as file:
         for piece in _pieces(file.fileno(), size, readers):
             digest.update(piece)
-            say.add(len(piece), path)
+            progress.add(len(piece), path)
     return FileDigest(size, digest.hexdigest())
 
 
 def _pieces(descriptor: int, size: int, readers: ThreadPoolExecutor) -> Iterator[bytes]:
-    """The file from front to end; `_READERS` pieces are on their way."""
+    """Read the file from front to end, `_READERS` pieces ahead."""
     starts = iter(range(0, size, PIECE_BYTES))
     coming: deque[Future[bytes]] = deque()
 
@@ -69,7 +70,7 @@ def _pieces(descriptor: int, size: int, readers: ThreadPoolExecutor) -> Iterator
 
 
 def _read(descriptor: int, start: int, count: int) -> bytes:
-    """Fewer bytes where the file has become shorter."""
+    """Read `count` bytes, or fewer if the file has become shorter."""
     parts = []
     while count > 0 and (part := os.pread(descriptor, count, start)):
         parts.append(part)
@@ -78,25 +79,25 @@ def _read(descriptor: int, start: int, count: int) -> bytes:
 
 
 class _Progress:
-    """Says how far a long reading is."""
+    """Logs the progress of a long reading."""
 
     def __init__(self, whole_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._whole = whole_bytes
         self._done = 0
         self._clock = clock
-        self._say_at = clock() + _SAY_AFTER_S
+        self._log_at = clock() + _LOG_AFTER_S
 
     def add(self, count: int, path: Path) -> None:
         self._done += count
         now = self._clock()
-        if now >= self._say_at:
-            self._say_at = now + _SAY_EVERY_S
+        if now >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
             done, whole = self._done / 2**30, self._whole / 2**30
-            _log.info("digest of what is in %s: %.1f of %.1f GiB read", path.parent, done, whole)
+            _log.info("computing digests of the files in %s: %.1f of %.1f GiB read", path.parent, done, whole)
 
 
 def first_difference(folder: Path, wanted: Mapping[str, FileDigest]) -> str:
-    """The first file of `folder` that is not as `wanted` says, and in what; empty if all are."""
+    """Describe the first file of `folder` that differs from its wanted digest; empty if none does."""
     for name, digest in wanted.items():  # sizes tell most differences, and cost nothing
         try:
             size_bytes = (folder / name).stat().st_size

@@ -1,9 +1,9 @@
-"""Brings the newest model into the engine while it runs: what `weights=inplace` does instead of a restart.
+"""Loads the newest model into the running engine, as `weights=inplace` does instead of a restart.
 
     checkpoint ─► snapshot in memory, and its difference from the last ─► verified ─► pause ─ load ─ resume
 
-The engine gives up what it serves only for the load itself. If that fails it goes back to the version before,
-whose snapshot is kept until then.
+The engine stops generating only for the load itself. If that fails, it loads the version before again, whose
+snapshot is kept until then.
 """
 
 import asyncio
@@ -30,18 +30,19 @@ from rl_agent.weights.store.tensor_sources import Checkpoint, local_folder
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """What it took to bring a version into the engine."""
+    """Times and sizes of loading a version into the engine."""
 
     weight_version: int
     snapshot_s: float
-    """From the checkpoint to verified bytes in memory, while the engine could generate."""
+    """Time to make and verify the snapshot, while the engine can generate."""
     pause_s: float
     load_s: float
     size_bytes: int
     delta_bytes: int | None
-    """Of the difference from the version before, if one was made."""
+    """Size of the difference from the version before, if one was made."""
 
     def numbers(self) -> dict[str, float]:
+        """Return the `weights/…` metrics."""
         found: dict[str, float] = {
             "weights/snapshot_s": self.snapshot_s,
             "weights/pause_s": self.pause_s,
@@ -52,10 +53,10 @@ class Swap:
 
 
 def swap(plan: Plan, held: int) -> Swap:
-    """Let the engine, which holds version `held`, serve the newest model.
+    """Let the engine, which has loaded version `held`, serve the newest model.
 
-    Raises WeightsError if it could not, StoreError if the model is not as it was published; the engine then
-    serves `held`, or has to be started again.
+    Raises WeightsError if that fails, StoreError if the model has changed since it was published; the engine
+    then serves `held`, or has to be started again.
     """
     wanted = resolve_model(plan.config)
     weights, root, run = plan.config.weights, store_folder(plan), driver_pid(os.environ)
@@ -100,7 +101,7 @@ def _publish(publisher: Publisher, store: SnapshotStore, weight_version: int, fo
 
 
 def _folder(plan: Plan, weight_version: int) -> Path | None:
-    """Where the files of a version lie; those of version 0 may be the base model's."""
+    """Find the files of a version; those of version 0 may be the base model's."""
     published = plan.paths.version_dir(weight_version)
     if published.is_dir():
         return published

@@ -1,10 +1,10 @@
-"""Whether what is about to be used is the model that was published: every file as it was written.
+"""Verifies that a published model is unchanged before it is used: every file has its recorded digest.
 
-A shared file system may show a link or a file late, so a node asks again until a deadline. A base model and
-a model that a user put at `model.pt` have no record of their files: there is nothing to verify.
+A shared file system may show a link or a file late, so a node tries again until a deadline. A base model and
+a model that a user put at `model.pt` have no record of their files, so there is nothing to verify.
 
-Each node reads a file once in full, then again whenever its size, time or inode is another, or the machine
-was started anew. What it has read is remembered beside the version folders, in a file for each node.
+Each node reads a file once in full, and again if its size, time or inode has changed or the machine was
+rebooted. The verified files of each node are listed in a file beside the version folders.
 """
 
 import json
@@ -37,7 +37,7 @@ def verify_served(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Return once the version that `model.pt` names is whole, and is `weight_version` if that is given.
+    """Wait until the version that `model.pt` names is whole, and is `weight_version` if that is given.
 
     Raises StoreError that names the link or file that still differs at the deadline.
     """
@@ -49,14 +49,14 @@ def verify_served(
 
 
 def verify_model(model: str | Path) -> None:
-    """Raises StoreError that names the file, if `model` was published and is not as it was then."""
+    """Raises StoreError that names the file, if `model` was published and has changed since."""
     folder = local_folder(str(model))
     if folder is not None and (reason := _difference_of(folder.resolve())):
         raise StoreError(f"{reason}; put back what was published, or `rollback` to the version before")
 
 
 def difference(paths: RunPaths, weight_version: int | None) -> str:
-    """What is not as it was published; empty if nothing is, or if nothing was published."""
+    """Describe what has changed since it was published; empty if nothing has, or nothing was published."""
     found = published_version(paths)
     if weight_version is not None and found != weight_version:
         return f"{paths.model_link}: leads to weight version {found}, not {weight_version}"
@@ -72,10 +72,10 @@ def _difference_of(folder: Path, *, must_have_record: bool = False) -> str:
     except ConfigError as error:
         return str(error)
     if record is None:
-        return f"{folder / RECORD}: not there" if must_have_record else ""
+        return f"{folder / RECORD}: there is no such file" if must_have_record else ""
     wanted = {name: digest for name, digest in record.files.items() if name not in (RECORD, SERVED)}
-    seen = _Seen(folder.parent / f"verified-{_node()}.json")
-    unknown = {name: digest for name, digest in wanted.items() if not seen.holds(folder / name, digest)}
+    seen = _VerifiedFiles(folder.parent / f"verified-{_node()}.json")
+    unknown = {name: digest for name, digest in wanted.items() if not seen.contains(folder / name, digest)}
     if not unknown:
         return ""
     before = {name: _stamp(folder / name) for name in unknown}
@@ -85,8 +85,8 @@ def _difference_of(folder: Path, *, must_have_record: bool = False) -> str:
     return reason
 
 
-class _Seen:
-    """The files that this node has read and found as they were published."""
+class _VerifiedFiles:
+    """The files that this node has verified."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class _Seen:
             if content.get("boot_id") == self._boot:
                 self._files = dict(content["files"])
 
-    def holds(self, file: Path, digest: FileDigest) -> bool:
+    def contains(self, file: Path, digest: FileDigest) -> bool:
         with suppress(OSError):
             return self._files.get(str(file)) == {**asdict(digest), **_stamp(file)}
         return False
@@ -105,7 +105,7 @@ class _Seen:
     def add(
         self, folder: Path, digests: Mapping[str, FileDigest], stamps: Mapping[str, Mapping[str, int]]
     ) -> None:
-        """Remember them as they were before they were read, unless the disk is read-only."""
+        """Remember files by their stamps from before they were read, unless the disk is read-only."""
         self._files |= {str(folder / name): {**asdict(d), **stamps[name]} for name, d in digests.items()}
         there = {name: known for name, known in self._files.items() if Path(name).exists()}
         content = json.dumps({"boot_id": self._boot, "files": there}, indent=1)

@@ -1,4 +1,4 @@
-"""The published models under a log path: which one is served, which came before, which are kept.
+"""Manages the published models under a log path: which one is served, which was before, which are kept.
 
     checkpoints/version-000007/            what the engine serves (hard links into the training's checkpoint)
     checkpoints/version-000007/trainer/    the checkpoint itself: the optimizer's state, or LoRA's adapter
@@ -7,9 +7,9 @@
     model.pt -> checkpoints/version-000007
 
 A version number is used once. `published.json` names the model that was served before, so that `rollback`
-and `prune` follow what was really served, also after an earlier rollback. A `model.pt` that a user put there
-(a folder, or a link to one) is version 0: the first publish keeps it as `checkpoints/version-000000`.
-Without one the base model is version 0, and a rollback to it removes the link.
+and `prune` follow the models that were really served, also after an earlier rollback. A `model.pt` that a
+user put there (a folder, or a link to one) is version 0: the first publish keeps it as
+`checkpoints/version-000000`. Otherwise the base model is version 0, and a rollback to it removes the link.
 """
 
 import json
@@ -33,7 +33,7 @@ _VERSION = re.compile(r"^version-(\d{6})(\.tmp)?$")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a version comes from."""
+    """The origin of a version, and the digests of its files."""
 
     weight_version: int
     previous: str | None
@@ -47,9 +47,9 @@ class Published:
     created_at: float
     """Seconds since the epoch."""
     files: dict[str, FileDigest] = field(default_factory=dict)
-    """What an engine reads of this version; empty for one that was published before digests were."""
+    """Files that an engine reads; empty for a version from before digests were recorded."""
     trainer_files: dict[str, FileDigest] = field(default_factory=dict)
-    """What LLaMA-Factory goes on from, below `trainer/`; a checkpoint of trainer=grpo has its own digests."""
+    """Files below `trainer/` that LLaMA-Factory continues from; trainer=grpo keeps digests of its own."""
     trained_on: tuple[int, ...] = ()
     """Training iterations that its update read; empty where that was not recorded."""
 
@@ -58,11 +58,12 @@ _RECORD = TypeAdapter(Published)
 
 
 def write_record(folder: Path, record: Published) -> None:
+    """Write the record of a version folder."""
     write_whole(folder / RECORD, _RECORD.dump_json(record, indent=2).decode() + "\n")
 
 
 def read_record(folder: Path) -> Published | None:
-    """What is known of a version folder; None for version 0 and for folders that are none."""
+    """Read the record of a version folder; None for version 0 and for other folders."""
     try:
         return _RECORD.validate_json((folder / RECORD).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -72,7 +73,7 @@ def read_record(folder: Path) -> Published | None:
 
 
 def served_folder(paths: RunPaths) -> Path | None:
-    """The version folder that `model.pt` names; None while it names none."""
+    """Return the version folder that `model.pt` names; None if it names none."""
     link = paths.model_link
     target = link.parent / link.readlink() if link.is_symlink() else None
     # A link to a version of another log path is the user's own model, not one that was published here.
@@ -81,7 +82,7 @@ def served_folder(paths: RunPaths) -> Path | None:
 
 
 def next_version(paths: RunPaths) -> int:
-    """A number that no version had before."""
+    """Return a number that no version had before."""
     return 1 + max((int(match[1]) for match in _versions(paths)), default=0)
 
 
@@ -91,7 +92,7 @@ def switch(paths: RunPaths, folder: Path) -> None:
 
 
 def adopt(paths: RunPaths) -> None:
-    """Keep a model that a user put at `model.pt` as version 0. At every instant `model.pt` names it.
+    """Keep a model that a user put at `model.pt` as version 0; `model.pt` names it at every instant.
 
     Raises ConfigError on a file system that cannot exchange two names.
     """
@@ -132,7 +133,7 @@ def rollback(paths: RunPaths) -> Path | None:
     served = served_folder(paths)
     record = read_record(served) if served is not None else None
     if record is None:
-        raise ConfigError(f"{paths.model_link}: nothing was published, so there is nothing to go back to")
+        raise ConfigError(f"{paths.model_link}: nothing was published, so there is no version before it")
     if record.previous is None:
         paths.model_link.unlink()
         sync(paths.log_path)
@@ -147,7 +148,7 @@ def rollback(paths: RunPaths) -> Path | None:
 
 
 def mark_served(paths: RunPaths, now: float) -> None:
-    """Remember that an engine was ready on the served version; `now` is in seconds since the epoch."""
+    """Record that an engine was ready on the served version; `now` is in seconds since the epoch."""
     folder = served_folder(paths)
     if folder is not None and not (folder / SERVED).exists():
         write_whole(folder / SERVED, json.dumps({"time": now}) + "\n")
@@ -160,7 +161,7 @@ def is_unserved(paths: RunPaths) -> bool:
 
 
 def history(paths: RunPaths) -> Iterator[Path]:
-    """Folders that were served, newest first, as far back as they are kept."""
+    """Iterate over the folders that were served, newest first, as far back as they are kept."""
     folder = served_folder(paths)
     while folder is not None and folder.exists():
         yield folder
@@ -169,7 +170,7 @@ def history(paths: RunPaths) -> Iterator[Path]:
 
 
 def prune(paths: RunPaths, keep: int, *, pinned: Collection[str] = ()) -> None:
-    """Delete all versions but `pinned`, the last `keep` that were served and what their adapters build on."""
+    """Delete all versions but `pinned`, the last `keep` that were served, and the bases of their adapters."""
     kept = {folder.name for _, folder in zip(range(keep), history(paths), strict=False)} | set(pinned)
     kept |= {base.name for name in kept if (base := adapter_base(paths.checkpoints / name)) is not None}
     for match in list(_versions(paths)):
@@ -178,7 +179,7 @@ def prune(paths: RunPaths, keep: int, *, pinned: Collection[str] = ()) -> None:
 
 
 def adapter_base(folder: Path) -> Path | None:
-    """The model that the adapter of a version builds on; None for a version without an adapter."""
+    """Return the base model of a version's adapter; None for a version without an adapter."""
     try:
         settings = json.loads((folder / TRAINER / "adapter_config.json").read_bytes())
     except (FileNotFoundError, NotADirectoryError):

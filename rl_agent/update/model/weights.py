@@ -1,9 +1,11 @@
-"""What a model folder holds, read from the headers of its safetensors files; neither torch nor a copy.
+"""Reads the tensors of a model folder from the headers of its safetensors files.
 
-A safetensors file is 8 bytes of header length, a JSON header, and the tensors' bytes.
+A safetensors file is 8 bytes of header length, a JSON header, and the tensors' bytes. The library safetensors
+is not used, for it tells no byte ranges: bytes are compared and checked here in pieces, without torch.
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,28 +24,23 @@ _EXPONENT = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "BF16": 0x7F80, "F16"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies."""
+    """Type, shape and byte range of a tensor."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """Byte in the file."""
+    """Offset of its first byte in the file."""
     end: int
 
     @property
     def values(self) -> int:
-        size = 1
-        for length in self.shape:
-            size *= length
-        return size
+        """Number of values."""
+        return math.prod(self.shape)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a model folder by name.
-
-    Raises PublishError where a file is missing, cut short, or is not safetensors.
-    """
+    """Read the headers of a model folder; raises PublishError for a missing, cut or other file."""
     index = folder / INDEX
     if index.is_file():
         names = sorted(set(_read_json(index)["weight_map"].values()))
@@ -55,7 +52,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same bytes under the same type and shape."""
+    """Whether two tensors have the same bytes, type and shape."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     with one.file.open("rb") as first, other.file.open("rb") as second:
@@ -99,7 +96,7 @@ def _read_header(path: Path) -> dict[str, Tensor]:
 
 
 def first_not_finite(tensors: dict[str, Tensor]) -> str | None:
-    """Name of a tensor that holds a NaN or an infinity; None if all are finite."""
+    """Name a tensor that contains NaN or infinity; None if all are finite."""
     return next((name for name, tensor in tensors.items() if not all(_are_finite(tensor))), None)
 
 
@@ -120,11 +117,12 @@ def _are_finite(tensor: Tensor) -> Iterator[bool]:
 
 
 def parameters(tensors: dict[str, Tensor]) -> int:
-    """Number of values in all tensors."""
+    """Count the values of all tensors."""
     return sum(tensor.values for tensor in tensors.values())
 
 
 def size_bytes(tensors: dict[str, Tensor]) -> int:
+    """Add up the sizes of all tensors."""
     return sum(tensor.end - tensor.start for tensor in tensors.values())
 
 

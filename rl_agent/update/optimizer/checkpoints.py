@@ -1,4 +1,4 @@
-"""The checkpoints that a training leaves in its output folder."""
+"""Finds the checkpoints that a training leaves in its output folder."""
 
 import json
 import re
@@ -10,7 +10,7 @@ _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 
 
 def find_checkpoint(training: Path) -> Path | None:
-    """The last finished checkpoint-K by number, else the folder itself if it holds the final model."""
+    """Find the last finished checkpoint-K, else the folder itself if it contains the final model."""
     if not training.is_dir():
         return None
     found = {int(match[1]): training / match[0] for match in map(_match, training.iterdir()) if match}
@@ -21,7 +21,7 @@ def find_checkpoint(training: Path) -> Path | None:
 
 
 def _is_finished(folder: Path) -> bool:
-    """Trainer writes its state last, but syncs nothing: after a failure of the disk, files may be empty."""
+    """Whether a checkpoint is complete; Trainer syncs nothing, so a failing disk may leave empty files."""
     try:
         global_step(folder)
     except (OSError, ValueError, KeyError, TypeError):
@@ -31,7 +31,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def global_step(checkpoint: Path) -> int:
-    """Optimizer steps that Trainer had counted."""
+    """Read Trainer's step counter."""
     return json.loads((checkpoint / STATE).read_bytes())["global_step"]
 
 

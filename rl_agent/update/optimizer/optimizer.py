@@ -1,17 +1,16 @@
-"""Continuing the optimizer of the last update.
+"""Decides whether an update can continue the optimizer of the update before.
 
-Transformers' Trainer resumes a training; an update is a new one, on new examples, with the old moments. So
-the resumed training is told that it is `global_step` steps in and has `max_steps` = `global_step` + the steps
-of this update, and not to skip examples (`ignore_data_skip`). It then runs exactly the new steps, whatever
-the size of the new dataset: it starts in epoch global_step // steps_per_epoch, whose examples it has not
-seen, and the epochs left to max_steps hold at least that many steps.
+Transformers' Trainer can resume a training. An update is a new training, on new examples, with the old
+moments. So it is resumed at step `global_step`, with `max_steps` = `global_step` + the steps of this update,
+and skips no examples (`ignore_data_skip`). It then runs exactly the new steps, whatever the size of the new
+dataset: it starts in epoch global_step // steps_per_epoch, and the epochs up to max_steps have at least that
+many steps.
 
-A schedule that decays has to know its end, and a loop of updates has none: such a schedule starts anew in
-each update, over that update's own steps, while the optimizer's moments go on. The resumed training is then
-told that it is 0 steps in.
+A schedule that decays needs an end, and a loop of updates has none. Such a schedule restarts in each update,
+over that update's own steps, while the optimizer's moments continue; the training is then resumed at step 0.
 
-DeepSpeed keeps the state in shards, one for each process. Those of ZeRO stages 1 and 2 can be brought into a
-form that any number of processes loads (`reshape`), so that fewer or more nodes go on with it.
+DeepSpeed keeps the state in shards, one for each process. Those of ZeRO stages 1 and 2 can be converted
+(`reshape`) so that fewer or more nodes can continue.
 """
 
 import json
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.config import TrainerConfig
-from rl_agent.update.llamafactory.render import Setup
+from rl_agent.update.llamafactory.render import TrainingSetup
 from rl_agent.update.optimizer.checkpoints import STATE, global_step
 
 _ENDLESS = ("constant", "constant_with_warmup")
@@ -29,22 +28,22 @@ _WITHIN_AN_UPDATE = (
     *("linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"),
     *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
 )
-"""Schedules that are functions of the step alone, so that they can be set back to their start."""
+"""Schedules that depend on the step alone, so that they can be restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """The optimizer's state that a version carries."""
+    """A saved state of the optimizer."""
 
     folder: Path
     global_step: int
     is_lora: bool
     deepspeed_ranks: int
-    """Number of processes whose shards it holds; 0 where DeepSpeed was not used."""
+    """Number of processes that saved its shards; 0 if DeepSpeed was not used."""
 
 
 def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
-    """Optimizer steps of one update, by Trainer's own arithmetic."""
+    """Count the optimizer steps of one update, as Trainer does."""
     if config.max_steps is not None:
         return config.max_steps
     batches = math.ceil(samples / (config.per_device_train_batch_size * world_size))
@@ -53,12 +52,12 @@ def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
 
 
 def restarts_schedule(config: TrainerConfig) -> bool:
-    """Whether the learning rate runs through its schedule anew in each update."""
+    """Whether the schedule of the learning rate restarts in each update."""
     return config.lr_scheduler_type not in _ENDLESS
 
 
 def find_progress(folder: Path) -> OptimizerState | None:
-    """The optimizer's state in a checkpoint folder; None where it is incomplete or was not saved."""
+    """Find the optimizer's state in a checkpoint folder; None if it is incomplete or was not saved."""
     if not (folder / STATE).is_file() or not (folder / "scheduler.pt").is_file():
         return None
     shards = sum(1 for _ in folder.glob("global_step*/*_optim_states.pt"))
@@ -67,13 +66,13 @@ def find_progress(folder: Path) -> OptimizerState | None:
     return OptimizerState(folder, global_step(folder), (folder / "adapter_config.json").is_file(), shards)
 
 
-def needs_reshape(progress: OptimizerState, setup: Setup) -> bool:
-    """Whether DeepSpeed's shards are of another number of processes than those that train now."""
+def needs_reshape(progress: OptimizerState, setup: TrainingSetup) -> bool:
+    """Whether DeepSpeed's shards were saved by another number of processes than train now."""
     return progress.deepspeed_ranks not in (0, setup.world_size)
 
 
-def obstacle(progress: OptimizerState | None, config: TrainerConfig, setup: Setup) -> str:
-    """Why an update starts its optimizer afresh; empty where it continues that of the update before."""
+def obstacle(progress: OptimizerState | None, config: TrainerConfig, setup: TrainingSetup) -> str:
+    """Explain why an update cannot continue the optimizer; empty if it can."""
     if not config.continue_optimizer:
         return "trainer.continue_optimizer is false"
     if progress is None:
@@ -81,8 +80,8 @@ def obstacle(progress: OptimizerState | None, config: TrainerConfig, setup: Setu
     return misfit(progress, config, setup)
 
 
-def misfit(progress: OptimizerState, config: TrainerConfig, setup: Setup) -> str:
-    """Why a state of the optimizer cannot be loaded by this training; empty where it can."""
+def misfit(progress: OptimizerState, config: TrainerConfig, setup: TrainingSetup) -> str:
+    """Explain why this training cannot load a state of the optimizer; empty if it can."""
     if config.lr_scheduler_type not in (*_ENDLESS, *_WITHIN_AN_UPDATE):
         return f"the schedule of trainer.lr_scheduler_type={config.lr_scheduler_type} cannot be set back"
     if progress.is_lora != (config.finetuning_type == "lora"):

@@ -1,7 +1,7 @@
-"""Brings DeepSpeed's shards of the optimizer into a form that any number of processes loads.
+"""Converts DeepSpeed's shards of the optimizer so that any number of processes can load them.
 
-DeepSpeed's own converter writes one file for each parameter ("universal checkpoint"); its engine reads them
-if its settings say so, and saves shards of its own number again.
+DeepSpeed's own converter writes one file for each parameter (a "universal checkpoint"). DeepSpeed loads it if
+its settings say so, and saves shards for its own number of processes again.
 """
 
 import json
@@ -17,7 +17,7 @@ _SUFFIX = "_universal"
 
 
 class ReshapeFailed(Exception):
-    """The shards stay as they are; the message says why."""
+    """The conversion failed for the reason in the message; the shards are unchanged."""
 
 
 def reshape(folder: Path, log: Path, timeout_s: float) -> None:
@@ -44,7 +44,7 @@ def reshape(folder: Path, log: Path, timeout_s: float) -> None:
 
 
 def settings_for_reshaped(deepspeed: Path, target: Path) -> Path:
-    """Write `deepspeed`'s settings to `target`, changed so that they load the universal form."""
+    """Write `deepspeed`'s settings to `target`, changed so that they load a universal checkpoint."""
     settings = json.loads(deepspeed.read_bytes())
     settings["checkpoint"] = settings.get("checkpoint", {}) | {"load_universal": True}
     write_whole(target, json.dumps(settings, indent=2) + "\n")

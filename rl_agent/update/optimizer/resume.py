@@ -1,8 +1,8 @@
-"""The folder that Trainer resumes from: an old state of the optimizer, as this training wants it.
+"""Makes the folder that Trainer resumes from: an old state of the optimizer, adapted to this training.
 
-Hard links into the checkpoint that the state comes from, except for what this training changes (never
-written through a link): the intervals that Trainer would take from its old state, the learning rate, where
-its schedule stands, and the shape of DeepSpeed's shards.
+Its files are hard links into the old checkpoint, except for those that this training changes: the intervals
+that Trainer would take from its old state, the learning rate, the position in its schedule, and DeepSpeed's
+shards. A changed file is written anew, never through a link.
 """
 
 import json
@@ -28,11 +28,10 @@ def resume_folder(
     new_steps: int,
     old_learning_rate: float,
 ) -> Path:
-    """Make `target` from `progress`, which may lie in `target` itself; the old state stays as it was.
+    """Make `target` from `progress`, which may be in `target` itself; the old state is unchanged.
 
-    Trainer will count from `at`; 0 also sets the schedule of the learning rate back to its start. A learning
-    rate that is changed this way or by the configuration counts from the first step; with DeepSpeed, whose
-    shards are left alone, from the second.
+    Trainer will count from `at`; 0 also restarts the schedule of the learning rate. A changed learning rate
+    applies from the first step; with DeepSpeed, whose shards are not changed, from the second.
     """
     growing = target.with_name(target.name + ".tmp")
     remove(growing)
@@ -74,7 +73,7 @@ def _intervals(config: TrainerConfig, new_steps: int) -> dict[str, Any]:
 def _change_schedule(
     state: dict[str, Any], *, factor: float, place: int | None, share: float | None
 ) -> dict[str, Any]:
-    """Scale the learning rates by `factor`, go to step `place`; `share` of the full rates holds there."""
+    """Scale the learning rates by `factor`; move the schedule to step `place`, at `share` of the rates."""
     bases = [rate * factor for rate in state["base_lrs"]]
     last = [rate * factor for rate in state["_last_lr"]] if share is None else [b * share for b in bases]
     step = {} if place is None else {"last_epoch": place, "_step_count": place + 1}
@@ -82,7 +81,7 @@ def _change_schedule(
 
 
 def _change_groups(state: dict[str, Any], *, factor: float, share: float | None) -> dict[str, Any]:
-    """What `_change_schedule` does, for the rates that the optimizer itself holds."""
+    """Do the same as `_change_schedule` for the rates in the optimizer's own state."""
     for group in state["param_groups"]:
         group |= {name: group[name] * factor for name in ("lr", "initial_lr") if name in group}
         if share is not None:
@@ -95,7 +94,7 @@ def _replace_json(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _replace_pickle(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Rewrite one of torch's state files; reads tensors and plain values only, never code."""
+    """Rewrite one of torch's state files; only tensors and plain values are read, never code."""
     import torch
 
     try:

@@ -167,7 +167,7 @@ def test_what_is_left_of_an_interrupted_training_goes_on_with_fewer_nodes(tmp_pa
     said = update(short, 1, start_training)
 
     at = round(done * (done + 4) / (done + 2))
-    assert f"the interrupted training goes on after step {at} of {done + 4}" in said
+    assert f"the interrupted training continues after step {at} of {done + 4}" in said
     assert recorded_steps(plan)[len(losses) :] == list(range(at + 1, done + 5))
     assert recorded(plan, "loss")[len(losses)] < losses[0] - 0.2
     assert optimizer_steps(plan, 1) == {done + 4 + done - at}

@@ -19,10 +19,10 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.types import Observation, Trajectory
-from rl_agent.update.dataset.export import Dialogue, Example, Terms, example
+from rl_agent.update.dataset.export import Example, ExportedEpisode, ExportSettings, example
 from tests.integration.training.tiny_vision_model import MEDIA, TEMPLATE, VISION_START
 
-DIALOGUE = TypeAdapter(Dialogue)
+DIALOGUE = TypeAdapter(ExportedEpisode)
 
 
 class Reference:
@@ -84,8 +84,8 @@ def trains_on_it(model: Path, trajectory: Trajectory, step: int) -> bool:
     return patches == placeholders * processor.image_processor.merge_size**2
 
 
-def _terms(model: Path, tokenizer: Any) -> Terms:
-    return Terms(
+def _terms(model: Path, tokenizer: Any) -> ExportSettings:
+    return ExportSettings(
         chat=ChatTokenizer.load(str(model), {}),
         media=frozenset(tokenizer.convert_tokens_to_ids(list(MEDIA))),
         image_start=tokenizer.convert_tokens_to_ids(VISION_START),

@@ -23,7 +23,7 @@ SMALL_WRITERS = (
     "rollout/rank_rollout.py",
     "trainer/gpu_sharing/sharing.py",
     "trainer/stream.py",
-    "update/llamafactory/record.py",
+    "update/llamafactory/training_log.py",
     "update/model/swap.py",
     "update/llamafactory/worker.py",
     "cli/driver/publish.py",

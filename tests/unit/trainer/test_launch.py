@@ -11,7 +11,7 @@ from rl_agent.files import write_whole
 from rl_agent.trainer.checkpoint.states import STATE, note_published
 from rl_agent.trainer.launch import settings_file, trainer_command, trainer_environment, write_settings
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.update.llamafactory.launch import Place
+from rl_agent.update.llamafactory.launch import Rendezvous
 from rl_agent.update.model import versions
 from tests.integration.tiny_model import make_plan
 from tests.unit.safetensors_files import write_model
@@ -137,10 +137,10 @@ def test_a_model_without_a_checkpoint_is_begun_from_with_a_fresh_optimizer(plan)
 
 
 def test_several_ranks_are_started_by_torchrun_and_one_is_not(plan):
-    assert trainer_command(plan, Path("s.json"), 1, Place())[1:3] == ["-m", "rl_agent.trainer.worker"]
+    assert trainer_command(plan, Path("s.json"), 1, Rendezvous())[1:3] == ["-m", "rl_agent.trainer.worker"]
     grpo = plan.config.grpo.model_copy(update={"nproc_per_node": 2})
     two = plan.model_copy(update={"config": plan.config.model_copy(update={"trainer": grpo})})
-    command = trainer_command(two, Path("s.json"), 1, Place())
+    command = trainer_command(two, Path("s.json"), 1, Rendezvous())
     assert command[1:3] == ["-m", "torch.distributed.run"]
     assert command[command.index("--nproc-per-node") + 1] == "2"
 

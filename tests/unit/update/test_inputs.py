@@ -9,7 +9,7 @@ from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.update.inputs import (
     SUMMARY_FILE,
     TRAIN_FILE,
-    Prepared,
+    UpdateSummary,
     await_inputs,
     digest_inputs,
     forget,
@@ -21,12 +21,12 @@ DATASET_FILE = "dataset/train/data-00000-of-00001.arrow"
 INFO_FILE = "dataset/train/dataset_info.json"
 
 
-def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> Prepared:
+def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> UpdateSummary:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DATASET_FILE).parent.mkdir(parents=True, exist_ok=True)
     for name in (DATASET_FILE, INFO_FILE, TRAIN_FILE):
         (folder / name).write_text(f"{name} {text}")
-    summary = Prepared(
+    summary = UpdateSummary(
         samples=5,
         validation_samples=0,
         candidates=9,
@@ -79,7 +79,7 @@ def test_inputs_that_are_there_are_not_waited_for(tmp_path):
 def test_a_node_waits_until_it_sees_the_inputs_and_says_so_once(tmp_path):
     folder = tmp_path / "iteration1"
     [line] = SharedFolder(lambda: write_inputs(folder)).wait(folder, 2, 60.0)
-    assert "update.json: not there" in line
+    assert "update.json: there is no such file" in line
     assert "waiting up to 60 s" in line
 
 
@@ -98,7 +98,7 @@ def test_a_file_of_an_earlier_update_is_not_trained_on(tmp_path, name):
     [
         (lambda folder: (folder / DATASET_FILE).unlink(), r"arrow: cannot be read .*; waited 60 s for"),
         (lambda folder: (folder / TRAIN_FILE).write_text("x"), r"train\.yaml: has 1 of the 14 bytes"),
-        (forget, r"update\.json: not there; run prepare-update first"),
+        (forget, r"update\.json: there is no such file; run prepare-update first"),
         (
             lambda folder: (folder / SUMMARY_FILE).write_text("{}"),
             "cannot be read; run prepare-update again",

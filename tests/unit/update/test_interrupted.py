@@ -84,7 +84,7 @@ def test_it_goes_on_with_the_weights_and_the_step_of_its_last_checkpoint(plan, c
     assert arguments["ignore_data_skip"] is True
     assert value_of(Path(arguments["resume_from_checkpoint"])) == 0.75
     assert not plan.paths.training_dir(1).exists()
-    assert "the interrupted training goes on after step 45 of 60" in caplog.text
+    assert "the interrupted training continues after step 45 of 60" in caplog.text
     summary = read_summary(plan.paths.update_dir(1))
     assert (summary.steps_before, summary.first_step, summary.new_steps) == (0, 0, 60)
 
@@ -142,7 +142,7 @@ def test_a_training_that_came_to_its_end_is_only_published(plan, caplog):
 
     prepare(plan, 1, 2)
 
-    assert "the training had come to its end: only publishing is left" in caplog.text
+    assert "the training had reached its end: only publishing is left" in caplog.text
     words = ["--plan", str(plan_file), "--iteration", "1"]
     place = ["--nodes", "2", "--node-rank", "1", "--master", "10.0.0.1:29500"]
     assert train_verb.main([*words, *place]) == 0  # and starts nothing: it would replace this process
@@ -265,7 +265,10 @@ def test_shards_that_cannot_be_converted_begin_the_update_again(sharded, convert
     converter(status)
     arguments = arguments_of(prepare(sharded, 1, 3))
     assert resumed_step(arguments) is None
-    assert f"the interrupted training begins again: its shards cannot be converted: {reason}" in caplog.text
+    assert (
+        f"the interrupted training starts from its beginning: its shards cannot be converted: {reason}"
+        in caplog.text
+    )
     assert Path(arguments["deepspeed"]) == CONFIG_DIR / "deepspeed" / "zero1.json"
 
 

@@ -15,7 +15,7 @@ from rl_agent.config import Plan
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.launch import trainer_command, trainer_environment
-from rl_agent.update.llamafactory.launch import Place
+from rl_agent.update.llamafactory.launch import Rendezvous
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.trainer.stream.stream_run import Rollout, stream_settings
 
@@ -34,7 +34,7 @@ class Nodes:
         Rollout(home).whole(1, version=0)
         port, self.processes = free_port(), []
         for node_rank in range(nodes):
-            command = trainer_command(self.plan, settings, nodes, Place(node_rank, "127.0.0.1", port))
+            command = trainer_command(self.plan, settings, nodes, Rendezvous(node_rank, "127.0.0.1", port))
             environment = trainer_environment(self.plan, os.environ, nodes) | {"OMP_NUM_THREADS": "1"}
             with (home / f"node-{node_rank}.log").open("wb") as log:
                 process = subprocess.Popen(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.monitor.progress import Slow, Snapshot, duration, line
+from rl_agent.monitor.progress import RolloutSnapshot, SlowEpisode, duration, line
 from rl_agent.rollout.collector.metrics import Durations, RolloutMetrics
 from rl_agent.types import Status
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -102,7 +102,7 @@ def test_no_wait_at_all_is_zero():
     assert Durations().percentile(0.5) == 0.0
 
 
-SNAPSHOT = Snapshot(
+SNAPSHOT = RolloutSnapshot(
     split="train",
     iteration=3,
     submitted=100,
@@ -117,14 +117,14 @@ SNAPSHOT = Snapshot(
     response_tokens=1000,
     done_here=20,
     elapsed_s=10.0,
-    slowest=(Slow("task-1:0:0", 3, 9.0),),
+    slowest=(SlowEpisode("task-1:0:0", 3, 9.0),),
 )
 
 
 def test_a_progress_line_says_how_far_how_fast_and_how_long():
     assert line(SNAPSHOT) == (
         "train iteration 3: 60/100 done (4 without reward), 8 running, 2 finishing, 5/32 at the engine,"
-        " 0 queued, reward 0.500, 100 tokens/s, 0:10 gone, 0:20 left"
+        " 0 queued, reward 0.500, 100 tokens/s, 0:10 elapsed, 0:20 left"
     )
 
 

@@ -11,10 +11,10 @@ from rl_agent.testing.tiny_chat import CHATML, tiny_chat, tiny_tokenizer
 from rl_agent.types import EpisodeKey, Observation
 from rl_agent.update.dataset.export import (
     IGNORED,
-    Dialogue,
     Example,
+    ExportedEpisode,
+    ExportSettings,
     Reason,
-    Terms,
     example,
     examples,
     write_datasets,
@@ -24,11 +24,11 @@ from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 CHAT = tiny_chat()
-DIALOGUE = TypeAdapter(Dialogue)
+DIALOGUE = TypeAdapter(ExportedEpisode)
 IMAGE_START, IMAGE, IMAGE_END = 7, 8, 9
 
 
-def terms(**changed) -> Terms:
+def terms(**changed) -> ExportSettings:
     given = {
         "chat": CHAT,
         "media": frozenset(),
@@ -37,15 +37,15 @@ def terms(**changed) -> Terms:
         "image_max_pixels": 10_000,
         "images": Path("/no/such/log/images"),
     }
-    return Terms(**given | changed)
+    return ExportSettings(**given | changed)
 
 
-def sees(**changed) -> Terms:
+def sees(**changed) -> ExportSettings:
     """Terms of a model that takes images; three tokens are theirs."""
     return terms(media=frozenset({IMAGE_START, IMAGE, IMAGE_END}), image_start=IMAGE_START, **changed)
 
 
-def dialogue(*steps, index: int = 0) -> Dialogue:
+def dialogue(*steps, index: int = 0) -> ExportedEpisode:
     """As it is read back from a shard's line."""
     return DIALOGUE.validate_json(to_line(make_trajectory(index, steps=steps)))
 
@@ -62,7 +62,7 @@ def ids(text: str) -> list[int]:
     return tiny_tokenizer().encode(text, add_special_tokens=False).ids
 
 
-def talk(*replies: str, chat=CHAT) -> Dialogue:
+def talk(*replies: str, chat=CHAT) -> ExportedEpisode:
     """A conversation as the collector holds it: the context grows at its end."""
     steps, prompt = [], chat.start("Be brief.", Observation("What is 5 + 7?"))
     for reply in replies:
@@ -114,7 +114,7 @@ def test_a_response_that_ends_within_a_character_is_trained_on():
     for text in ("7", "7\ufffd"):  # as a server shows it, and as it is decoded here
         said = type(made.generation)(text, tokens)
         turn = type(made)(made.observation, made.prompt_token_ids, said)
-        assert loss_on(example(Dialogue(EpisodeKey("t", 0, 0), (turn,)), 0, terms())) == list(tokens)
+        assert loss_on(example(ExportedEpisode(EpisodeKey("t", 0, 0), (turn,)), 0, terms())) == list(tokens)
 
 
 def test_without_masked_history_earlier_responses_have_loss_too():

@@ -11,8 +11,8 @@ from rl_agent.types import EpisodeKey, Status
 from rl_agent.update.dataset.select import (
     Candidate,
     Candidates,
-    Outcome,
-    Response,
+    EpisodeOutcome,
+    ResponseOutcome,
     StepOutcome,
     draw,
     hold_out,
@@ -24,11 +24,11 @@ RULES = SimpleNamespace(
     reward_threshold=1.0, filter_unchanged_steps=True, min_response_tokens=0, cutoff_len=1000
 )
 PROMPT_TOKENS = 5
-GOOD = StepOutcome(Response("stop", 20), 0.0, True, PROMPT_TOKENS)
+GOOD = StepOutcome(ResponseOutcome("stop", 20), 0.0, True, PROMPT_TOKENS)
 
 
 def outcome(*steps, reward=1.0, status=Status.COMPLETED, name="t"):
-    return Outcome(EpisodeKey(name, 0, 0), 7, status, reward, steps)
+    return EpisodeOutcome(EpisodeKey(name, 0, 0), 7, status, reward, steps)
 
 
 def candidate(position: int, number: int = 0, attempt: int = 0, step: int = 0) -> Candidate:
@@ -70,21 +70,23 @@ def test_an_episode_below_the_threshold_or_without_a_reward_has_none(negative):
 
 
 def test_steps_that_changed_nothing_are_left_out_where_asked():
-    still = StepOutcome(Response("stop", 20), 0.0, False, PROMPT_TOKENS)
+    still = StepOutcome(ResponseOutcome("stop", 20), 0.0, False, PROMPT_TOKENS)
     assert chosen_steps(outcome(GOOD, still, GOOD)) == [0, 2]
     keep_all = SimpleNamespace(**vars(RULES) | {"filter_unchanged_steps": False})
     assert chosen_steps(outcome(GOOD, still, GOOD), keep_all) == [0, 1, 2]
 
 
 def test_a_truncated_response_counts_only_where_the_environment_rewarded_it():
-    unrewarded = StepOutcome(Response("length", 20), 0.0, True, PROMPT_TOKENS)
-    rewarded = StepOutcome(Response("length", 20), 1.0, True, PROMPT_TOKENS)
-    aborted = StepOutcome(Response("abort", 20), 1.0, True, PROMPT_TOKENS)
+    unrewarded = StepOutcome(ResponseOutcome("length", 20), 0.0, True, PROMPT_TOKENS)
+    rewarded = StepOutcome(ResponseOutcome("length", 20), 1.0, True, PROMPT_TOKENS)
+    aborted = StepOutcome(ResponseOutcome("abort", 20), 1.0, True, PROMPT_TOKENS)
     assert chosen_steps(outcome(unrewarded, rewarded, aborted, GOOD)) == [1, 3]
 
 
 def test_responses_shorter_than_asked_are_left_out():
-    short, enough = (StepOutcome(Response("stop", tokens), 1.0, True, PROMPT_TOKENS) for tokens in (9, 10))
+    short, enough = (
+        StepOutcome(ResponseOutcome("stop", tokens), 1.0, True, PROMPT_TOKENS) for tokens in (9, 10)
+    )
     rules = SimpleNamespace(**vars(RULES) | {"min_response_tokens": 10})
     assert chosen_steps(outcome(short, enough, short), rules) == [1]
     assert chosen_steps(outcome(short, enough, short)) == [0, 1, 2]
@@ -101,7 +103,7 @@ def test_a_step_counts_if_its_whole_context_fits(cutoff_len, chosen, too_long):
 
 
 def test_a_context_that_was_sent_again_is_as_long_as_it_is():
-    again = StepOutcome(Response("stop", 20), 0.0, True, 30, context_reset=True)
+    again = StepOutcome(ResponseOutcome("stop", 20), 0.0, True, 30, context_reset=True)
     rules = SimpleNamespace(**vars(RULES) | {"cutoff_len": 50})
     assert chosen_steps(outcome(GOOD, GOOD, again), rules) == [0, 1, 2]
 

@@ -51,7 +51,7 @@ def test_a_lock_that_a_killed_build_left_is_removed(tmp_path, lock):
     time.clear(tmp_path)
     assert not lock.exists()
     assert UNTOUCHED_S <= time.now - begun < UNTOUCHED_S + 3
-    assert ["no process here compiles" in time.said[0], "is gone" in time.said[1]] == [True, True]
+    assert ["no process of this machine compiles" in time.said[0], "is gone" in time.said[1]] == [True, True]
 
 
 def test_the_lock_of_a_build_that_goes_on_here_is_kept(tmp_path, lock):

@@ -7,20 +7,20 @@ import pytest
 
 from rl_agent.errors import UsageError
 from rl_agent.update.llamafactory.launch import (
-    Place,
+    Rendezvous,
     node_environment,
-    place_of,
+    rendezvous_of,
     training_command,
     training_environment,
 )
-from rl_agent.update.llamafactory.render import Setup
+from rl_agent.update.llamafactory.render import TrainingSetup
 from tests.integration.tiny_model import make_plan
 
-ONE_CPU = Setup(uses_cpu=True, bf16=False, processes=1, nodes=1, deepspeed=None)
-EIGHT_GPUS = Setup(uses_cpu=False, bf16=True, processes=8, nodes=1, deepspeed=Path("/ds.json"))
-TWO_NODES = Setup(uses_cpu=False, bf16=True, processes=8, nodes=2, deepspeed=None)
-ONE_GPU = Setup(uses_cpu=False, bf16=True, processes=1, nodes=1, deepspeed=None)
-SECOND = Place(1, "10.0.0.1", 29600)
+ONE_CPU = TrainingSetup(uses_cpu=True, bf16=False, processes=1, nodes=1, deepspeed=None)
+EIGHT_GPUS = TrainingSetup(uses_cpu=False, bf16=True, processes=8, nodes=1, deepspeed=Path("/ds.json"))
+TWO_NODES = TrainingSetup(uses_cpu=False, bf16=True, processes=8, nodes=2, deepspeed=None)
+ONE_GPU = TrainingSetup(uses_cpu=False, bf16=True, processes=1, nodes=1, deepspeed=None)
+SECOND = Rendezvous(1, "10.0.0.1", 29600)
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def words(plan):
 
 
 def test_one_process_runs_without_torchrun(plan, words):
-    assert training_command(plan, 3, ONE_CPU, Place()) == [sys.executable, *words]
+    assert training_command(plan, 3, ONE_CPU, Rendezvous()) == [sys.executable, *words]
 
 
 def test_several_processes_keep_a_path_with_blanks_in_one_word(plan, words):
-    command = training_command(plan, 3, EIGHT_GPUS, Place())
+    command = training_command(plan, 3, EIGHT_GPUS, Rendezvous())
     assert command[1:] == [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "8", "--max-restarts", "0"),
         *words,
@@ -61,14 +61,14 @@ def test_nodes_meet_at_the_master_within_the_deadline(plan, words):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ((1, 0, None), Place()),
-        ((1, 0, "10.0.0.1:29600"), Place()),
+        ((1, 0, None), Rendezvous()),
+        ((1, 0, "10.0.0.1:29600"), Rendezvous()),
         ((2, 1, "10.0.0.1:29600"), SECOND),
-        ((2, 0, "[fd00::1]:29600"), Place(0, "[fd00::1]", 29600)),
+        ((2, 0, "[fd00::1]:29600"), Rendezvous(0, "[fd00::1]", 29600)),
     ],
 )
 def test_the_options_name_a_place(given, expected):
-    assert place_of(*given) == expected
+    assert rendezvous_of(*given) == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_options_name_a_place(given, expected):
 )
 def test_a_place_that_cannot_be_is_refused(given, message):
     with pytest.raises(UsageError, match=message):
-        place_of(*given)
+        rendezvous_of(*given)
 
 
 def test_the_environment_is_the_callers_with_what_training_needs(tmp_path):
@@ -106,7 +106,7 @@ def test_one_process_sees_one_of_the_callers_gpus(tmp_path):
 
 
 def test_a_node_alone_tells_nothing_of_others():
-    assert node_environment(EIGHT_GPUS, Place(), "eth0", {}) == {}
+    assert node_environment(EIGHT_GPUS, Rendezvous(), "eth0", {}) == {}
 
 
 def test_a_node_tells_its_processes_where_the_others_are():

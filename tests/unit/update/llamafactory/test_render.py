@@ -10,7 +10,7 @@ from rl_agent.config import Hardware
 from rl_agent.errors import ConfigError
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.update.llamafactory.render import (
-    Start,
+    TrainingStart,
     check_extra_args,
     deepspeed_file,
     setup_of,
@@ -19,7 +19,7 @@ from rl_agent.update.llamafactory.render import (
 )
 from tests.integration.tiny_model import make_plan
 
-START = Start("/models/base")
+START = TrainingStart("/models/base")
 
 
 @pytest.fixture
@@ -98,7 +98,9 @@ def test_lora_keys_are_there_only_for_lora(plan_of):
 
 
 def test_a_continued_training_resumes_without_skipping_examples(plan_of, tmp_path):
-    arguments = rendered(plan_of(), Start("/models/v1", resume_from=tmp_path / "resume", max_steps=18))
+    arguments = rendered(
+        plan_of(), TrainingStart("/models/v1", resume_from=tmp_path / "resume", max_steps=18)
+    )
     assert arguments["resume_from_checkpoint"] == str(tmp_path / "resume")
     assert arguments["ignore_data_skip"] is True
     assert arguments["max_steps"] == 18

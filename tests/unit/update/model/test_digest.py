@@ -66,6 +66,6 @@ def test_a_long_reading_says_how_far_it_is(tmp_path, monkeypatch, caplog):
     (tmp_path / "a").write_bytes(bytes(40))
     digest_files([tmp_path / "a"])
     assert caplog.text == ""
-    monkeypatch.setattr(digest, "_SAY_AFTER_S", -1.0)
+    monkeypatch.setattr(digest, "_LOG_AFTER_S", -1.0)
     digest_files([tmp_path / "a"])
-    assert caplog.text.count(f"digest of what is in {tmp_path}: 0.0 of 0.0 GiB read") == 1
+    assert caplog.text.count(f"computing digests of the files in {tmp_path}: 0.0 of 0.0 GiB read") == 1

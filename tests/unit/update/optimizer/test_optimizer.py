@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_agent.update.llamafactory.render import Setup, deepspeed_file
+from rl_agent.update.llamafactory.render import TrainingSetup, deepspeed_file
 from rl_agent.update.optimizer.optimizer import (
     OptimizerState,
     find_progress,
@@ -89,8 +89,8 @@ def setup(
     uses_cpu: bool = False,
     deepspeed: bool = False,
     stage: int = 2,
-) -> Setup:
-    return Setup(
+) -> TrainingSetup:
+    return TrainingSetup(
         uses_cpu=uses_cpu,
         bf16=False,
         processes=processes,

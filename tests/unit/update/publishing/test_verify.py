@@ -171,7 +171,7 @@ def test_a_link_that_shows_late_is_waited_for_when_the_version_is_known(publishe
 
 def test_a_version_whose_folder_does_not_show_yet_is_not_taken_for_unrecorded(published):
     (published.paths.version_dir(1) / RECORD).unlink()
-    with pytest.raises(StoreError, match=r"published\.json: not there"):
+    with pytest.raises(StoreError, match=r"published\.json: there is no such file"):
         verify_served(published.paths)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from rl_agent.config import Plan
 from rl_agent.engine.model import ResolvedModel, resolve_model
-from rl_agent.update.inputs import TRAIN_FILE, Prepared, digest_inputs, write_summary
+from rl_agent.update.inputs import TRAIN_FILE, UpdateSummary, digest_inputs, write_summary
 from rl_agent.update.model.checks import check_model
 from rl_agent.update.publish import publish
 from tests.unit.safetensors_files import value_of, write_checkpoint
@@ -18,7 +18,7 @@ def finish_training(plan: Plan, iteration: int, *, value: float | None = None, *
     folder = plan.paths.update_dir(iteration)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRAIN_FILE).touch()
-    summary = Prepared(
+    summary = UpdateSummary(
         samples=5,
         validation_samples=0,
         candidates=9,

@@ -2,7 +2,7 @@
 
 import json
 
-from rl_agent.update.llamafactory.progress import LOG, TrainingProgress
+from rl_agent.update.llamafactory.training_log import LOG, TrainingProgress
 
 
 def log_step(folder, step, loss=0.5, end="\n"):
@@ -14,11 +14,13 @@ def test_a_line_says_the_step_the_loss_and_the_time_left(tmp_path):
     progress = TrainingProgress(tmp_path, 2)
     assert progress.line(1.0) == ""
     log_step(tmp_path, 50)
-    assert progress.line(5.0) == "update iteration 2: optimizer step 50 of 140, loss 0.500, 0:05 gone, ? left"
+    assert (
+        progress.line(5.0) == "update iteration 2: optimizer step 50 of 140, loss 0.500, 0:05 elapsed, ? left"
+    )
     log_step(tmp_path, 60, loss=0.25)
     assert (
         progress.line(15.0)
-        == "update iteration 2: optimizer step 60 of 140, loss 0.250, 0:15 gone, 1:20 left"
+        == "update iteration 2: optimizer step 60 of 140, loss 0.250, 0:15 elapsed, 1:20 left"
     )
 
 
