@@ -1,14 +1,14 @@
-"""Conversations as tokens: what was sent and what was sampled, one after the other, never re-tokenised.
+"""Builds conversations as tokens: what was sent and what was sampled, in order, never tokenised again.
 
     prompt  = start(system, first observation)
     context = prompt + response + extend(response, observation) + response + extend(…) + …
 
-`extend` asks the chat template what it puts between a response and the next one: it renders a
-conversation whose response is a marker and takes what follows. Templates that write earlier responses
-differently (Qwen3 drops their thoughts) therefore cannot change a token that was already recorded.
+`extend` finds what the chat template puts between a response and the next one: it renders a conversation
+whose response is a marker, and takes the text after it. So a template that renders earlier responses
+differently (Qwen3 drops their thoughts) cannot change a recorded token.
 
-What an environment shows may hold the text of a control token, `<|im_end|>` in a task or on a web page. It
-reaches the model as those characters and never as the token: it can neither end a turn nor begin one.
+An observation may contain the text of a control token, such as `<|im_end|>` in a task or on a web page. It
+reaches the model as those characters and never as the token, so it can neither end nor begin a turn.
 """
 
 import contextlib
@@ -37,15 +37,15 @@ TOKENIZER_FILES = (
 )
 _MARKER = "response-goes-here"
 _PLACEHOLDER = "\uf8ff\ue0c7\uf8ff"
-"""Private characters: no text has them in this order."""
+"""Private-use characters that no text has in this order."""
 _LONGEST_CHARACTER = 4
-"""Tokens that may hold one character between them: its bytes."""
+"""Most tokens that one character can be divided into, one for each byte."""
 _PROMPT_TAIL = 16
-"""Tokens of a prompt that say how the first of its response reads: those of one character and more."""
+"""Tokens at the end of a prompt that can affect how its response is decoded."""
 
 
 class ChatTokenizer:
-    """A model's tokenizer and chat template. Immutable; calls take time linear in the text or tokens."""
+    """The tokenizer and chat template of a model. Immutable; calls take time linear in the text or tokens."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ChatTokenizer:
         origin: str = "model",
         vocab_size: int | None = None,
     ) -> None:
-        """`vocab_size`: of the model, whose embedding may hold more than the tokenizer knows."""
+        """`vocab_size` is the model's; its embedding may have more rows than the tokenizer has tokens."""
         self.vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._template = compile_template(chat_template, origin)
@@ -88,16 +88,16 @@ class ChatTokenizer:
         )
 
     def start(self, system_prompt: str | None, observation: Observation) -> list[int]:
-        """Tokens of the first prompt, up to where the model is to go on."""
+        """Return the tokens of the first prompt, up to where the response begins."""
         messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        text, control = self._harmless(observation.text)
+        text, control = self._without_control_tokens(observation.text)
         messages.append({"role": "user", "content": text})
         rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
         return self._encode(rendered, control)
 
     def extend(self, response: Sequence[int], observation: Observation) -> list[int]:
-        """Tokens between a response and the next: closes its turn unless it did, and opens the next."""
-        text, control = self._harmless(observation.text)
+        """Return the tokens between a response and the next one: the end of its turn, and the next prompt."""
+        text, control = self._without_control_tokens(observation.text)
         marker = _MARKER
         while marker in observation.text:
             marker += "-"
@@ -115,25 +115,25 @@ class ChatTokenizer:
         return self._encode(after, control)
 
     def control_token_in(self, text: str) -> str | None:
-        """The first control token that a server would read in this text; None if there is none."""
+        """Return the first control token that a server would read in this text; None if there is none."""
         found = self._control.search(text) if self._control else None
         return found[0] if found else None
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens, special ones included."""
+        """Decode tokens, special ones included."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def decode_response(self, token_ids: Sequence[int]) -> str:
-        """The text of a response without the token that ended it, as a server shows it."""
+        """Decode a response without the token that ended it, as a server shows it."""
         ends = bool(token_ids) and token_ids[-1] in self.eos_token_ids
         return self.decode(token_ids[:-1] if ends else token_ids)
 
     def decode_after(self, prompt: Sequence[int], response: Sequence[int]) -> str:
-        """The text that a server shows of a response to this prompt, special tokens included.
+        """Decode a response to this prompt as a server does, special tokens included.
 
-        A character that the response only begins is left out, as by vLLM's v1/engine/detokenizer.py, which
-        goes token by token and, should the prompt end within a character, shows the prompt too. All at once
-        comes to the same wherever every character is whole, and takes a sixth of the time.
+        An unfinished last character is left out, as in vLLM's v1/engine/detokenizer.py. That decodes token by
+        token, and shows the prompt too if it ends within a character. Decoding all tokens at once gives the
+        same text if every character is complete, in a sixth of the time.
         """
         tail = list(prompt[-_PROMPT_TAIL:])
         if self.decode(tail).endswith("\ufffd"):
@@ -144,7 +144,7 @@ class ChatTokenizer:
         return "".join(self._decode_piecewise(tail, response))
 
     def _decode_piecewise(self, prompt: list[int], response: Sequence[int]) -> Iterator[str]:
-        """The text token by token, or in longer pieces while none comes: a try reads all since the last."""
+        """Decode token by token, or in longer pieces while no text comes: a try reads all since the last."""
         stream, silent, piece = DecodeStream(ids=prompt, skip_special_tokens=False), 0, list[int]()
         for left, token in zip(range(len(response) - 1, -1, -1), response, strict=True):
             piece.append(token)
@@ -162,8 +162,8 @@ class ChatTokenizer:
             if text:
                 yield text
 
-    def _harmless(self, text: str) -> tuple[str, list[str]]:
-        """`text` with a placeholder for each control token in it, and what these stand for, in order."""
+    def _without_control_tokens(self, text: str) -> tuple[str, list[str]]:
+        """Replace each control token by a placeholder; return the text and these tokens in order."""
         if self.control_token_in(text) is None or self._control is None:
             return text, []
         return self._control.sub(_PLACEHOLDER, text.replace(_PLACEHOLDER, "\ufffd")), self._control.findall(
@@ -171,14 +171,14 @@ class ChatTokenizer:
         )
 
     def _encode(self, text: str, control: Sequence[str] = ()) -> list[int]:
-        """Tokens of a rendered text, in which each placeholder is a control token's text.
+        """Encode a rendered text, in which each placeholder stands for the text of a control token.
 
-        A control token parts what stands around it, so the other tokens are as they would be with it.
+        A control token separates the text around it, so the other tokens do not change.
         """
         ids: list[int] = []
         parts = text.split(_PLACEHOLDER) if control else [text]
         for part, word in zip_longest(parts, control, fillvalue=""):
-            for piece in (part, word[:1], word[1:]):  # no half of it is the token
+            for piece in (part, word[:1], word[1:]):  # neither part is the token
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids if piece else []
         return ids
 

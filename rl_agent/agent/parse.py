@@ -1,4 +1,4 @@
-"""Turns what a model wrote into what an environment is given, in time linear in its length."""
+"""Extracts the action from a model's response, in time linear in its length."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,10 @@ _THOUGHT = ("<think>", "</think>")
 
 
 def parse_action(response: str) -> str:
-    """The response without its thoughts and surrounding blanks.
+    """Return the response without its thoughts and surrounding blanks.
 
-    Thoughts whose `<think>` stood in the prompt end at a lone `</think>`; thoughts that were cut off by
-    the token limit hide everything after them: a half-finished thought is not an action.
+    Thoughts whose `<think>` was in the prompt end at a single `</think>`. Thoughts that were cut off by the
+    token limit hide all text after them: an unfinished thought is not an action.
 
     >>> parse_action("<think>2+2 is 4</think> 4 ")
     '4'
@@ -24,7 +24,7 @@ def parse_action(response: str) -> str:
 
 
 def _outside(response: str) -> Iterator[str]:
-    """The parts of a response that are between its closed thoughts."""
+    """Iterate over the parts of a response outside its closed thoughts."""
     spoken_from = 0
     for begin, end in enclosed(response, *_THOUGHT):
         yield response[spoken_from : begin - len(_THOUGHT[0])]
@@ -33,10 +33,10 @@ def _outside(response: str) -> Iterator[str]:
 
 
 def enclosed(text: str, start: str, end: str) -> Iterator[tuple[int, int]]:
-    """Where what stands between `start` and the next `end` begins and ends, from left to right.
+    """Iterate over the ranges of text between `start` and the next `end`, from left to right.
 
-    Finds what the regular expression `start(.*?)end` does, which looks for an end that is missing behind
-    every start anew, and takes minutes for a model that repeats one.
+    The regular expression `start(.*?)end` finds the same, but searches for a missing end again after every
+    start, which takes minutes if a model repeats the start.
     """
     searched_from = 0
     while (begin := text.find(start, searched_from)) >= 0:

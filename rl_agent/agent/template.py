@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 def compile_template(source: str, origin: str) -> jinja2.Template:
-    """A template that may neither change its inputs nor reach outside. Raises ConfigError naming `origin`."""
+    """Compile a template in a sandbox. Raises ConfigError that names `origin`."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
@@ -34,7 +34,7 @@ def render(
     *,
     add_generation_prompt: bool,
 ) -> str:
-    """The text of a conversation. Raises ConfigError if the template refuses it."""
+    """Render a conversation. Raises ConfigError if the template refuses it."""
     try:
         return template.render(messages=messages, add_generation_prompt=add_generation_prompt, **variables)
     except jinja2.TemplateError as error:

@@ -1,4 +1,4 @@
-"""Where the final answer is in a response; found in time linear in its length."""
+"""Finds the final answer in a response, in time linear in its length."""
 
 from rl_agent.agent.parse import enclosed
 
@@ -6,7 +6,7 @@ _TAGS = ("<answer>", "</answer>")
 
 
 def final_answer(response: str) -> str:
-    """What stands in the last `<answer>…</answer>`, else all that follows the thinking; trimmed."""
+    """Return the content of the last `<answer>…</answer>`, else all text after the thinking; trimmed."""
     conclusion = _conclusion(response)
     begin, end = 0, len(conclusion)
     for begin, end in enclosed(conclusion, *_TAGS):  # noqa: B007 - the last one counts
@@ -15,7 +15,7 @@ def final_answer(response: str) -> str:
 
 
 def is_tagged(response: str) -> bool:
-    """Whether `final_answer` is the content of a tag, and so the bare answer."""
+    """Whether the final answer is marked by a tag, and so is the answer alone."""
     return next(enclosed(_conclusion(response), *_TAGS), None) is not None
 
 

@@ -1,8 +1,8 @@
-"""Gymnasium's toy_text games, played in words over many turns, the state shown in words or as a picture.
+"""Plays Gymnasium's toy_text games over many turns, with the state shown as text or as a picture.
 
 A task names the game as `env_id` (`FrozenLake-v1`, `Taxi-v4`, `CliffWalking-v1`, `Blackjack-v1`, …), and may
-give its constructor's `env_kwargs` and a `seed`. With a seed it is one fixed problem for every attempt;
-without, each attempt begins where its own seed says.
+give its constructor's `env_kwargs` and a `seed`. With a seed every attempt begins in the same state; without,
+the seed of the attempt decides.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
 
 def _show_map(game: Any, _state: Any) -> str:
-    """Gymnasium's own drawing without the name of the last action; the agent's cell in brackets."""
+    """Return Gymnasium's own drawing without the name of the last action, the agent's cell in brackets."""
     drawing = _HIGHLIGHT.sub(r"[\1]", game.render())
     rows = [row for row in _ESCAPE.sub("", drawing).splitlines() if not row.startswith("  (")]
     return "\n".join(rows).strip("\n")
@@ -50,14 +50,14 @@ def _show_cards(_game: Any, state: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """How one of the games is told in words."""
+    """The words for one of the games."""
 
     actions: tuple[str, ...]
     """The word for each action, in gymnasium's order."""
     show: Callable[[Any, Any], str]
     render_mode: str | None = "ansi"
     pays_at_the_goal: bool = True
-    """False where every ending is the goal, whatever it pays."""
+    """False if every ending is the goal, whatever its reward."""
 
 
 _FROZEN_LAKE = Game(("left", "down", "right", "up"), _show_map)
@@ -73,10 +73,10 @@ GAMES = {
 
 
 class GymnasiumEnvironment:
-    """Multi-turn. The response names one action; anything else is answered with the legal ones.
+    """A multi-turn game: a response names one action, else the legal actions are listed again.
 
-    `reward` "success" pays 1 for the step that reaches the goal and 0 otherwise, "gymnasium" pays what the
-    library does. `view` "image" shows gymnasium's own picture of the state and not a word of it.
+    With `reward` "success" the step that reaches the goal has reward 1 and others 0; with "gymnasium" the
+    library's rewards are used. With `view` "image" the state is shown only as gymnasium's own picture.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GymnasiumEnvironment:
 
     @staticmethod
     def check_task(task: Task) -> None:
-        """Raises ValueError saying what the task lacks."""
+        """Raises ValueError that says what the task lacks."""
         env_id = task.extra.get("env_id")
         if not isinstance(env_id, str) or not re.fullmatch(rf"({'|'.join(GAMES)})-v\d+", env_id):
             raise ValueError(f"env_id is {env_id!r}; use one of {', '.join(GAMES)} with its version (-v1)")
@@ -115,7 +115,7 @@ class GymnasiumEnvironment:
         env_id: str = task.extra["env_id"]
         self._game = GAMES[env_id.partition("-v")[0]]
         await self.close()
-        # Taxi computes a table of all its states first, and the first import takes a while.
+        # In a thread: Taxi computes a table of all its states first, and the first import is slow.
         render_mode = "rgb_array" if self._pictures else self._game.render_mode
         self._env = await asyncio.to_thread(_make, env_id, render_mode, task.extra.get("env_kwargs", {}))
         self._state, _ = self._env.reset(seed=task.extra.get("seed", seed))
@@ -125,7 +125,7 @@ class GymnasiumEnvironment:
 
     async def step(self, action: str) -> StepResult:
         if self._env is None:
-            raise EnvironmentFailure("step before reset, or after the end")
+            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
         number = await off_loop(len(action), _number_of, action, self._game.actions)
         if number is None:
             return StepResult(Observation(f"That is not one action. {self._legal()}"), changed=False)
@@ -164,10 +164,10 @@ class GymnasiumEnvironment:
 
 
 class _Pictures:
-    """The pictures of one instance, in a folder of their own until it is closed."""
+    """The pictures of one instance, in a temporary folder until it is closed."""
 
     _drawing = threading.Lock()
-    """Pygame, with which gymnasium draws, is not made for threads."""
+    """Held while drawing: Pygame, which gymnasium uses, is not thread-safe."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -200,7 +200,7 @@ def _make(env_id: str, render_mode: str | None, kwargs: dict[str, Any]) -> Any:
 
 
 def _number_of(action: str, words: tuple[str, ...]) -> int | None:
-    """The action that the response names, if it names exactly one."""
+    """Return the action that the response names, if it names exactly one."""
     spoken = set(re.findall(r"[a-z]+", final_answer(action).lower()))
     named = [number for number, word in enumerate(words) if word in spoken]
     return named[0] if len(named) == 1 else None

@@ -1,7 +1,7 @@
-"""A mathematical problem with a reference answer in LaTeX, compared by math-verify.
+"""Scores mathematical problems against a reference answer in LaTeX, by math-verify.
 
-The response may end in `\\boxed{…}`, in LaTeX between dollars, in a plain number, or hold
-`<answer>…</answer>`; equal values in different notation are equal.
+The response may end in `\\boxed{…}`, in LaTeX between dollars or in a plain number, or contain
+`<answer>…</answer>`. Equal values in different notations are equal.
 """
 
 from typing import Any
@@ -12,6 +12,8 @@ from rl_agent.types import Task
 
 
 class MathEnvironment(SingleTurnEnvironment):
+    """A problem whose answer is compared with `answer`."""
+
     kind = "math"
 
     @staticmethod

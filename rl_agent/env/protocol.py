@@ -1,4 +1,4 @@
-"""What an environment is: reset, step, close.
+"""Defines an environment: reset, step, close.
 
     create ─► reset(task, seed) ─► step(action) ─► … ─► step(action).done ─► close
                   ▲                                                  │
@@ -9,7 +9,7 @@
   in a thread (`asyncio.to_thread`) or in `rl_agent.env.verifier`.
 - The caller bounds each call and cancels it at its deadline; the instance is then closed, not used again.
 - `close` may be called at any time after the constructor, also twice, and does not raise.
-- Whatever a call raises ends that episode only, with the error as its recorded reason.
+- An exception in a call ends that episode only, with the error as its recorded reason.
 """
 
 from typing import Protocol, runtime_checkable
@@ -23,20 +23,20 @@ class Environment(Protocol):
 
     A class may also have two more methods, both called on the class:
 
-    - `check_task(task)` raises ValueError saying what a task lacks to run here; every task is checked
+    - `check_task(task)` raises ValueError that says what a task lacks to run here; every task is checked
       before a run starts.
-    - `async close_shared()` lets go of what instances share (processes, connections); it is called once
-      after the last instance is closed.
+    - `async close_shared()` closes what instances share (processes, connections); it is called once after
+      the last instance is closed.
     """
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin an episode. Equal tasks and seeds begin equally."""
+        """Begin an episode; equal tasks and seeds begin in equal states."""
         ...
 
     async def step(self, action: str) -> StepResult:
-        """Take one action. Nonsense is answered with an observation, not with an exception."""
+        """Take one action; an invalid one is answered with an observation, not with an exception."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything the instance holds."""
+        """Release all resources of the instance."""
         ...

@@ -1,4 +1,4 @@
-"""One question, one answer, scored by reasoning_gym's own verifier.
+"""Scores one answer to one question with reasoning_gym's own verifier.
 
 A task carries the fields of a reasoning_gym entry: `prompt` (its question), `answer`, `dataset` (the name it
 is registered under) and `entry_metadata`. The library is imported and run in a worker process only.
@@ -12,6 +12,8 @@ from rl_agent.types import Task
 
 
 class ReasoningGymEnvironment(SingleTurnEnvironment):
+    """A question of reasoning_gym, scored by the dataset that it comes from."""
+
     kind = "reasoning_gym"
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""From the name of an environment in the configuration to an instance."""
+"""Makes instances of environments from their names in the configuration."""
 
 import importlib
 import inspect
@@ -18,8 +18,8 @@ _METHODS = ("reset", "step", "close")
 class EnvironmentRegistry:
     """Imports the classes of `env_config.kinds` when they are first needed.
 
-    Whoever steps instances holds the registry with `async with` until the last one is closed; a registry
-    that only checks needs no closing.
+    A caller that steps instances keeps the registry open with `async with` until the last one is closed; a
+    registry that only checks needs no closing.
     """
 
     def __init__(self, env_config: EnvConfig) -> None:
@@ -27,16 +27,16 @@ class EnvironmentRegistry:
         self._classes: dict[str, type[Environment]] = {}
 
     def create(self, kind: str) -> Environment:
-        """A new instance. Raises ConfigError as `check` does."""
+        """Make a new instance. Raises ConfigError as `check` does."""
         return self._class_of(kind)(**self._env_config.kwargs.get(kind, {}))
 
     def check(self, kinds: Iterable[str]) -> None:
-        """Raises ConfigError for the first kind of which no instance could be made; makes none."""
+        """Raises ConfigError for the first kind whose class cannot be used; makes no instance."""
         for kind in sorted(set(kinds)):
             self._class_of(kind)
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
-        """Raises ConfigError for the first task that its environment could not run."""
+        """Raises ConfigError for the first task that its environment cannot run."""
         for task in tasks:
             check_task = getattr(self._class_of(task.env), "check_task", None)
             if check_task is None:
@@ -50,7 +50,7 @@ class EnvironmentRegistry:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Let go of what instances share."""
+        """Close what instances share."""
         for found in self._classes.values():
             close_shared = getattr(found, "close_shared", None)
             if close_shared is not None:
@@ -85,7 +85,7 @@ class EnvironmentRegistry:
 
 
 def _look_first_in(folders: Iterable[Path]) -> None:
-    """As Python does with the folder it is started in."""
+    """Put folders at the front of `sys.path`, as Python does with the folder in which it starts."""
     new = [str(folder) for folder in folders if str(folder) not in sys.path]
     sys.path[:0] = new
 

@@ -1,8 +1,8 @@
-"""Stand-ins for `eval` and sympy's `parse_expr`, for text that a model wrote.
+"""Replaces `eval` and sympy's `parse_expr` for text that a model wrote.
 
-Several scorers of reasoning_gym evaluate the answer as Python, so that an answer such as
-`__import__('os').system(…)` would run. These accept what an honest answer consists of (numbers, lists,
-operators, elementary functions) and raise ValueError for the rest.
+Several scorers of reasoning_gym evaluate the answer as Python, so an answer such as
+`__import__('os').system(…)` would run. These functions accept numbers, lists, operators and elementary
+functions, and raise ValueError for all else.
 """
 
 import ast
@@ -42,7 +42,7 @@ _ATTRIBUTE = re.compile(r"\.\s*[^\W\d]|[\w)\]]\s*\.\s*[^\W\d]")
 
 
 def eval_literal(text: str, *_: Any) -> Any:
-    """The value of Python literals combined by operators; no names, calls or attributes.
+    """Evaluate Python literals combined by operators, without names, calls or attributes.
 
     Raises ValueError or SyntaxError.
     """
@@ -65,7 +65,7 @@ def _value_of(node: ast.expr) -> Any:
 
 
 def only_mathematics(parse_expr: Callable[..., Any]) -> Callable[..., Any]:
-    """`parse_expr`, refusing text with names other than elementary functions and one-letter symbols.
+    """Wrap `parse_expr` to refuse names other than elementary functions and one-letter symbols.
 
     sympy splits and evaluates names as Python, so a refused name never reaches it.
     """

@@ -1,4 +1,4 @@
-"""What single-turn environments with a verifier share: one prompt, one response, one score."""
+"""The base of single-turn environments with a verifier: one prompt, one response, one score."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -12,8 +12,8 @@ from rl_agent.types import Observation, StepResult, Task
 class SingleTurnEnvironment(ABC):
     """Asks the task's prompt and scores the first response in a worker process.
 
-    A verdict that takes longer than `verify_timeout_s` is a reward of 0: it is the response that makes a
-    verification long. `workers` is the number of processes that all instances of a kind share.
+    A verification that takes longer than `verify_timeout_s` gives reward 0, because the response causes it.
+    `workers` is the number of processes that all instances of a kind share.
     """
 
     kind: ClassVar[str]
@@ -27,12 +27,12 @@ class SingleTurnEnvironment(ABC):
     @staticmethod
     @abstractmethod
     def check_task(task: Task) -> None:
-        """Raises ValueError saying what the task lacks."""
+        """Raises ValueError that says what the task lacks."""
 
     @staticmethod
     @abstractmethod
     def request(task: Task, response: str) -> dict[str, Any]:
-        """What the worker of this kind needs to score `response`; called in a thread where that is long."""
+        """Return what the worker needs to score `response`; called in a thread if that is long."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         try:
@@ -44,7 +44,7 @@ class SingleTurnEnvironment(ABC):
 
     async def step(self, action: str) -> StepResult:
         if self._task is None:
-            raise EnvironmentFailure("step before reset, or after the end")
+            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
         task, self._task = self._task, None
         request = await off_loop(len(action), self.request, task, action)
         try:

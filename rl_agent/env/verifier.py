@@ -1,11 +1,11 @@
-"""Scores answers in child processes, because a verifier that hangs must not hang the rollout.
+"""Scores answers in child processes, so that a verifier that hangs cannot hang the rollout.
 
     score ─► wait for a worker ─► send, receive ─► give the worker back
                  │ none idle and fewer than `size`        │ deadline, cancellation or end of file
                  └► start one, wait until ready           └► kill the worker; the next caller starts another
 
-A pool belongs to the event loop it was first used on. `close_pool` ends its workers; a parent that dies
-without closing takes them along (see `verifier_worker`).
+A pool belongs to the event loop on which it was first used. `close_pool` ends its workers; they also end with
+a parent that dies without closing (see `verifier_worker`).
 """
 
 import asyncio
@@ -37,12 +37,12 @@ class _Worker:
     connection: socket.socket
 
     async def ask(self, question: bytes) -> dict[str, Any]:
-        """The reply to one line."""
+        """Send one line and return the reply to it."""
         await asyncio.get_running_loop().sock_sendall(self.connection, question)
         return await self.receive()
 
     async def receive(self) -> dict[str, Any]:
-        """One line. Raises EOFError if the worker died."""
+        """Receive one line. Raises EOFError if the worker died."""
         loop = asyncio.get_running_loop()
         line = b""
         while not line.endswith(b"\n"):
@@ -59,7 +59,7 @@ class _Worker:
 
 
 class VerifierPool:
-    """At most `size` workers of one kind, started when they are needed."""
+    """A pool of at most `size` workers of one kind, started when they are needed."""
 
     def __init__(self, kind: str, size: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class VerifierPool:
         self._has_started = False
 
     async def score(self, request: dict[str, Any], timeout_s: float) -> float:
-        """The score of one answer; `timeout_s` counts from when a worker is free for it.
+        """Score one answer; `timeout_s` counts from when a worker is free for it.
 
         Raises VerifierTimeout, EnvironmentFailure where the task or the worker is broken, and
         EnvironmentUnavailable if the first worker cannot be started at all.
@@ -97,10 +97,10 @@ class VerifierPool:
         return reply["score"]
 
     def close(self) -> None:
-        """End every worker at once, busy ones too; some idle ones may be kept for the next pool."""
-        resting = _resting.setdefault(self._kind, deque())
-        while self._idle and len(resting) < _kept_workers:
-            resting.append(self._idle.pop())
+        """End all workers at once, busy ones too; some idle ones may be kept for the next pool."""
+        kept = _kept.setdefault(self._kind, deque())
+        while self._idle and len(kept) < _kept_workers:
+            kept.append(self._idle.pop())
         for worker in (*self._idle, *self._busy):
             worker.kill()
         self._idle.clear()
@@ -111,10 +111,10 @@ class VerifierPool:
             worker = self._idle.popleft()
             self._busy.add(worker)
             return worker
-        if (rested := _rested(self._kind)) is not None:
-            self._busy.add(rested)
+        if (kept := _take_kept(self._kind)) is not None:
+            self._busy.add(kept)
             self._has_started = True
-            return rested
+            return kept
         worker = _start(self._kind)
         self._busy.add(worker)
         try:
@@ -124,8 +124,8 @@ class VerifierPool:
             self._end(worker)
             if isinstance(error, EOFError) and not self._has_started:
                 raise EnvironmentUnavailable(
-                    f"the {self._kind} verifier does not start; why is said above. Install what it needs, or"
-                    " take tasks of another environment"
+                    f"the {self._kind} verifier does not start, for the reason in the lines above. Install"
+                    " the packages that it needs, or use tasks of another environment"
                 ) from error
             if isinstance(error, EOFError | OSError | TimeoutError):
                 raise EnvironmentFailure(f"the {self._kind} verifier does not start: {error!r}") from error
@@ -157,22 +157,21 @@ def _start(kind: str) -> _Worker:
 
 
 _pools: dict[str, VerifierPool] = {}
-_resting: dict[str, deque[_Worker]] = {}
+_kept: dict[str, deque[_Worker]] = {}
 _kept_workers = 0
 
 
 def keep_workers(count: int) -> None:
-    """Let that many workers of a kind outlive their pool: a process that runs one rollout after another saves
-    their start, half a second of CPU each."""
+    """Keep up to `count` idle workers of a kind for the next pool, which saves half a second of CPU each."""
     global _kept_workers
     _kept_workers = count
 
 
-def _rested(kind: str) -> _Worker | None:
-    """A kept worker that still lives."""
-    resting = _resting.get(kind)
-    while resting:
-        worker = resting.pop()
+def _take_kept(kind: str) -> _Worker | None:
+    """Take a kept worker that is still alive."""
+    kept = _kept.get(kind)
+    while kept:
+        worker = kept.pop()
         if worker.process.poll() is None:
             return worker
         worker.kill()
@@ -180,7 +179,7 @@ def _rested(kind: str) -> _Worker | None:
 
 
 def shared_pool(kind: str, size: int) -> VerifierPool:
-    """The pool that all environments of `kind` on this event loop use."""
+    """Return the pool that all environments of `kind` on this event loop share."""
     pool = _pools.get(kind)
     if pool is None or pool.loop is not asyncio.get_running_loop():
         close_pool(kind)
@@ -193,8 +192,8 @@ def _close_all() -> None:
     keep_workers(0)
     for kind in list(_pools):
         close_pool(kind)
-    for resting in _resting.values():
-        for worker in resting:
+    for kept in _kept.values():
+        for worker in kept:
             worker.kill()
 
 

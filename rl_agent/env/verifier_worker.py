@@ -1,7 +1,7 @@
-"""A child process that scores answers: `python -m rl_agent.env.verifier_worker KIND`.
+"""The child process that scores answers: `python -m rl_agent.env.verifier_worker KIND PARENT_PID`.
 
-Verifiers run code of libraries on text that a model wrote: they may compute for ever, take all memory or
-crash. Here they can be killed. The parent (`rl_agent.env.verifier`) sends one JSON object a line on a
+Verifiers run libraries on text that a model wrote: they may compute for ever, use all memory or crash. Here
+they can be killed. The parent (`rl_agent.env.verifier`) sends one JSON object a line on a
 socket, file descriptor 0, and reads one line for each:
 
     {"ready": true}                          once the verifier is imported
@@ -30,10 +30,11 @@ _MEMORY_LIMIT_BYTES = 8 << 30
 _PR_SET_PDEATHSIG = 1
 
 Score = Callable[[str, dict[str, Any]], float]
-"""From the final answer and the request to a reward. Raises whatever the verifier raises."""
+"""A function from the final answer and the request to a reward; it raises what the verifier raises."""
 
 
 def make_reasoning_gym() -> Score:
+    """Load the scorers of reasoning_gym."""
     import reasoning_gym
     import sympy
 
@@ -55,6 +56,7 @@ def make_reasoning_gym() -> Score:
 
 
 def make_math() -> Score:
+    """Load math-verify."""
     from math_verify import parse, verify
 
     def as_latex(text: str) -> str:
@@ -81,15 +83,16 @@ MAKERS: dict[str, Callable[[], Score]] = {"reasoning_gym": make_reasoning_gym, "
 
 
 def answer_request(score: Score, request: dict[str, Any]) -> dict[str, Any]:
+    """Score the response of a request and return the reply."""
     try:
         points = score(request["response"], request)
     except Exception:  # any library, any text
-        return _whose_fault(score, request)
+        return _reply_to_failure(score, request)
     return {"score": points if math.isfinite(points) else 0.0}
 
 
-def _whose_fault(score: Score, request: dict[str, Any]) -> dict[str, Any]:
-    """A verifier that raises on the reference answer too has been given a bad task."""
+def _reply_to_failure(score: Score, request: dict[str, Any]) -> dict[str, Any]:
+    """Blame the task if the verifier raises on the reference answer too, else score the response 0."""
     try:
         score(request["answer"], request)
     except Exception as error:
@@ -108,6 +111,7 @@ def bind_to_parent(parent_pid: int) -> None:
 
 
 def main(kind: str, parent_pid: str) -> None:
+    """Answer requests until the socket is closed."""
     bind_to_parent(int(parent_pid))
     score = MAKERS[kind]()
     with socket.socket(fileno=0) as connection, connection.makefile("rwb") as stream:

@@ -1,4 +1,4 @@
-"""The curves of a run as one PNG: what `metrics.jsonl` says, a panel for each question."""
+"""Draws the curves of a run as one PNG, from `metrics.jsonl`."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -14,16 +14,18 @@ PANEL_INCHES = (4.6, 3.2)
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Some of a run's numbers over the number that `x` names."""
+    """A diagram of some metrics over the metric `x`."""
 
     title: str
     curves: Mapping[str, str]
-    """Name in the metrics file -> label."""
+    """Labels, by the name of the metric."""
     x: str = "iteration"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
+    """One curve of a diagram."""
+
     label: str
     points: tuple[tuple[float, float], ...]
 
@@ -60,7 +62,7 @@ PANELS = (
 
 
 def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]:
-    """The curves that have a point; of two records of one place the later wins (it was run again)."""
+    """Return the curves that have a point; of two records with the same x the later one counts."""
     points: dict[str, dict[float, float]] = {name: {} for name in panel.curves}
     for record in records:
         for name in panel.curves.keys() & record.keys():
@@ -72,7 +74,7 @@ def curves_of(panel: Panel, records: Iterable[Mapping[str, Any]]) -> list[Curve]
 
 
 def draw(metrics_file: Path, out: Path, title: str) -> bool:
-    """Write the PNG, whole, in a second; panels without numbers are left out. False: there is none at all."""
+    """Write the PNG, whole, without empty panels; return False if all are empty. It takes a second."""
     records = list(metrics.read(metrics_file))
     drawn = [(panel, curves) for panel in PANELS if (curves := curves_of(panel, records))]
     if not drawn:

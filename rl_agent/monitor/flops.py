@@ -1,10 +1,10 @@
-"""Floating-point operations that a model demands, and the most that a device can do in a second.
+"""Counts the floating-point operations of a model, and knows the peak rate of devices.
 
-Counted are those of the model, not of an implementation: 2 per weight and token in the layers, 2 per weight
-of the output matrix and response token, 2 L² × heads × head size per layer and sequence for causal attention,
-each once in a forward pass and twice more in a backward pass, of which the one for a weight's own gradient
-falls away where it is frozen. Padding, recomputed activations, adapters and the second pass over the logits
-count as nothing.
+The operations are those of the model, not of an implementation: 2 per weight and token in the layers, 2 per
+weight of the output matrix and response token, 2 L² × heads × head size per layer and sequence for causal
+attention. A forward pass has them once, a backward pass twice, or once for frozen weights, which need no
+gradient of their own. Padding, recomputed activations, adapters and the second pass over the logits are not
+counted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder: what its configuration says of its matrices."""
+    """The sizes of the matrices of a dense decoder."""
 
     hidden_size: int
     intermediate_size: int
@@ -29,11 +29,11 @@ class ModelShape:
     head_dim: int
     vocab_size: int
     is_tied: bool = False
-    """The output matrix is the embedding's."""
+    """Whether the output matrix is the embedding."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape | None":
-        """From the keys of a `config.json`; None if it lacks one, or is no dense decoder."""
+        """Read the keys of a `config.json`; None if one is missing, or it is not a dense decoder."""
         if any(config.get(name) for name in _EXPERTS):
             return None
         try:
@@ -53,27 +53,27 @@ class ModelShape:
 
     @property
     def layer_weights(self) -> int:
-        """Of the matrices of all layers."""
+        """Number of weights in the matrices of all layers."""
         attention = self.hidden_size * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
         return self.layers * (attention + 3 * self.hidden_size * self.intermediate_size)
 
     @property
     def weights(self) -> int:
-        """Of all matrices."""
+        """Number of weights in all matrices."""
         embeddings = 1 if self.is_tied else 2
         return self.layer_weights + embeddings * self.vocab_size * self.hidden_size
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token's keys and values in 16 bits."""
+        """Size of the keys and values of one token in 16 bits."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
     def dense_flops(self, length: int, scored: int) -> float:
-        """Of a forward pass over one sequence, `scored` of whose tokens meet the vocabulary."""
+        """Count a forward pass over one sequence without attention, with logits for `scored` tokens."""
         return 2.0 * (length * self.layer_weights + scored * self.vocab_size * self.hidden_size)
 
     def attention_flops(self, length: int) -> float:
-        """Of a forward pass over one sequence."""
+        """Count the attention of a forward pass over one sequence."""
         return 2.0 * length**2 * self.layers * self.heads * self.head_dim
 
 
@@ -84,7 +84,7 @@ def training_flops(
     passes: int = FORWARD + BACKWARD,
     is_frozen: bool = False,
 ) -> float:
-    """Of sequences given as (length, response tokens). Frozen: an adapter is trained, not the weights."""
+    """Count the training of sequences (length, response tokens); frozen weights have a trained adapter."""
     dense_passes = passes - 1 if is_frozen else passes
     return sum(
         dense_passes * shape.dense_flops(length, scored) + passes * shape.attention_flops(length)
@@ -118,11 +118,11 @@ _PEAK_TFLOPS = (
     ("MI300X", 1307.4),
     ("MI250X", 383.0),
 )
-"""Dense bf16 with fp32 accumulation, by the makers' data sheets; the first name that fits counts."""
+"""Dense bf16 with fp32 accumulation, from the data sheets; the first name that fits counts."""
 
 
 def peak_flops_per_s(device_name: str) -> float | None:
-    """Of a GPU by the name that its driver gives; None where it is not known."""
+    """Return the peak rate of a GPU by the name that its driver reports; None if it is not known."""
     words = device_name.replace("-", " ").split()
     for name, tflops in _PEAK_TFLOPS:
         wanted = name.split()

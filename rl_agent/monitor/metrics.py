@@ -1,7 +1,7 @@
-"""The run's numbers: one JSON object a line in `metrics.jsonl`.
+"""Writes and reads `metrics.jsonl`, the metrics of a run: one JSON object a line.
 
-Everything else (wandb, curves, tables) is made from this file, so a broken recorder never costs a number
-and never holds up the loop.
+wandb, curves and tables are made from this file, so a broken recorder never loses a metric and never delays
+the loop.
 """
 
 import errno
@@ -14,9 +14,9 @@ from typing import Any
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
-    """Append `record` as one line; a single write, so concurrent writers do not mix lines.
+    """Append a record as one line, in a single write, so that concurrent writers do not mix lines.
 
-    A number that is not finite is left out: JSON has no word for it, and a mean over nothing ends no run.
+    A number that is not finite, as a mean over nothing, is left out because JSON cannot represent it.
     """
     record = {k: v for k, v in record.items() if not isinstance(v, float) or math.isfinite(v)}
     line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
@@ -33,7 +33,7 @@ def append(path: Path, record: dict[str, Any]) -> None:
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """A line of the file; None for one that is damaged, as by a full disk."""
+    """Parse a line of the file; None if it is damaged, as by a full disk."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -42,7 +42,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole line of `path`, oldest first; a torn or damaged one is passed over."""
+    """Iterate over the whole lines of the file, oldest first; skip torn and damaged ones."""
     if not path.exists():
         return
     with path.open("rb") as lines:

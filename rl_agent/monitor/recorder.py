@@ -2,10 +2,10 @@
 
     metrics.jsonl ──follow──► line k ──► step k of the wandb run, and the curves now and then
          ▲                                  │ fails: opened again later, from the step that wandb has
-     the loop appends                       └ not to be had up to the end: recorded offline
+     the loop appends                       └ not available until the end: recorded offline
 
-The loop never waits for wandb: it only appends to a file. The number of a line is its step, so that what was
-told and not uploaded before a crash is told again, and what wandb has is not told twice.
+The loop never waits for wandb: it only appends to a file. The number of a line is its step, so that a line
+that was not uploaded before a crash is sent again, and a line that wandb has is not sent twice.
 """
 
 import logging
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class Record(Protocol):
-    """A run's record with wandb. Any call may raise anything, or take as long as wandb does."""
+    """A run of wandb; any call may raise any exception, or take as long as wandb does."""
 
     @property
     def next_step(self) -> int:
-        """The first that it does not have."""
+        """The first step that it does not have."""
 
     def log(self, step: int, numbers: dict[str, float]) -> None: ...
 
@@ -42,13 +42,13 @@ class Record(Protocol):
 
 
 def numbers_of(line: bytes) -> dict[str, float]:
-    """What of a line is recorded: its numbers; none of one that is damaged."""
+    """Return the numbers of a line, which are recorded; none of a damaged line."""
     record = metrics.parse(line) or {}
     return {k: v for k, v in record.items() if isinstance(v, int | float) and k != "time"}
 
 
 class Recorder:
-    """Hands each line of the metrics file to a record, and opens another one when that fails."""
+    """Sends each line of the metrics file to a wandb run, and opens another one when that fails."""
 
     def __init__(
         self,
@@ -64,33 +64,33 @@ class Recorder:
         self._clock = clock
         self._record: Record | None = None
         self._at = (0, 0)
-        """Number and place of the next line to hand on."""
+        """Number and byte offset of the next line to send."""
         self._size_bytes = 0
         self._not_before = -math.inf
         self._pause_s = FIRST_PAUSE_S
 
     def drain(self) -> bool:
-        """Hand on what is there now; whether anything has come, taken or not."""
+        """Send the new lines; return whether there were any, sent or not."""
         before, self._size_bytes = self._size_bytes, _size_of(self._metrics)
         if self._record is not None or self._clock() >= self._not_before:
             try:
-                self._hand_on()
+                self._send_new()
                 self._pause_s = FIRST_PAUSE_S
             except Exception as error:
                 self._record = None
                 self._not_before = self._clock() + self._pause_s
-                log.warning("wandb: %s; tried again in %g s", _in_a_line(error), self._pause_s)
+                log.warning("wandb: %s; trying again in %g s", _in_a_line(error), self._pause_s)
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return self._size_bytes != before
 
     def follow(self, stopped: threading.Event, on_drained: Callable[[bool], None]) -> None:
-        """Drain until `stopped`, and once more after it; `on_drained` is told whether something came."""
+        """Drain until `stopped`, and once more after it; `on_drained` is called with each result."""
         while not stopped.wait(POLL_S):
             on_drained(self.drain())
         self.drain()
         self._close()
 
-    def _hand_on(self) -> None:
+    def _send_new(self) -> None:
         if self._record is None:
             record = self._open()
             self._at = (0, 0)
@@ -104,7 +104,7 @@ class Recorder:
             self._at = (number, offset)
 
     def _close(self) -> None:
-        """The end of the record; what wandb could not be told is left for `wandb sync`."""
+        """Close the wandb run; lines that could not be sent are recorded offline, for `wandb sync`."""
         if self._record is None:
             self._open, self._not_before = self._open_offline, -math.inf
             self.drain()
@@ -123,7 +123,7 @@ def _size_of(path: Path) -> int:
 
 
 def _lines(path: Path, offset: int) -> Iterator[bytes]:
-    """Whole lines after byte `offset`."""
+    """Iterate over the whole lines after byte `offset`."""
     if path.exists():
         with path.open("rb") as file:
             file.seek(offset)
@@ -135,7 +135,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 class CurvesRefresh:
-    """Draws the curves again, now and then, while records come; in a thread, so that a stop need not wait."""
+    """Redraws the curves now and then while records come, in a thread, so that a stop does not wait."""
 
     def __init__(self, draw: Callable[[], object], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._draw = draw

@@ -1,4 +1,4 @@
-"""The end of a run in one look: reward per iteration as a table, and where the time went."""
+"""Prints tables at the end of a run: reward per iteration, and seconds per kind of work."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from rl_agent.paths import RunPaths
 
 @dataclass(frozen=True, slots=True)
 class TimelineSpan:
-    """One timed piece of a run; seconds since the epoch."""
+    """A timed piece of a run, in seconds since the epoch."""
 
     name: str
     iteration: int
@@ -23,7 +23,7 @@ class TimelineSpan:
 
 
 def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]]:
-    """Merge the records of each iteration; a later record wins (an iteration that was run again)."""
+    """Merge the records of each iteration; of a repeated iteration the later record counts."""
     rows: dict[int, dict[str, float]] = {}
     for record in records:
         if "iteration" in record:
@@ -32,7 +32,7 @@ def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, float
 
 
 def reward_table(rows: dict[int, dict[str, float]]) -> Table:
-    """Iterations down; success rate and mean reward of the evaluation, then the rollout's success rate."""
+    """Make the table of rewards: a row for each iteration."""
     columns = {
         "evaluated": "test/success_rate",
         "reward": "test/reward_mean",
@@ -54,13 +54,13 @@ def _cell(value: float | None) -> str:
 
 
 def read_timeline(path: Path) -> list[TimelineSpan]:
-    """Spans of `timeline.jsonl`, oldest first."""
+    """Read the spans of `timeline.jsonl`, oldest first."""
     spans = (json.loads(line) for line in path.read_text().splitlines()) if path.exists() else ()
     return [TimelineSpan(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
 
 
 def timeline_table(spans: list[TimelineSpan]) -> Table:
-    """Seconds by kind of work, in order of first appearance."""
+    """Make the table of seconds by kind of work, in order of first appearance."""
     table = Table("what", "times", "seconds", "mean", title="where the time went")
     for name in dict.fromkeys(span.name for span in spans):
         seconds = [span.end - span.start for span in spans if span.name == name]
@@ -69,5 +69,5 @@ def timeline_table(spans: list[TimelineSpan]) -> Table:
 
 
 def reward_rows(paths: RunPaths) -> dict[int, dict[str, float]]:
-    """What `metrics.jsonl` says of each iteration."""
+    """Read the metrics of each iteration from `metrics.jsonl`."""
     return by_iteration(metrics.read(paths.metrics))

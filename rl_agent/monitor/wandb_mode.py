@@ -1,4 +1,4 @@
-"""Whether wandb records online, offline or not at all. Decided here and nowhere else."""
+"""Decides whether wandb records online, offline or not at all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,21 +9,22 @@ from rl_agent.config import WandbConfig
 
 @dataclass(frozen=True, slots=True)
 class WandbMode:
-    """What wandb is told through its variables, and why."""
+    """The mode of wandb, and the reason for it."""
 
     mode: str
     reason: str
     key: str | None = None
     lacks_key: bool = False
-    """Offline only because there was no key."""
+    """Whether it is offline only because there is no key."""
 
     @property
     def variables(self) -> dict[str, str]:
+        """The environment variables that set the mode."""
         return {"WANDB_MODE": self.mode, **({"WANDB_API_KEY": self.key} if self.key else {})}
 
 
 def wandb_mode(config: WandbConfig, environ: Mapping[str, str]) -> WandbMode:
-    """`wandb.mode`, else WANDB_MODE, else online where there is a key or a login, and offline where not."""
+    """Choose `wandb.mode`, else WANDB_MODE, else online if there is a key or a login, else offline."""
     key = environ.get(config.wandb_key_env_var) or environ.get("WANDB_API_KEY")
     if config.mode is not None:
         return WandbMode(config.mode, "wandb.mode", key)

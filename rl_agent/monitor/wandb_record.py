@@ -1,4 +1,4 @@
-"""One run's record with wandb, as `recorder` uses it. The only file that imports wandb."""
+"""A run of wandb as `recorder` uses it; the only module that imports wandb."""
 
 import logging
 from contextlib import suppress
@@ -7,14 +7,14 @@ from rl_agent.config import Plan
 
 INIT_TIMEOUT_S = 15.0
 FINISH_TIMEOUT_S = 8.0
-"""To upload the rest at the end; wandb takes it a second time at the process's end. All together is less than
-run.sh waits for the recorder."""
+"""To upload the rest at the end; wandb may take as long again when the process ends. Together this is less
+than run.sh waits for the recorder."""
 
 log = logging.getLogger(__name__)
 
 
 class WandbRecord:
-    """Opened by its making, and again after a failure: what is left of the one before is given up first."""
+    """A run of wandb, opened by the constructor; what a failed one left is torn down first."""
 
     def __init__(self, plan: Plan, mode: str) -> None:
         import wandb
@@ -53,7 +53,11 @@ class WandbRecord:
         try:
             self._run.finish()
         except BaseException:
-            log.warning("wandb has not all of this run; upload it with: wandb sync %s", folder)
+            log.warning(
+                "wandb does not have all metrics of this run; upload them with: wandb sync %s", folder
+            )
             raise
         if self._is_offline:
-            log.info("wandb itself has not all of this run; upload it with: wandb sync %s", folder)
+            log.info(
+                "wandb has no metrics that were recorded offline; upload them with: wandb sync %s", folder
+            )

@@ -1,10 +1,10 @@
-"""The model judge: a verdict on an episode from any OpenAI-compatible API.
+"""Judges episodes with a model behind any OpenAI-compatible API.
 
     trajectory ─► question ─► cache? ─► at most `max_concurrency` calls ─► cache ─► read ─► Verdict
                                               │ retried by the openai client: timeouts, 408, 409, 429, 5xx
                                               └► still no answer: JudgeOutage, which is no reward at all
 
-What the judge did not clearly approve has a reward of 0 (`judge_prompt`).
+An episode that the judge did not clearly approve has reward 0 (`judge_prompt`).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class JudgeUsage:
-    """What the verdicts of this process have cost."""
+    """The number and cost of the verdicts of this process."""
 
     verdicts: int = 0
     cached: int = 0
@@ -39,18 +39,18 @@ class JudgeUsage:
 
 
 def for_evaluation(config: JudgeConfig) -> JudgeConfig:
-    """The configuration with what `evaluation` sets differently."""
+    """Return the configuration with the values that `evaluation` overrides."""
     return config.model_copy(update=config.evaluation.model_dump(exclude_none=True))
 
 
 class ModelJudge:
-    """Asks for verdicts; use it as `async with ModelJudge(config.openai_config, paths.judge_cache)`."""
+    """Requests verdicts; used as `async with ModelJudge(config.openai_config, paths.judge_cache)`."""
 
     def __init__(self, config: JudgeConfig, cache_dir: Path) -> None:
         self.usage = JudgeUsage()
         self._config = for_evaluation(config)
         self._cache = JudgeCache(cache_dir) if config.use_cache else None
-        self._places = asyncio.Semaphore(config.max_concurrency)
+        self._slots = asyncio.Semaphore(config.max_concurrency)
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class ModelJudge:
         await self._client.close()
 
     async def __call__(self, trajectory: Trajectory) -> Verdict:
-        """Raises JudgeOutage if there is no answer after all retries."""
+        """Judge an episode. Raises JudgeOutage if there is no answer after all retries."""
         config = self._config
         urls = await self._image_urls(trajectory)
         question = {
@@ -74,14 +74,14 @@ class ModelJudge:
         answer = await asyncio.to_thread(self._cache.get, question) if self._cache else None
         is_cached = answer is not None
         if answer is None:
-            async with self._places:
+            async with self._slots:
                 answer = await self._ask(question)
             await self._remember(question, answer)
         reading = await off_loop(len(answer.content), read_verdict, answer.content, answer.finish_reason)
         return self._verdict(answer, reading, is_cached=is_cached)
 
     async def _image_urls(self, trajectory: Trajectory) -> dict[ImagePlace, str]:
-        """Data URLs, which any server can read. Raises JudgeOutage: evidence that is gone is no failure."""
+        """Encode the images as data URLs. Raises JudgeOutage for a missing one, which proves no failure."""
         paths = shown_images(trajectory, self._config.max_images)
         try:
             return {place: await asyncio.to_thread(_data_url, Path(path)) for place, path in paths.items()}
@@ -168,7 +168,7 @@ def _size(trajectory: Trajectory) -> int:
 
 
 def _count(tokens: object) -> int:
-    """A number of tokens as an API states it; the client does not check what that is."""
+    """Check a number of tokens that an API reports, because the client does not."""
     return tokens if isinstance(tokens, int) and 0 <= tokens < 2**53 else 0
 
 

@@ -1,7 +1,6 @@
-"""Answers of a judge on disk, one JSON file each, so that no question is paid for twice.
+"""Caches the answers of a judge on disk, one JSON file each, so that no question is paid for twice.
 
-A file is written whole or not at all, so many rollouts can share a folder. A file that cannot be read
-counts as absent.
+Files are written whole, so many rollouts can share a folder. A file that cannot be read counts as absent.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from rl_agent.files import write_whole
 
 @dataclass(frozen=True, slots=True)
 class JudgeAnswer:
-    """What a judge answered, as it came."""
+    """The answer of a judge as the API returned it."""
 
     content: str
     finish_reason: str | None
@@ -29,7 +28,7 @@ _ANSWER = TypeAdapter(JudgeAnswer)
 
 
 class JudgeCache:
-    """A folder of answers; calls block on the disk."""
+    """A folder of answers; its methods block on the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
-"""What a judge is asked, and what counts as its verdict. Pure.
+"""Builds the prompt of a judge, and reads the verdict from its answer. Pure.
 
-The judge fails closed: a success is only what it said, in the form it was asked for, without contradicting
-itself. The episode reaches it as one JSON document, whose strings cannot end or imitate the document.
+Only an answer in the requested form that does not contradict itself counts as success. The episode is sent as
+one JSON document, whose strings cannot end or imitate the document.
 """
 
 import json
@@ -14,7 +14,7 @@ from rl_agent.types import Trajectory, writable
 Finding = Literal["success", "failure", "unclear", "truncated"]
 
 ImagePlace = tuple[int, int]
-"""Index of a step, and of an image of its observation."""
+"""Index of a step, and of an image in its observation."""
 
 INSTRUCTIONS = """\
 You judge whether an AI agent accomplished a task.
@@ -35,14 +35,14 @@ Reason briefly. Then end with one line that holds nothing but this JSON object, 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a judge's answer was taken to say."""
+    """The verdict that was read from a judge's answer."""
 
     finding: Finding
     reason: str
 
 
 def shown_images(trajectory: Trajectory, limit: int) -> dict[ImagePlace, str]:
-    """Paths of the last `limit` images of an episode, in order: what it came to shows at its end."""
+    """Return the paths of the last `limit` images of an episode, which show its result, in order."""
     found = [
         ((number, index), path)
         for number, step in enumerate(trajectory.steps)
@@ -52,7 +52,7 @@ def shown_images(trajectory: Trajectory, limit: int) -> dict[ImagePlace, str]:
 
 
 def messages_for(trajectory: Trajectory, urls: Mapping[ImagePlace, str]) -> list[dict[str, Any]]:
-    """The chat that asks for a verdict on `trajectory`, with the images that have a URL."""
+    """Build the messages that ask for a verdict on `trajectory`, with the images that have a URL."""
     task = trajectory.task
     names = {place: f"image {number}" for number, place in enumerate(urls, start=1)}
     document = {
@@ -83,7 +83,7 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def read_verdict(text: str, finish_reason: str | None) -> Reading:
-    """The verdict in the last line of `text`, unless anything about it is in doubt."""
+    """Read the verdict in the last line of `text`; anything unclear is not a success."""
     if finish_reason == "length":
         return Reading("truncated", "the judge's answer was cut off; raise openai_config.max_tokens")
     if finish_reason != "stop":
@@ -100,7 +100,7 @@ def read_verdict(text: str, finish_reason: str | None) -> Reading:
 
 
 def _verdict_of(line: str) -> dict[str, Any] | None:
-    """The line's JSON object, if it states a verdict in the form asked for."""
+    """Parse a line as a verdict in the requested form; None if it is not one."""
     try:
         found = json.loads(line, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):

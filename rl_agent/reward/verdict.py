@@ -1,4 +1,4 @@
-"""What a judge says about an episode."""
+"""The result of judging an episode."""
 
 from dataclasses import dataclass, field
 from typing import Any

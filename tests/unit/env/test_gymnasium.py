@@ -109,9 +109,9 @@ async def test_the_librarys_time_limit_truncates():
 
 
 async def test_a_step_after_the_end_or_before_the_start_is_refused():
-    with pytest.raises(EnvironmentFailure, match="step before reset, or after the end"):
+    with pytest.raises(EnvironmentFailure, match="step was called before reset, or after the end"):
         await play(LAKE, ["right", "down", "down"])
-    with pytest.raises(EnvironmentFailure, match="step before reset"):
+    with pytest.raises(EnvironmentFailure, match="step was called before reset"):
         await GymnasiumEnvironment().step("up")
 
 

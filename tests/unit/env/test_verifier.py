@@ -35,7 +35,7 @@ def test_a_kept_verifier_scores_for_the_next_rollout_and_ends_with_the_process()
     first = rollout()
     assert rollout() == first
 
-    kept = verifier._resting["math"][0].process
+    kept = verifier._kept["math"][0].process
     verifier._close_all()
     assert kept.poll() is not None
 
@@ -43,7 +43,7 @@ def test_a_kept_verifier_scores_for_the_next_rollout_and_ends_with_the_process()
 def test_a_kept_verifier_that_died_is_replaced():
     verifier.keep_workers(1)
     first = rollout()
-    worker = verifier._resting["math"][0]
+    worker = verifier._kept["math"][0]
     worker.process.kill()
     worker.process.wait()
 
@@ -52,4 +52,4 @@ def test_a_kept_verifier_that_died_is_replaced():
 
 def test_nothing_is_kept_unless_it_is_asked_for():
     rollout()
-    assert not verifier._resting.get("math")
+    assert not verifier._kept.get("math")
