@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from rl_agent.cluster.member.notifier import Notifier
 from rl_agent.cluster.member.polling import PollingThread, Wait
 from rl_agent.errors import DeadlineError, RetryLater, StoreError
 
@@ -152,20 +151,3 @@ def test_a_process_that_was_stopped_does_not_take_that_for_a_folder_that_hangs()
     turns.count += 1
     clock.now = 1001.0
     wait.check()
-
-
-def test_a_change_between_looking_and_waiting_is_not_missed():
-    notifier = Notifier()
-    seen = notifier.count
-    notifier.notify()
-    notifier.wait(seen, 3600.0)
-
-
-async def test_a_change_wakes_a_task_of_an_event_loop_from_another_thread():
-    notifier = Notifier()
-    changing = threading.Timer(0.01, notifier.notify)
-    changing.start()
-    await notifier.wait_async(notifier.count, 3600.0)
-    changing.join()
-    await notifier.wait_async(notifier.count, 0.001)
-    assert not notifier._listeners

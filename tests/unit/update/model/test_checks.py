@@ -14,7 +14,7 @@ from rl_agent.update.model.checks import check_model
 from rl_agent.update.model.weights import CHUNK_BYTES, first_not_finite, read_tensors
 from rl_agent.update.publish import publish
 from tests.unit.safetensors_files import ROWS, TOKENS, write_model
-from tests.unit.update.publishing.trainings import finish_training, kept, publish_iteration, served_value
+from tests.unit.update.trainings import finish_training, kept, publish_iteration, served_value
 
 
 def cut_short(checkpoint: Path) -> None:

@@ -12,7 +12,10 @@ from rl_agent.config import Plan
 from rl_agent.update.model import versions
 from rl_agent.update.publish import publish
 from tests.unit.safetensors_files import write_model
-from tests.unit.update.publishing.trainings import finish_training, publish_iteration, served_value
+from tests.unit.update import conftest
+from tests.unit.update.trainings import finish_training, publish_iteration, served_value
+
+plan, disk_without_waiting = conftest.plan, conftest.disk_without_waiting
 
 
 class Crash(BaseException):

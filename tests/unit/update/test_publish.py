@@ -11,7 +11,7 @@ from rl_agent.update.model.versions import read_record
 from rl_agent.update.optimizer.checkpoints import find_checkpoint
 from rl_agent.update.publish import publish
 from tests.unit.safetensors_files import write_checkpoint
-from tests.unit.update.publishing.trainings import finish_training, kept, publish_iteration, served_value
+from tests.unit.update.trainings import finish_training, kept, publish_iteration, served_value
 
 
 def test_the_first_publish_serves_version_one(plan):

@@ -11,7 +11,7 @@ from rl_agent.update.model import versions
 from rl_agent.update.model.versions import read_record, rollback
 from rl_agent.update.publish import publish
 from tests.unit.safetensors_files import value_of, write_model
-from tests.unit.update.publishing.trainings import finish_training, kept, publish_iteration, served_value
+from tests.unit.update.trainings import finish_training, kept, publish_iteration, served_value
 
 
 def test_old_versions_are_pruned_the_served_and_the_one_before_are_kept(plan):

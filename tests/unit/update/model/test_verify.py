@@ -16,7 +16,7 @@ from rl_agent.update.model.digest import first_difference
 from rl_agent.update.model.verify import verify_model, verify_served
 from rl_agent.update.model.versions import RECORD, is_unserved, mark_served, read_record
 from tests.unit.safetensors_files import write_model
-from tests.unit.update.publishing.trainings import publish_iteration
+from tests.unit.update.trainings import publish_iteration
 
 
 class SharedFolder:

@@ -21,7 +21,10 @@ from rl_agent.update.prepare import prepare
 from tests.integration.tiny_model import make_plan
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 from tests.unit.safetensors_files import write_model
-from tests.unit.update.publishing.trainings import finish_training, publish_iteration
+from tests.unit.update import conftest
+from tests.unit.update.trainings import finish_training, publish_iteration
+
+plan, disk_without_waiting = conftest.plan, conftest.disk_without_waiting
 
 
 def plan_file(plan: Plan) -> str:
