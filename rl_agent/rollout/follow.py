@@ -1,6 +1,6 @@
 """The side of a rollout that every rank but the master has: agree with the master, then collect."""
 
-from rl_agent.cluster.member.work import Work
+from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import conditions
@@ -18,7 +18,7 @@ async def follow(
     begins_with: Conditions,
     *,
     paths: RunPaths,
-    work: Work,
+    work: ChunkQueue,
     rollout: RankRollout,
     shard: RankShard,
 ) -> str:
@@ -34,7 +34,7 @@ async def follow(
     return account(rollout.collector.submitted, rollout.collector.ended)
 
 
-def _check_agreement(header: ShardHeader, mine: Conditions, paths: RunPaths, work: Work) -> None:
+def _check_agreement(header: ShardHeader, mine: Conditions, paths: RunPaths, work: ChunkQueue) -> None:
     """Refuse another sample or another model than the master's. Raises ConfigError."""
     where = f"{header.split} iteration {header.iteration}"
     if work.sample_digest != header.sample_digest:

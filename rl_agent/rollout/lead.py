@@ -12,8 +12,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_agent.cluster.member.work import Work
-from rl_agent.cluster.protocol.ledger import ShardPart
+from rl_agent.cluster.member.chunk_queue import ChunkQueue
+from rl_agent.cluster.protocol.ledger import ShardExtent
 from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
@@ -45,7 +45,7 @@ class Lead:
         header: ShardHeader,
         begins_with: Conditions,
         *,
-        work: Work,
+        work: ChunkQueue,
         rollout: RankRollout,
         shard: RankShard,
     ) -> None:
@@ -159,7 +159,7 @@ class Lead:
             await asyncio.sleep(_LOOK_S)
             await self._publish()
 
-    async def _all_complete(self) -> Sequence[ShardPart]:
+    async def _all_complete(self) -> Sequence[ShardExtent]:
         """Wait until all that was given out is done, and nothing of it asks for more."""
         while True:
             asked = self._ledger.asked
@@ -168,7 +168,7 @@ class Lead:
             if self._ledger.asked == asked:
                 return parts
 
-    async def _all_recorded(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
+    async def _all_recorded(self, parts: Sequence[ShardExtent]) -> list[ManifestEntry]:
         """Return the other ranks' files, once it is sure that every episode is on the disk.
 
         Raises StoreError if one is not, though the rank that ran it said so.
@@ -183,7 +183,7 @@ class Lead:
             )
         return entries
 
-    def _count_others(self, parts: Sequence[ShardPart]) -> list[ManifestEntry]:
+    def _count_others(self, parts: Sequence[ShardExtent]) -> list[ManifestEntry]:
         own = self._shard.shard.name if self._shard.shard is not None else None
         return [
             self._count(_counted(self._shard.folder / part.name, part.cut_bytes), part.rank)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.member import Member
-from rl_agent.cluster.member.work import Work
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.registry import EnvironmentRegistry
@@ -117,7 +117,7 @@ class RankRollout:
             assignment = self._assignment
             self._lengths.save(assignment.config.paths.response_lengths(assignment.split))
 
-    async def collect(self, work: Work) -> None:
+    async def collect(self, work: ChunkQueue) -> None:
         """Run what `work` gives. Raises like `Collector.collect`, and RetryLater of what is watched."""
         self._tokens_before = self._metrics.total.response_tokens
         try:

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from rl_agent.cluster.member.work import Chunk, Work
+from rl_agent.cluster.member.chunk_queue import ChunkQueue, ClaimedChunk
 from rl_agent.errors import JudgeOutage, deliberate
 from rl_agent.reward.verdict import Verdict
 from rl_agent.rollout.collector.episode import Episode
@@ -83,7 +83,7 @@ class Collector:
         """Episodes of the iteration while this rank is the only one, else None."""
         self._places = asyncio.Semaphore(settings.server_size)
         self._unrecorded = asyncio.Semaphore(settings.server_size + MAX_FINISHING)
-        self._waiting: deque[tuple[EpisodeSpec, Chunk]] = deque()
+        self._waiting: deque[tuple[EpisodeSpec, ClaimedChunk]] = deque()
         """Claimed, and not started yet."""
         self._unrecorded_of: dict[int, int] = {}
         """Episodes of each claimed chunk that are not recorded yet."""
@@ -93,7 +93,7 @@ class Collector:
         self._alarm: asyncio.TimerHandle | None = None
         """From when the grace period has begun."""
 
-    async def collect(self, source: Work) -> None:
+    async def collect(self, source: ChunkQueue) -> None:
         """Run what `source` gives, except what is recorded already, until there will be no more.
 
         Raises RetryLater if the engine is gone, StoreError if the disk takes no more.
@@ -123,7 +123,7 @@ class Collector:
         whole = self._whole()
         return self.done - self.recorded_here + self._claimed if whole is None else whole
 
-    async def _claim(self, source: Work) -> bool:
+    async def _claim(self, source: ChunkQueue) -> bool:
         """Wait until something claimed waits for a place; False if there will be no more."""
         while not self._waiting:
             chunk = await source.next_chunk()
@@ -136,7 +136,7 @@ class Collector:
             self._take(chunk, source)
         return True
 
-    def _take(self, chunk: Chunk, source: Work) -> None:
+    def _take(self, chunk: ClaimedChunk, source: ChunkQueue) -> None:
         left = self._left(chunk.indices)
         if not left:
             source.report(chunk.id)
@@ -147,7 +147,7 @@ class Collector:
         self._is_exhausted = False
         self._check_stop_rule()
 
-    async def _run(self, spec: EpisodeSpec, chunk: Chunk, source: Work) -> None:
+    async def _run(self, spec: EpisodeSpec, chunk: ClaimedChunk, source: ChunkQueue) -> None:
         try:
             trajectory = await self._play(spec)
             self.finishing += 1
