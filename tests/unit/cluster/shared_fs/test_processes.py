@@ -1,6 +1,7 @@
 """Process groups of a run: found by their mark, ended as a whole, never mistaken for another's."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def start(tmp_path):
     """Starts Python code as a recorded group and waits until it speaks."""
     started = []
 
-    def start_group(code, token="t0k3n"):
+    def start_group(code):
+        token = secrets.token_hex(8)  # other runs of these tests on this machine have theirs
         process = subprocess.Popen(
             [sys.executable, "-uc", code],
             env={**os.environ, MARK: token},
@@ -82,7 +84,7 @@ def test_a_group_of_which_only_zombies_remain_is_gone(start):
 
 
 def test_a_process_id_that_was_used_again_is_not_ours(start):
-    process, group = start("print(); import time; time.sleep(60)", token="theirs")
+    process, group = start("print(); import time; time.sleep(60)")
     ours = GroupRecord("name", group.path, ProcessId(process.pid, group.leader.start_ticks - 1), "ours")
     assert members(ours) == []
     assert end_groups([ours], grace_s=0)
