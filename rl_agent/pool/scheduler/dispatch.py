@@ -3,7 +3,7 @@
 import heapq
 
 from rl_agent.pool.scheduler.crash_suspects import is_suspect, must_wait
-from rl_agent.pool.scheduler.events import Command, Generate
+from rl_agent.pool.scheduler.events import Generate
 from rl_agent.pool.scheduler.length_model import rest_of
 from rl_agent.pool.scheduler.migration import can_continue, tokens_left
 from rl_agent.pool.scheduler.placement import (
@@ -34,12 +34,12 @@ SAMPLED = 128
 """Waiting requests of a run by which the rest of them is judged."""
 
 
-def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
+def dispatch(state: PoolState) -> None:
     """Fill the engines' free places: suspects first, then the run that has the least at the engines."""
     if state.suspects:
-        _dispatch_suspects(state, now, out)
+        _dispatch_suspects(state)
     if state.begun:
-        _dispatch_begun(state, now, out)
+        _dispatch_begun(state)
     while (engine := state.placement.best()) is not None:
         request = _next_request(state)
         if request is None:
@@ -47,39 +47,39 @@ def dispatch(state: PoolState, now: float, out: list[Command]) -> None:
         needed = request.order.min_weight_version
         if begun_with(state, request) is not None:  # it waited from before that was asked for
             enqueue(state, request)
-            _dispatch_begun(state, now, out)
+            _dispatch_begun(state)
         elif engine.weight_version < needed:
             heapq.heappush(state.held.setdefault(needed, []), (request.number, request.request_id))
         else:
-            _send(state, request, _near_siblings(state, request, engine, now), now, out)
+            _send(state, request, _near_siblings(state, request, engine))
     if state.held:
-        _dispatch_held(state, now, out)
+        _dispatch_held(state)
 
 
-def _dispatch_held(state: PoolState, now: float, out: list[Command]) -> None:
+def _dispatch_held(state: PoolState) -> None:
     """Requests for which the first engine in the order was too old: to those new enough, in turn."""
     free = list(state.placement.in_order())
     for needed, queue in sorted(state.held.items()):
         fit = [engine for engine in free if engine.weight_version >= needed]
-        while queue and (fit := [engine for engine in fit if can_take(engine, now)]):
+        while queue and (fit := [engine for engine in fit if can_take(engine, state.now)]):
             for engine in fit:
                 request = _oldest_of(state, queue)
                 if request is None:
                     break
-                _send(state, request, _near_siblings(state, request, engine, now), now, out)
+                _send(state, request, _near_siblings(state, request, engine))
         if not queue:
             del state.held[needed]
 
 
-def _dispatch_begun(state: PoolState, now: float, out: list[Command]) -> None:
+def _dispatch_begun(state: PoolState) -> None:
     """To engines with the weights that began them; anew where none has these and another engine is free."""
     for version, queue in list(state.begun.items()):
         engines = holders(state, version)
-        while free := [engine for engine in engines if can_finish(engine, now)]:
+        while free := [engine for engine in engines if can_finish(engine, state.now)]:
             request = _oldest_of(state, queue)
             if request is None:
                 break
-            _send(state, request, _engine_of_episode(state, request, free), now, out)
+            _send(state, request, _engine_of_episode(state, request, free))
         while not engines and state.placement.best() and (request := _oldest_of(state, queue)):
             begin_anew(state, request)
             enqueue(state, request)
@@ -95,7 +95,7 @@ def _engine_of_episode(state: PoolState, request: Request, free: list[Engine]) -
     )
 
 
-def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None:
+def _dispatch_suspects(state: PoolState) -> None:
     """One to each engine that has none, if possible one that has not died under this request."""
     free = [engine for engine in state.placement.in_order() if engine.suspect is None]
     waiting = list(state.suspects)
@@ -117,7 +117,7 @@ def _dispatch_suspects(state: PoolState, now: float, out: list[Command]) -> None
         deaths = request.deaths | set(request.questions.values())
         engine = min(fit, key=lambda engine: engine.offer.name in deaths)
         free.remove(engine)
-        _send(state, request, engine, now, out)
+        _send(state, request, engine)
 
 
 def _next_request(state: PoolState) -> Request | None:
@@ -141,7 +141,7 @@ def _oldest_of(state: PoolState, queue: list[tuple[int, RequestId]]) -> Request 
     return None
 
 
-def _near_siblings(state: PoolState, request: Request, best: Engine, now: float) -> Engine:
+def _near_siblings(state: PoolState, request: Request, best: Engine) -> Engine:
     """The engine that read this prompt already, unless waiting there costs more than reading it again."""
     group = request.order.group
     if group is None:
@@ -149,7 +149,7 @@ def _near_siblings(state: PoolState, request: Request, best: Engine, now: float)
     key = (request.order.run, group)
     engine = state.engines.get(state.affinity.get(key, ""), best)
     is_near = engine is best or state.placement.is_near_best(engine, best, expected_rest(state, request))
-    if not is_near or not can_take(engine, now) or not suits(state, engine, request):
+    if not is_near or not can_take(engine, state.now) or not suits(state, engine, request):
         engine = best
     if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
         del state.affinity[next(iter(state.affinity))]
@@ -171,14 +171,14 @@ def _told_or_learned(state: PoolState, request: Request) -> float | None:
     return order.expected_tokens or state.lengths.mean(order.run, order.group)
 
 
-def _send(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
+def _send(state: PoolState, request: Request, engine: Engine) -> None:
     if tokens_left(request, engine.max_model_len) < 1:
-        _refuse(state, request, engine, now, out)
+        _refuse(state, request, engine)
         return
     request.state, request.engine_id = RequestState.RUNNING, engine.engine_id
     request.attempt += 1
     request.attempt_start = len(request.token_ids)
-    request.last_progress = now
+    request.last_progress = state.now
     request.interval = _interval(state, request, engine)
     request.expected = expected_rest(state, request)
     if request.moves:
@@ -188,18 +188,18 @@ def _send(state: PoolState, request: Request, engine: Engine, now: float, out: l
     engine.running[request.request_id] = None
     engine.work += request.expected
     if engine.idle_since is not None:
-        engine.idle_s += now - engine.idle_since
+        engine.idle_s += state.now - engine.idle_since
         engine.idle_since = None
     run = request.order.run
     state.at_engines[run] += 1
     state.placement.picked(engine)
-    state.placement.changed(engine, now)
-    stall_due = now + state.rules.stall_timeout_s
+    state.placement.changed(engine, state.now)
+    stall_due = state.now + state.rules.stall_timeout_s
     set_timer(state, stall_due, "stall", request.request_id, request.attempt)
     if not state.is_measuring:
-        state.is_measuring, state.measured_at = True, now
-        set_timer(state, now + state.rules.rebalance_interval_s, "measure", "")
-    out.append(Generate(request.request_id, request.attempt, engine.engine_id))
+        state.is_measuring, state.measured_at = True, state.now
+        set_timer(state, state.now + state.rules.rebalance_interval_s, "measure", "")
+    state.commands.append(Generate(request.request_id, request.attempt, engine.engine_id))
 
 
 def _interval(state: PoolState, request: Request, engine: Engine) -> int:
@@ -213,19 +213,19 @@ def _interval(state: PoolState, request: Request, engine: Engine) -> int:
     return stream_interval(rules, engine, max(len(engine.running) + 1, at_each))
 
 
-def _refuse(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
+def _refuse(state: PoolState, request: Request, engine: Engine) -> None:
     """The context is full: the response ends here, or never begins."""
     if request.token_ids:
-        end(state, request, RequestState.COMPLETED, now, out, finish="length")
+        end(state, request, RequestState.COMPLETED, finish="length")
         return
     size, limit = len(request.order.prompt_token_ids), engine.max_model_len
     words = f"its prompt of {size} tokens fills the {limit} of the model"
-    fail(state, request, FailureKind.PROMPT_TOO_LONG, words, now, out)
+    fail(state, request, FailureKind.PROMPT_TOO_LONG, words)
 
 
-def measure_due(state: PoolState, now: float, out: list[Command]) -> None:
+def measure_due(state: PoolState) -> None:
     """Learn speeds from the time since the last measure; then, with nothing waiting, even the load out."""
-    elapsed_s = now - state.measured_at
+    elapsed_s = state.now - state.measured_at
     is_busy = False
     for engine in state.engines.values():
         if engine.running:
@@ -235,12 +235,12 @@ def measure_due(state: PoolState, now: float, out: list[Command]) -> None:
         else:
             engine.lately.clear()
         engine.tokens_since_measure, engine.seconds_since_measure = 0, 0.0
-    state.measured_at = now
+    state.measured_at = state.now
     state.is_measuring = is_busy
     if is_busy:
-        set_timer(state, now + state.rules.rebalance_interval_s, "measure", "")
+        set_timer(state, state.now + state.rules.rebalance_interval_s, "measure", "")
         if state.rules.rebalance_gain_s > 0 and not state.suspects:
-            _even_out(state, now, out)
+            _even_out(state)
 
 
 def _measure(state: PoolState, engine: Engine, elapsed_s: float) -> None:
@@ -264,9 +264,9 @@ def _learn(state: PoolState, engine: Engine, tokens_per_s: float, of_one: float)
     state.placement.learn_speed(engine.tokens_per_s)
 
 
-def _even_out(state: PoolState, now: float, out: list[Command]) -> None:
+def _even_out(state: PoolState) -> None:
     """Move running requests so that the engine that would end last ends earlier."""
-    engines = [e for e in _considered(state, now) if e.running or can_take(e, now)]
+    engines = [e for e in _considered(state) if e.running or can_take(e, state.now)]
     if len(engines) < 2:
         return
     unknown = _unknown_rest(state, engines)
@@ -281,11 +281,11 @@ def _even_out(state: PoolState, now: float, out: list[Command]) -> None:
     for one in planned:
         request = state.requests[one.request_id]
         if request.state is RequestState.RUNNING:
-            move(state, request, now, out)
+            move(state, request)
         going.append((request, state.engines[one.target]))
     for request, target in going:
-        if request.state is RequestState.QUEUED and not is_suspect(request) and can_take(target, now):
-            _send(state, request, target, now, out)
+        if request.state is RequestState.QUEUED and not is_suspect(request) and can_take(target, state.now):
+            _send(state, request, target)
 
 
 def _waiting_tokens(state: PoolState) -> float:
@@ -301,7 +301,7 @@ def _waiting_tokens(state: PoolState) -> float:
     return tokens
 
 
-def _considered(state: PoolState, now: float) -> list[Engine]:
+def _considered(state: PoolState) -> list[Engine]:
     """All engines that work or could; of many, those that would end last and those that would end first."""
     ready = [engine for engine in state.living(EngineState.READY) if engine.finishing_since is None]
     if len(ready) <= 2 * CONSIDERED:
@@ -313,7 +313,7 @@ def _considered(state: PoolState, now: float) -> list[Engine]:
     busy = [engine for engine in ready if engine.running]
     slow = heapq.nsmallest(CONSIDERED, busy, key=lambda e: predicted_rate(e, len(e.running)))
     last = heapq.nlargest(CONSIDERED, busy, key=seconds)
-    first = heapq.nsmallest(CONSIDERED, (e for e in ready if can_take(e, now)), key=seconds)
+    first = heapq.nsmallest(CONSIDERED, (e for e in ready if can_take(e, state.now)), key=seconds)
     return list({engine.engine_id: engine for engine in (*slow, *last, *first)}.values())
 
 

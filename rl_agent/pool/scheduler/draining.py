@@ -12,7 +12,6 @@ reasons: the whole response is expected to, or no other engine has room.
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.dispatch import expected_rest
-from rl_agent.pool.scheduler.events import Command
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.placement import predicted_rate
 from rl_agent.pool.scheduler.records import Engine, EngineState, Request
@@ -25,55 +24,52 @@ CAUTION = 1.5
 """How much longer than at the speed seen another chunk may take."""
 
 
-def drain_asked(state: PoolState, event: events.DrainAsked, now: float, out: list[Command]) -> None:
+def drain_asked(state: PoolState, engine: Engine, event: events.DrainAsked) -> None:
     """A second notice counts only if it leaves less time."""
-    engine = state.engines.get(event.engine_id)
-    if engine is None:
-        return
     is_news = engine.state is not EngineState.DRAINING
     if not is_news and event.until >= engine.drain_until:
         return
     engine.drain_until = event.until
-    engine.leave_by = event.until - min(MARGIN_S, MARGIN_SHARE * (event.until - now))
+    engine.leave_by = event.until - min(MARGIN_S, MARGIN_SHARE * (event.until - state.now))
     if is_news:
-        change_engine(state, engine, EngineState.DRAINING, event.reason, now, out)
-    set_timer(state, engine.leave_by, "leave", event.engine_id)
-    set_timer(state, event.until, "drained", event.engine_id)
+        change_engine(state, engine, EngineState.DRAINING, event.reason)
+    set_timer(state, engine.leave_by, "leave", engine.engine_id)
+    set_timer(state, event.until, "drained", engine.engine_id)
     here = [state.requests[request_id] for request_id in engine.running]
-    for request in [one for one in here if not _may_wait(state, one, engine, now)]:
-        move(state, request, now, out)
+    for request in [one for one in here if not _may_wait(state, one, engine)]:
+        move(state, request)
 
 
-def chunk_ended(state: PoolState, request: Request, engine: Engine, now: float, out: list[Command]) -> None:
+def chunk_ended(state: PoolState, request: Request, engine: Engine) -> None:
     """All that the engine sampled for it is here: the time to leave, if it does."""
-    if not _may_begin_another(state, request, engine, now):
-        move(state, request, now, out)
+    if not _may_begin_another(state, request, engine):
+        move(state, request)
 
 
-def leave_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
-    move_all(state, engine, now, out)
+def leave_due(state: PoolState, engine: Engine) -> None:
+    move_all(state, engine)
 
 
-def drained(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
-    end_engine(state, engine, now, out, f"drained: {engine.reason}", is_crash=False)
+def drained(state: PoolState, engine: Engine) -> None:
+    end_engine(state, engine, f"drained: {engine.reason}", is_crash=False)
 
 
-def _may_wait(state: PoolState, request: Request, engine: Engine, now: float) -> bool:
+def _may_wait(state: PoolState, request: Request, engine: Engine) -> bool:
     """For the end of the chunk that was begun, or of the whole response if it cannot be continued."""
     rest = expected_rest(state, request)
     if not can_continue(request.order.params):
-        return _ends_in_time(rest, engine, now)
+        return _ends_in_time(rest, engine, state.now)
     best = engine.request_tokens_per_s
-    return now < engine.leave_by and (
+    return state.now < engine.leave_by and (
         not best or request.last_progress + min(request.interval, rest) / best <= engine.leave_by
     )
 
 
-def _may_begin_another(state: PoolState, request: Request, engine: Engine, now: float) -> bool:
+def _may_begin_another(state: PoolState, request: Request, engine: Engine) -> bool:
     chunk = min(request.interval, request.order.max_tokens - len(request.token_ids))
-    if not _ends_in_time(chunk, engine, now):
+    if not _ends_in_time(chunk, engine, state.now):
         return False
-    if _ends_in_time(expected_rest(state, request), engine, now):
+    if _ends_in_time(expected_rest(state, request), engine, state.now):
         return True
     return can_continue(request.order.params) and state.placement.best() is None
 

@@ -1,7 +1,7 @@
 """The life of an engine: registration, leases, what it serves, its end; `draining` has the orderly one."""
 
 from rl_agent.pool.scheduler import crash_suspects, events, quarantine, weight_versions
-from rl_agent.pool.scheduler.events import Command, EngineChanged, Probe
+from rl_agent.pool.scheduler.events import EngineChanged, Probe
 from rl_agent.pool.scheduler.records import Engine, EngineState
 from rl_agent.pool.scheduler.state import FLAP_WINDOW_S, PoolState, doubt, end_engine, renew_lease, set_timer
 
@@ -9,81 +9,71 @@ LONGEST_FLAP_PAUSE_S = 60.0
 STALE_BEAT_S = 1.0
 
 
-def registered(state: PoolState, event: events.Registered, now: float, out: list[Command]) -> None:
+def registered(state: PoolState, event: events.Registered) -> None:
     offer = event.offer
     for engine in [e for e in state.engines.values() if e.offer.name == offer.name]:
         is_crash = engine.state is not EngineState.DRAINING
-        end_engine(state, engine, now, out, "the same engine registered again", is_crash=is_crash)
+        end_engine(state, engine, "the same engine registered again", is_crash=is_crash)
     deaths = state.deaths_of_name.get(offer.name, [])
-    recent = [died for died in deaths if now - died < FLAP_WINDOW_S]
+    recent = [died for died in deaths if state.now - died < FLAP_WINDOW_S]
     pause = min(LONGEST_FLAP_PAUSE_S, 2.0 ** (len(recent) - 2)) if len(recent) > 1 else 0.0
     engine = Engine(
         offer=offer,
         state=EngineState.REGISTERED,
-        registered_at=now,
-        lease_until=now + state.rules.lease_s,
-        ready_after=now + pause,
+        registered_at=state.now,
+        lease_until=state.now + state.rules.lease_s,
+        ready_after=state.now + pause,
         weights=event.weights,
     )
     state.engines[offer.engine_id] = engine
     set_timer(state, engine.lease_until, "lease", offer.engine_id)
-    set_timer(state, now + state.rules.start_timeout_s, "start", offer.engine_id)
+    set_timer(state, state.now + state.rules.start_timeout_s, "start", offer.engine_id)
     if pause:
         set_timer(state, engine.ready_after, "pause", offer.engine_id)
-    quarantine.keep_out(state, engine, now)
-    out += [EngineChanged(offer.engine_id, engine.state, ""), Probe(offer.engine_id)]
+    quarantine.keep_out(state, engine)
+    state.commands += [EngineChanged(offer.engine_id, engine.state, ""), Probe(offer.engine_id)]
 
 
-def probed(state: PoolState, event: events.Probed, now: float, out: list[Command]) -> None:
-    engine = state.engines.get(event.engine_id)
-    if engine is None:
-        return
+def probed(state: PoolState, engine: Engine, event: events.Probed) -> None:
     engine.model, engine.max_model_len = event.model, event.max_model_len
-    renew_lease(state, engine, now)
+    renew_lease(state, engine)
     _trust(state, engine)
     if not state.model:
         state.model = event.model
     if engine.state is not EngineState.DRAINING:
-        weight_versions.judge(state, engine, now, out)
-    state.placement.changed(engine, now)
+        weight_versions.judge(state, engine)
+    state.placement.changed(engine, state.now)
 
 
-def probe_failed(state: PoolState, event: events.ProbeFailed, now: float, out: list[Command]) -> None:
-    engine = state.engines.get(event.engine_id)
-    if engine is not None:
-        engine.reason = event.problem
-        set_timer(state, now + state.rules.probe_interval_s, "probe", event.engine_id)
+def probe_failed(state: PoolState, engine: Engine, event: events.ProbeFailed) -> None:
+    engine.reason = event.problem
+    set_timer(state, state.now + state.rules.probe_interval_s, "probe", engine.engine_id)
 
 
-def beat(state: PoolState, event: events.Beat, now: float, out: list[Command]) -> None:
-    engine = state.engines.get(event.engine_id)
-    if engine is None:
-        return
+def beat(state: PoolState, engine: Engine, event: events.Beat) -> None:
     engine.load = event.load or engine.load
     if event.weights is not None:
-        weight_versions.reported(state, engine, event.weights, now, out)
+        weight_versions.reported(state, engine, event.weights)
     if event.problem:
-        _unwell(state, engine, event.problem, now, out)
+        _unwell(state, engine, event.problem)
         return
-    renew_lease(state, engine, now)
+    renew_lease(state, engine)
     # A beat just after a break may have set out before it.
-    if engine.is_doubted and now - engine.doubted_at >= STALE_BEAT_S:
+    if engine.is_doubted and state.now - engine.doubted_at >= STALE_BEAT_S:
         _trust(state, engine)
-        state.placement.changed(engine, now)
+        state.placement.changed(engine, state.now)
 
 
-def _unwell(state: PoolState, engine: Engine, problem: str, now: float, out: list[Command]) -> None:
+def _unwell(state: PoolState, engine: Engine, problem: str) -> None:
     """A word against whatever the engine sends: that goes on, nothing new is sent there, and it is asked."""
     if engine.state is EngineState.READY:
         if not engine.is_doubted:
-            out.append(Probe(engine.engine_id))
-        doubt(state, engine, problem, now)
+            state.commands.append(Probe(engine.engine_id))
+        doubt(state, engine, problem)
 
 
-def heard(state: PoolState, event: events.Heard, now: float, out: list[Command]) -> None:
-    engine = state.engines.get(event.engine_id)
-    if engine is not None:
-        renew_lease(state, engine, now)
+def heard(state: PoolState, engine: Engine, event: events.Heard) -> None:
+    renew_lease(state, engine)
 
 
 def _trust(state: PoolState, engine: Engine) -> None:
@@ -95,30 +85,28 @@ def _trust(state: PoolState, engine: Engine) -> None:
     engine.broken.clear()
 
 
-def engine_ended(state: PoolState, event: events.EngineEnded, now: float, out: list[Command]) -> None:
-    engine = state.engines.get(event.engine_id)
-    if engine is not None:
-        is_crash = event.is_crash and engine.state is not EngineState.DRAINING
-        end_engine(state, engine, now, out, event.reason, is_crash=is_crash)
+def engine_ended(state: PoolState, engine: Engine, event: events.EngineEnded) -> None:
+    is_crash = event.is_crash and engine.state is not EngineState.DRAINING
+    end_engine(state, engine, event.reason, is_crash=is_crash)
 
 
-def lease_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
-    if engine.lease_until > now:
+def lease_due(state: PoolState, engine: Engine) -> None:
+    if engine.lease_until > state.now:
         set_timer(state, engine.lease_until, "lease", engine.engine_id)
         return
     last = engine.reason or "no sign of life"
     reason = f"its lease of {state.rules.lease_s:g} s is over: {last}"
     is_crash = engine.state is not EngineState.DRAINING
-    end_engine(state, engine, now, out, reason, is_crash=is_crash)
+    end_engine(state, engine, reason, is_crash=is_crash)
 
 
-def start_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def start_due(state: PoolState, engine: Engine) -> None:
     """It had `start_timeout_s` to serve the wanted model."""
     if engine.state in (EngineState.REGISTERED, EngineState.LOADING):
         reason = f"not ready within {state.rules.start_timeout_s:g} s: {engine.reason or engine.state.value}"
-        end_engine(state, engine, now, out, reason, is_crash=False)
+        end_engine(state, engine, reason, is_crash=False)
 
 
-def probe_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def probe_due(state: PoolState, engine: Engine) -> None:
     if engine.state in (EngineState.REGISTERED, EngineState.LOADING) or engine.is_doubted:
-        out.append(Probe(engine.engine_id))
+        state.commands.append(Probe(engine.engine_id))

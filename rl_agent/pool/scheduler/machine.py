@@ -30,7 +30,7 @@ from rl_agent.pool.scheduler import (
     weight_versions,
 )
 from rl_agent.pool.scheduler.events import Command, Event
-from rl_agent.pool.scheduler.records import EngineState, RequestId, RequestState
+from rl_agent.pool.scheduler.records import Engine, EngineState, Request, RequestId, RequestState
 from rl_agent.pool.scheduler.state import PoolState, set_aside
 
 TIMERS_EACH = 4
@@ -38,26 +38,38 @@ TIMERS_EACH = 4
 
 def step(state: PoolState, event: Event, now: float) -> list[Command]:
     """Apply one event and everything whose time has come; the commands are to be carried out in order."""
-    commands: list[Command] = []
-    handler = _HANDLERS.get(type(event))
-    if handler is not None:
-        try:
-            handler(state, event, now, commands)
-        except Exception as error:
-            _survive(state, type(event).__name__, _request_of(event), error, now, commands)
+    state.now, state.commands = now, []
+    try:
+        _apply(state, event)
+    except Exception as error:
+        _survive(state, type(event).__name__, _request_of(event), error)
     while state.timers and state.timers[0][0] <= now:
         _, _, kind, of, attempt = heapq.heappop(state.timers)
         try:
-            _fire(state, kind, of, attempt, now, commands)
+            _fire(state, kind, of, attempt)
         except Exception as error:
-            _survive(state, f"timer {kind}", of, error, now, commands)
+            _survive(state, f"timer {kind}", of, error)
     if len(state.timers) > TIMERS_EACH * (len(state.requests) + len(state.engines)) + 4096:
         _drop_stale_timers(state)
     try:
-        dispatch.dispatch(state, now, commands)
+        dispatch.dispatch(state)
     except Exception as error:
-        _survive(state, "dispatch", None, error, now, commands)
-    return commands
+        _survive(state, "dispatch", None, error)
+    return state.commands
+
+
+def _apply(state: PoolState, event: Any) -> None:
+    """Let its handler have the event; what is about an engine or attempt that is over is dropped."""
+    if (handle := _HANDLERS.get(type(event))) is not None:
+        handle(state, event)
+    elif (handle_of_engine := _OF_ENGINE.get(type(event))) is not None:
+        if (engine := state.engines.get(event.engine_id)) is not None:
+            handle_of_engine(state, engine, event)
+    elif (handle_of_attempt := _OF_ATTEMPT.get(type(event))) is not None:
+        request = state.requests.get(event.request_id)
+        is_running = request is not None and request.state is RequestState.RUNNING
+        if request is not None and is_running and request.attempt == event.attempt:
+            handle_of_attempt(state, request, event)
 
 
 def _request_of(event: Event) -> RequestId | None:
@@ -71,37 +83,38 @@ def _survive(
     what: str,
     about: str | RequestId | None,
     error: Exception,
-    now: float,
-    out: list[Command],
 ) -> None:
     """What came in is typed at the door, so this should never be; if it is, it costs one request at most."""
     request = state.requests.get(about) if isinstance(about, RequestId) else None
     if request is not None and request.is_open:
-        set_aside(state, request, error, now, out)
+        set_aside(state, request, error)
     else:
-        out.append(events.SetAside(f"{what}: {type(error).__name__}: {error}"))
+        state.commands.append(events.SetAside(f"{what}: {type(error).__name__}: {error}"))
 
 
-_HANDLERS: dict[type, Callable[[PoolState, Any, float, list[Command]], None]] = {
+_HANDLERS: dict[type, Callable[[PoolState, Any], None]] = {
     events.Registered: engines.registered,
+    events.ModelWanted: weight_versions.model_wanted,
+    events.WeightsWanted: weight_versions.weights_wanted,
+    events.Submitted: requests.submitted,
+    events.Cancelled: requests.cancelled,
+    events.EpisodeEnded: single_version.episode_ended,
+    events.Forgotten: requests.forgotten,
+}
+_OF_ENGINE: dict[type, Callable[[PoolState, Engine, Any], None]] = {
     events.Probed: engines.probed,
     events.ProbeFailed: engines.probe_failed,
     events.Beat: engines.beat,
     events.Heard: engines.heard,
     events.DrainAsked: draining.drain_asked,
     events.EngineEnded: engines.engine_ended,
-    events.ModelWanted: weight_versions.model_wanted,
-    events.WeightsWanted: weight_versions.weights_wanted,
-    events.Submitted: requests.submitted,
-    events.Cancelled: requests.cancelled,
-    events.EpisodeEnded: single_version.episode_ended,
+}
+_OF_ATTEMPT: dict[type, Callable[[PoolState, Request, Any], None]] = {
     events.Progress: requests.progress,
     events.Finished: requests.finished,
     events.Broken: requests.broken,
-    events.Forgotten: requests.forgotten,
 }
-
-_OF_ENGINES = {
+_TIMERS_OF_ENGINE: dict[str, Callable[[PoolState, Engine], None]] = {
     "lease": engines.lease_due,
     "start": engines.start_due,
     "leave": draining.leave_due,
@@ -112,19 +125,17 @@ _OF_ENGINES = {
 }
 
 
-def _fire(
-    state: PoolState, kind: str, of: str | RequestId, attempt: int, now: float, out: list[Command]
-) -> None:
+def _fire(state: PoolState, kind: str, of: str | RequestId, attempt: int) -> None:
     if kind == "measure":
-        dispatch.measure_due(state, now, out)
+        dispatch.measure_due(state)
     elif not isinstance(of, RequestId):
         if (engine := state.engines.get(of)) is not None:
-            _OF_ENGINES[kind](state, engine, now, out)
+            _TIMERS_OF_ENGINE[kind](state, engine)
     elif (request := state.requests.get(of)) is not None:
         if kind == "deadline":
-            requests.deadline_due(state, request, now, out)
+            requests.deadline_due(state, request)
         else:
-            requests.stall_due(state, request, now, out, attempt)
+            requests.stall_due(state, request, attempt)
 
 
 def _drop_stale_timers(state: PoolState) -> None:

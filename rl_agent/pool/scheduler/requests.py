@@ -1,7 +1,7 @@
 """The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
 
 from rl_agent.pool.scheduler import crash_suspects, draining, events, quarantine, single_version
-from rl_agent.pool.scheduler.events import Abort, Command, Probe
+from rl_agent.pool.scheduler.events import Abort, Probe
 from rl_agent.pool.scheduler.migration import find_stop, finish_of_tokens
 from rl_agent.pool.scheduler.records import (
     Engine,
@@ -9,7 +9,6 @@ from rl_agent.pool.scheduler.records import (
     FailureKind,
     Made,
     Request,
-    RequestId,
     RequestState,
     Span,
 )
@@ -27,11 +26,11 @@ from rl_agent.pool.scheduler.state import (
 )
 
 
-def submitted(state: PoolState, event: events.Submitted, now: float, out: list[Command]) -> None:
+def submitted(state: PoolState, event: events.Submitted) -> None:
     order = event.order
     if order.request_id in state.requests:
         return
-    request = Request(order=order, number=next(state.numbers), submitted_at=now)
+    request = Request(order=order, number=next(state.numbers), submitted_at=state.now)
     state.requests[order.request_id] = request
     state.account.submitted += 1
     state.lengths.submitted(order.run, order.group)
@@ -40,7 +39,7 @@ def submitted(state: PoolState, event: events.Submitted, now: float, out: list[C
         _take_up(request, event.made)
         state.lengths.made(order.run, order.group, len(event.made.token_ids))
         if ended := finish_of_tokens(request):
-            end(state, request, RequestState.COMPLETED, now, out, finish=ended)
+            end(state, request, RequestState.COMPLETED, finish=ended)
             return
     enqueue(state, request)
 
@@ -54,16 +53,13 @@ def _take_up(request: Request, made: Made) -> None:
     request.moves = made.moves + 1
 
 
-def cancelled(state: PoolState, event: events.Cancelled, now: float, out: list[Command]) -> None:
+def cancelled(state: PoolState, event: events.Cancelled) -> None:
     request = state.requests.get(event.request_id)
     if request is not None and request.is_open:
-        fail(state, request, FailureKind.CANCELLED, "cancelled by its submitter", now, out)
+        fail(state, request, FailureKind.CANCELLED, "cancelled by its submitter")
 
 
-def progress(state: PoolState, event: events.Progress, now: float, out: list[Command]) -> None:
-    request = _current(state, event.request_id, event.attempt)
-    if request is None:
-        return
+def progress(state: PoolState, request: Request, event: events.Progress) -> None:
     engine = state.engines[request.engine_id or ""]
     if not request.spans or _is_new_origin(request.spans[-1], engine):
         request.spans.append(Span(len(request.token_ids), engine.engine_id, engine.weight_version))
@@ -74,9 +70,9 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     request.names.extend(event.names[:room])
     if event.text:
         request.texts.append(event.text)
-    engine.seconds_since_measure += now - request.last_progress
-    request.last_progress = now
-    renew_lease(state, engine, now)
+    engine.seconds_since_measure += state.now - request.last_progress
+    request.last_progress = state.now
+    renew_lease(state, engine)
     engine.tokens_since_measure += len(event.token_ids)
     engine.useful_tokens += len(event.token_ids)
     state.account.tokens += len(event.token_ids)
@@ -84,100 +80,84 @@ def progress(state: PoolState, event: events.Progress, now: float, out: list[Com
     engine.work = max(0.0, engine.work - len(event.token_ids))
     crash_suspects.progressed(request, engine, state.rules)
     if event.text and (stop := find_stop(request, event.text)) is not None:
-        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
-        _complete(state, request, "stop", stop, now, out)
+        state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
+        _complete(state, request, "stop", stop)
     elif len(event.token_ids) > room:
-        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
-        _complete(state, request, "length", None, now, out)
+        state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
+        _complete(state, request, "length", None)
     elif engine.state is EngineState.DRAINING and not event.is_last:
-        draining.chunk_ended(state, request, engine, now, out)
+        draining.chunk_ended(state, request, engine)
 
 
 def _is_new_origin(span: Span, engine: Engine) -> bool:
     return (span.engine_id, span.weight_version) != (engine.engine_id, engine.weight_version)
 
 
-def finished(state: PoolState, event: events.Finished, now: float, out: list[Command]) -> None:
-    request = _current(state, event.request_id, event.attempt)
-    if request is None:
-        return
+def finished(state: PoolState, request: Request, event: events.Finished) -> None:
     if event.finish_reason not in ("stop", "length"):
-        broke(state, request, f"the engine ended it with {event.finish_reason!r}", now, out)
+        broke(state, request, f"the engine ended it with {event.finish_reason!r}")
         return
-    _complete(state, request, event.finish_reason, event.stop_reason, now, out)
+    _complete(state, request, event.finish_reason, event.stop_reason)
 
 
-def broken(state: PoolState, event: events.Broken, now: float, out: list[Command]) -> None:
-    request = _current(state, event.request_id, event.attempt)
-    if request is None:
-        return
+def broken(state: PoolState, request: Request, event: events.Broken) -> None:
     if event.is_refusal:
-        _refused(state, request, event.problem, now, out)
+        _refused(state, request, event.problem)
     elif event.is_wrong_answer:
-        quarantine.answered_wrongly(state, request, event.problem, now, out)
+        quarantine.answered_wrongly(state, request, event.problem)
     else:
-        broke(state, request, event.problem, now, out)
+        broke(state, request, event.problem)
 
 
-def _refused(state: PoolState, request: Request, problem: str, now: float, out: list[Command]) -> None:
+def _refused(state: PoolState, request: Request, problem: str) -> None:
     """Fail it, unless the fault may be another's: this engine's, or that of who made its tokens so far."""
     name = state.engines[request.engine_id or ""].offer.name
     is_continued = request.attempt_start > 0
     is_doubtful = is_continued or single_version.has_other(state, request, {name})
     if request.refused_by or not is_doubtful or (is_continued and request.order.is_read_along):
         words = f"refused by the engine: {problem}"
-        fail(state, request, FailureKind.REFUSED, words, now, out, is_at_engine=False)
+        fail(state, request, FailureKind.REFUSED, words, is_at_engine=False)
         return
     request.refused_by = name
     if is_continued:
         throw_away(state, request)
-    move(state, request, now, out, is_at_engine=False)
+    move(state, request, is_at_engine=False)
 
 
-def broke(state: PoolState, request: Request, problem: str, now: float, out: list[Command]) -> None:
+def broke(state: PoolState, request: Request, problem: str) -> None:
     """The attempt is over without a finish: doubt the engine, look at it, and go on with the request."""
     engine = state.engines[request.engine_id or ""]
     if engine.state is EngineState.DRAINING:  # it is about to go: what breaks there says nothing of either
-        move(state, request, now, out, is_at_engine=False)
+        move(state, request, is_at_engine=False)
         return
     crash_suspects.broke(request, engine, state.rules)
-    doubt(state, engine, problem, now)
-    out.append(Probe(engine.engine_id))
+    doubt(state, engine, problem)
+    state.commands.append(Probe(engine.engine_id))
     if crash_suspects.is_hopeless(request, state.rules):
         reason = f"broken off {request.fruitless + 1} times by engines that are well; the last: {problem}"
-        fail(state, request, FailureKind.BROKEN_OFF, reason, now, out, is_at_engine=False)
+        fail(state, request, FailureKind.BROKEN_OFF, reason, is_at_engine=False)
     else:
-        move(state, request, now, out, is_at_engine=False)
+        move(state, request, is_at_engine=False)
 
 
-def _complete(
-    state: PoolState, request: Request, reason: str, stop: int | str | None, now: float, out: list[Command]
-) -> None:
-    release(state, request, now)
+def _complete(state: PoolState, request: Request, reason: str, stop: int | str | None) -> None:
+    release(state, request)
     state.lengths.ended(request.order.run, request.order.group, len(request.token_ids))
     request.stop_reason = stop
-    end(state, request, RequestState.COMPLETED, now, out, finish=reason)
+    end(state, request, RequestState.COMPLETED, finish=reason)
 
 
-def forgotten(state: PoolState, event: events.Forgotten, now: float, out: list[Command]) -> None:
+def forgotten(state: PoolState, event: events.Forgotten) -> None:
     for request_id in event.request_ids:
         request = state.requests.get(request_id)
         if request is not None and not request.is_open:
             del state.requests[request_id]
 
 
-def _current(state: PoolState, request_id: RequestId, attempt: int) -> Request | None:
-    """The request if `attempt` is what runs now."""
-    request = state.requests.get(request_id)
-    if request is None or request.state is not RequestState.RUNNING or request.attempt != attempt:
-        return None
-    return request
-
-
-def deadline_due(state: PoolState, request: Request, now: float, out: list[Command]) -> None:
+def deadline_due(state: PoolState, request: Request) -> None:
     if not request.is_open:
         return
-    waited = f"{now - request.submitted_at:.1f} s"
+    waited = f"{state.now - request.submitted_at:.1f} s"
     if request.state is RequestState.RUNNING:
         words = f"its deadline passed after {waited}, with {len(request.token_ids)} tokens made"
     elif not state.engines:
@@ -189,16 +169,16 @@ def deadline_due(state: PoolState, request: Request, now: float, out: list[Comma
         words = f"its deadline passed after {waited} in the queue for weight version {needed}"
     else:
         words = f"its deadline passed after {waited} in the queue"
-    fail(state, request, FailureKind.DEADLINE, words, now, out)
+    fail(state, request, FailureKind.DEADLINE, words)
 
 
-def stall_due(state: PoolState, request: Request, now: float, out: list[Command], attempt: int) -> None:
+def stall_due(state: PoolState, request: Request, attempt: int) -> None:
     """No token for `stall_timeout_s`: the engine or the way to it hangs, though it still beats."""
     if request.state is not RequestState.RUNNING or request.attempt != attempt:
         return
     due = request.last_progress + state.rules.stall_timeout_s
-    if due > now:
+    if due > state.now:
         set_timer(state, due, "stall", request.request_id, attempt)
         return
-    out.append(Abort(request.request_id, attempt, request.engine_id or ""))
-    broke(state, request, f"no token for {state.rules.stall_timeout_s:g} s", now, out)
+    state.commands.append(Abort(request.request_id, attempt, request.engine_id or ""))
+    broke(state, request, f"no token for {state.rules.stall_timeout_s:g} s")

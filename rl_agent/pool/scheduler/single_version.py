@@ -13,7 +13,6 @@ goes on anywhere. What is not finished within `finish_within_s` goes on with the
 from collections.abc import Collection
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.events import Command
 from rl_agent.pool.scheduler.records import Engine, EngineState, Request
 from rl_agent.pool.scheduler.state import PoolState, begun_with, throw_away
 
@@ -21,20 +20,20 @@ MAX_EPISODES = 65_536
 """Of all runs together; of the one that began first it is forgotten."""
 
 
-def follow(state: PoolState, engine: Engine, now: float) -> None:
+def follow(state: PoolState, engine: Engine) -> None:
     """After each word of the engine's worker on its weights."""
     before = (engine.finishing_since, engine.is_switching)
     limit_s = state.weights.finish_within_s if state.weights is not None else None
     if limit_s is None or engine.weights.fetched_version is None:
-        _stop(engine, now)
+        _stop(engine, state.now)
     else:
         if engine.finishing_since is None:
-            engine.finishing_since = now
-        is_late = now - engine.finishing_since >= limit_s
+            engine.finishing_since = state.now
+        is_late = state.now - engine.finishing_since >= limit_s
         if is_late or _has_finished(state, engine):
-            _switch(engine, now)
+            _switch(engine, state.now)
     if (engine.finishing_since, engine.is_switching) != before:
-        state.placement.changed(engine, now)
+        state.placement.changed(engine, state.now)
 
 
 def _has_finished(state: PoolState, engine: Engine) -> bool:
@@ -103,5 +102,5 @@ def hold_episode(state: PoolState, request: Request, engine: Engine) -> None:
     state.episodes[request.episode] = (engine.weight_version, engine.engine_id)
 
 
-def episode_ended(state: PoolState, event: events.EpisodeEnded, now: float, out: list[Command]) -> None:
+def episode_ended(state: PoolState, event: events.EpisodeEnded) -> None:
     state.episodes.pop((event.run, event.episode), None)

@@ -35,6 +35,10 @@ class PoolState:
 
     def __init__(self, rules: PoolRules) -> None:
         self.rules = rules
+        self.now = 0.0
+        """Of the event that is being applied."""
+        self.commands: list[Command] = []
+        """What the event has led to so far."""
         self.engines: dict[str, Engine] = {}
         """Living engines; one that is gone is dropped once its end was announced."""
         self.departed: deque[Engine] = deque(maxlen=256)
@@ -100,36 +104,32 @@ def set_timer(state: PoolState, when: float, kind: str, of: str | RequestId, att
     heapq.heappush(state.timers, (when, next(state.numbers), kind, of, attempt))
 
 
-def change_engine(
-    state: PoolState, engine: Engine, to: EngineState, reason: str, now: float, out: list[Command]
-) -> None:
+def change_engine(state: PoolState, engine: Engine, to: EngineState, reason: str) -> None:
     if engine.idle_since is not None:
-        engine.idle_s += now - engine.idle_since
+        engine.idle_s += state.now - engine.idle_since
         engine.idle_since = None
     engine.state, engine.reason = to, reason
-    out.append(EngineChanged(engine.engine_id, to, reason))
-    state.placement.changed(engine, now)
+    state.commands.append(EngineChanged(engine.engine_id, to, reason))
+    state.placement.changed(engine, state.now)
 
 
-def renew_lease(state: PoolState, engine: Engine, now: float) -> None:
+def renew_lease(state: PoolState, engine: Engine) -> None:
     """What answers or sends, lives."""
-    engine.lease_until = max(engine.lease_until, now + state.rules.lease_s)
+    engine.lease_until = max(engine.lease_until, state.now + state.rules.lease_s)
 
 
-def doubt(state: PoolState, engine: Engine, problem: str, now: float) -> None:
+def doubt(state: PoolState, engine: Engine, problem: str) -> None:
     """Nothing new is sent there until it answers."""
-    engine.is_doubted, engine.doubted_at, engine.reason = True, now, problem
-    state.placement.changed(engine, now)
+    engine.is_doubted, engine.doubted_at, engine.reason = True, state.now, problem
+    state.placement.changed(engine, state.now)
 
 
-def end_engine(
-    state: PoolState, engine: Engine, now: float, out: list[Command], reason: str, *, is_crash: bool
-) -> None:
+def end_engine(state: PoolState, engine: Engine, reason: str, *, is_crash: bool) -> None:
     """The engine is gone; its requests go on elsewhere, or are found to be what killed it."""
     if is_crash:
         state.account.engine_deaths += 1
-        recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if now - t < FLAP_WINDOW_S]
-        state.deaths_of_name[engine.offer.name] = [*recent, now]
+        recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if state.now - t < FLAP_WINDOW_S]
+        state.deaths_of_name[engine.offer.name] = [*recent, state.now]
         for request_id in engine.running:
             crash_suspects.broke(state.requests[request_id], engine, state.rules)
     stuck = [state.requests[request_id] for request_id in engine.broken if request_id in state.requests]
@@ -139,61 +139,59 @@ def end_engine(
             crash_suspects.died(request, engine, state.unrelated_deaths)
         else:
             crash_suspects.lives(request, engine)
-    change_engine(state, engine, EngineState.GONE, reason, now, out)
-    move_all(state, engine, now, out)
-    state.placement.changed(engine, now)
-    state.account.gone.add(engine, now)
+    change_engine(state, engine, EngineState.GONE, reason)
+    move_all(state, engine)
+    state.placement.changed(engine, state.now)
+    state.account.gone.add(engine, state.now)
     state.departed.append(state.engines.pop(engine.engine_id))
     for request in stuck:
         if request.is_open and crash_suspects.is_poison(request, state.rules, state.unrelated_deaths):
             words = crash_suspects.words(request)
-            fail(state, request, FailureKind.CRASHES_ENGINES, words, now, out)
+            fail(state, request, FailureKind.CRASHES_ENGINES, words)
 
 
-def move_all(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def move_all(state: PoolState, engine: Engine) -> None:
     for request_id in list(engine.running):
-        move(state, state.requests[request_id], now, out)
+        move(state, state.requests[request_id])
 
 
-def move(
-    state: PoolState, request: Request, now: float, out: list[Command], *, is_at_engine: bool = True
-) -> None:
+def move(state: PoolState, request: Request, *, is_at_engine: bool = True) -> None:
     """Back to the queue, before everything submitted later, with the tokens it has."""
-    engine = release(state, request, now)
+    engine = release(state, request)
     if is_at_engine:
-        out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+        state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
     state.account.moves += 1
     request.moves += 1
     try:
         is_kept = can_continue(request.order.params)
         ended = finish_of_tokens(request) if is_kept else ""
     except Exception as error:  # the others of its engine have to go on
-        set_aside(state, request, error, now, out)
+        set_aside(state, request, error)
         return
     if not is_kept:
         throw_away(state, request)
     elif ended:
         # The last token arrived, the word that it was the last did not: going on would run past the end.
-        end(state, request, RequestState.COMPLETED, now, out, finish=ended)
+        end(state, request, RequestState.COMPLETED, finish=ended)
         return
     enqueue(state, request)
 
 
-def set_aside(state: PoolState, request: Request, error: Exception, now: float, out: list[Command]) -> None:
+def set_aside(state: PoolState, request: Request, error: Exception) -> None:
     """A request that the machine cannot handle fails, alone, wherever it is."""
     words = f"the scheduler cannot handle it: {type(error).__name__}: {error}"
-    out.append(SetAside(f"request {request.request_id}: {words}"))
+    state.commands.append(SetAside(f"request {request.request_id}: {words}"))
     for engine in state.engines.values():
         if request.request_id in engine.running:
             del engine.running[request.request_id]
-            out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+            state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
             if engine.suspect == request.request_id:
                 engine.suspect = None
-            state.placement.changed(engine, now)
+            state.placement.changed(engine, state.now)
     running = (one for engine in state.engines.values() for one in engine.running)
     state.at_engines = Counter(state.requests[one].order.run for one in running)
     request.failure_kind, request.failure = FailureKind.INTERNAL, words
-    end(state, request, RequestState.FAILED, now, out, finish="")
+    end(state, request, RequestState.FAILED, finish="")
 
 
 def throw_away(state: PoolState, request: Request) -> None:
@@ -230,7 +228,7 @@ def enqueue(state: PoolState, request: Request) -> None:
     heapq.heappush(queue, (request.number, request.request_id))
 
 
-def release(state: PoolState, request: Request, now: float) -> Engine:
+def release(state: PoolState, request: Request) -> Engine:
     """Take the request off its engine."""
     engine = state.engines[request.engine_id or ""]
     del engine.running[request.request_id]
@@ -242,8 +240,8 @@ def release(state: PoolState, request: Request, now: float) -> Engine:
     if engine.suspect == request.request_id:
         engine.suspect = None
     if not engine.running and engine.state is EngineState.READY:
-        engine.idle_since = now
-    state.placement.changed(engine, now)
+        engine.idle_since = state.now
+    state.placement.changed(engine, state.now)
     return engine
 
 
@@ -252,26 +250,22 @@ def fail(
     request: Request,
     kind: FailureKind,
     reason: str,
-    now: float,
-    out: list[Command],
     *,
     is_at_engine: bool = True,
 ) -> None:
     if request.state is RequestState.RUNNING:
-        engine = release(state, request, now)
+        engine = release(state, request)
         if is_at_engine:
-            out.append(Abort(request.request_id, request.attempt, engine.engine_id))
+            state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
     request.failure_kind, request.failure = kind, reason
-    end(state, request, RequestState.FAILED, now, out, finish="")
+    end(state, request, RequestState.FAILED, finish="")
 
 
-def end(
-    state: PoolState, request: Request, to: RequestState, now: float, out: list[Command], *, finish: str
-) -> None:
-    request.state, request.finish_reason, request.ended_at = to, finish, now
+def end(state: PoolState, request: Request, to: RequestState, *, finish: str) -> None:
+    request.state, request.finish_reason, request.ended_at = to, finish, state.now
     request.engine_id = None
     if to is RequestState.COMPLETED:
         state.account.completed += 1
     else:
         state.account.failed += 1
-    out.append(Ended(request.request_id))
+    state.commands.append(Ended(request.request_id))

@@ -13,7 +13,6 @@ import heapq
 from zlib import crc32
 
 from rl_agent.pool.scheduler import events, single_version
-from rl_agent.pool.scheduler.events import Command
 from rl_agent.pool.scheduler.records import Engine, EngineState, Weights, WeightsReport
 from rl_agent.pool.scheduler.state import PoolState, change_engine, end_engine, move_all, set_timer
 
@@ -21,21 +20,21 @@ MAX_PEERS = 4
 """Other engines' hosts that one host is sent to."""
 
 
-def model_wanted(state: PoolState, event: events.ModelWanted, now: float, out: list[Command]) -> None:
+def model_wanted(state: PoolState, event: events.ModelWanted) -> None:
     is_old = event.weight_version < state.weight_version
     is_of_published = event.weight_version == state.weight_version and state.weights is not None
     if (is_old or is_of_published) and not event.is_rollback:
         return
     state.model, state.model_version, state.weights = event.model, event.weight_version, None
-    _judge_all(state, now, out)
+    _judge_all(state)
 
 
-def weights_wanted(state: PoolState, event: events.WeightsWanted, now: float, out: list[Command]) -> None:
+def weights_wanted(state: PoolState, event: events.WeightsWanted) -> None:
     """Stale ones are skipped; the same one again names other sources."""
     if not takes(state, event.weights):
         return
     state.weights = event.weights
-    _judge_all(state, now, out)
+    _judge_all(state)
 
 
 def takes(state: PoolState, weights: Weights) -> bool:
@@ -49,58 +48,58 @@ def takes(state: PoolState, weights: Weights) -> bool:
     )
 
 
-def _judge_all(state: PoolState, now: float, out: list[Command]) -> None:
+def _judge_all(state: PoolState) -> None:
     for engine in list(state.engines.values()):
         if engine.state is EngineState.DRAINING:
-            _judge_draining(state, engine, now, out)
+            _judge_draining(state, engine)
         elif engine.state is not EngineState.REGISTERED and engine.model:
-            judge(state, engine, now, out)
+            judge(state, engine)
 
 
-def reported(state: PoolState, engine: Engine, report: WeightsReport, now: float, out: list[Command]) -> None:
+def reported(state: PoolState, engine: Engine, report: WeightsReport) -> None:
     """The worker's word on the weights."""
     was, engine.weights = engine.weights, report
-    single_version.follow(state, engine, now)
+    single_version.follow(state, engine)
     is_news = (was.weight_version, was.digest) != (report.weight_version, report.digest)
     if engine.state is EngineState.DRAINING:
-        _judge_draining(state, engine, now, out)
+        _judge_draining(state, engine)
     elif is_news and engine.model:
-        judge(state, engine, now, out)
+        judge(state, engine)
 
 
-def judge(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def judge(state: PoolState, engine: Engine) -> None:
     """What an engine serves decides what it is. It was probed, and does not drain."""
     before = engine.weight_version
-    _note_version(state, engine, now, out)
+    _note_version(state, engine)
     reason = _unusable(state, engine)
-    _watch_progress(state, engine, now, has_moved=engine.weight_version != before)
+    _watch_progress(state, engine, has_moved=engine.weight_version != before)
     if not reason:
         if engine.state is not EngineState.READY:
-            change_engine(state, engine, EngineState.READY, "", now, out)
-            engine.idle_since = now
-        state.placement.changed(engine, now)
+            change_engine(state, engine, EngineState.READY, "")
+            engine.idle_since = state.now
+        state.placement.changed(engine, state.now)
         return
     if engine.state is not EngineState.LOADING:
-        change_engine(state, engine, EngineState.LOADING, reason, now, out)
-        set_timer(state, now + state.rules.start_timeout_s, "start", engine.engine_id)
-        move_all(state, engine, now, out)
+        change_engine(state, engine, EngineState.LOADING, reason)
+        set_timer(state, state.now + state.rules.start_timeout_s, "start", engine.engine_id)
+        move_all(state, engine)
     engine.reason = reason
-    set_timer(state, now + state.rules.probe_interval_s, "probe", engine.engine_id)
+    set_timer(state, state.now + state.rules.probe_interval_s, "probe", engine.engine_id)
 
 
-def _judge_draining(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def _judge_draining(state: PoolState, engine: Engine) -> None:
     """What it serves decides whether it may keep the requests that it still has."""
     if engine.running:
-        _note_version(state, engine, now, out)
+        _note_version(state, engine)
         if _unusable(state, engine):
-            move_all(state, engine, now, out)
+            move_all(state, engine)
 
 
-def _note_version(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def _note_version(state: PoolState, engine: Engine) -> None:
     before, loaded = engine.weight_version, engine.weights.weight_version
     engine.weight_version = state.model_version if loaded is None else loaded
     if engine.weight_version < before:  # a rollback: its requests may ask for more
-        move_all(state, engine, now, out)
+        move_all(state, engine)
 
 
 def _unusable(state: PoolState, engine: Engine) -> str:
@@ -119,26 +118,26 @@ def _unusable(state: PoolState, engine: Engine) -> str:
     return ""
 
 
-def _watch_progress(state: PoolState, engine: Engine, now: float, *, has_moved: bool) -> None:
+def _watch_progress(state: PoolState, engine: Engine, *, has_moved: bool) -> None:
     if state.weights is None or engine.weight_version >= state.weight_version:
         engine.behind_since = None
     elif engine.behind_since is None or has_moved:
-        engine.behind_since = now
-        set_timer(state, now + state.rules.weights_timeout_s, "behind", engine.engine_id)
+        engine.behind_since = state.now
+        set_timer(state, state.now + state.rules.weights_timeout_s, "behind", engine.engine_id)
 
 
-def behind_due(state: PoolState, engine: Engine, now: float, out: list[Command]) -> None:
+def behind_due(state: PoolState, engine: Engine) -> None:
     limit_s = state.rules.weights_timeout_s
     if engine.behind_since is None or engine.state is EngineState.DRAINING:
         return
     if engine.finishing_since is not None and not engine.is_switching:
-        engine.behind_since = now
-    if engine.behind_since + limit_s > now:
+        engine.behind_since = state.now
+    if engine.behind_since + limit_s > state.now:
         set_timer(state, engine.behind_since + limit_s, "behind", engine.engine_id)
         return
     why = engine.weights.problem or "its worker does not say why"
     reason = f"stays at weight version {engine.weight_version} for {limit_s:g} s: {why}"
-    end_engine(state, engine, now, out, reason, is_crash=False)
+    end_engine(state, engine, reason, is_crash=False)
 
 
 def sources_for(state: PoolState, engine: Engine) -> tuple[str, ...]:
