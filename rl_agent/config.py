@@ -6,7 +6,7 @@ one place that composes; every later command reads the resulting `plan.json`.
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -181,6 +181,11 @@ class ClusterConfig(Section):
 class PoolConfig(Section):
     """The manager of a rollout pool: of a run, or of one that stands alone."""
 
+    renamed: ClassVar[dict[str, str]] = {
+        "poison_engines": "engine_deaths_limit",
+        "poison_progress_tokens": "min_progress_tokens",
+        "max_fruitless": "max_broken_attempts",
+    }
     kind: Literal["none", "elastic"]
     local_engine: bool
     host: str
@@ -209,9 +214,9 @@ class PoolConfig(Section):
     stream_interval: Positive
     stream_interval_s: Seconds
     request_timeout_s: Seconds
-    poison_engines: Positive
-    poison_progress_tokens: Positive
-    max_fruitless: Positive
+    engine_deaths_limit: Positive
+    min_progress_tokens: Positive
+    max_broken_attempts: Positive
     policy: Literal["least_work", "least_loaded", "round_robin"]
     affinity_slack: NotNegative
     rebalance_interval_s: Seconds

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
-from rl_agent.pool.runtime.results import Submission, Zero
+from rl_agent.pool.runtime.results import ClockOffsets, Submission
 from rl_agent.pool.schemas import BatchItem, Sample
 
 
@@ -49,7 +49,7 @@ KINDS = {"sqlite": Journal, "file": File}
 
 async def acknowledged(journal: Journal, clients: int, options: argparse.Namespace) -> tuple[float, float]:
     """Requests per second that were submitted and ended; the median wait of a submission in ms."""
-    random_, zero, cursor, waits = random.Random(0), Zero.of(0.0), 0, []
+    random_, zero, cursor, waits = random.Random(0), ClockOffsets.of(0.0), 0, []
     prompt = tuple(random_.randrange(150_000) for _ in range(options.prompt))
     tokens = tuple(random_.randrange(150_000) for _ in range(options.tokens))
     logprobs = tuple(-random_.random() for _ in tokens)

@@ -61,12 +61,12 @@ def lose(lengths: list[int], at: float, notice_s: float) -> tuple[float, float, 
 
     lost_before: list[float] = []
 
-    def tell(engine: SimulatedEngine) -> None:
+    def handle(engine: SimulatedEngine) -> None:
         lost_before.append(engine.lost)
-        world.tell(DrainAsked(engine.engine_id, world.now + notice_s, "notice"))
+        world.handle(DrainAsked(engine.engine_id, world.now + notice_s, "notice"))
 
     for engine in engines[:KILLED]:
-        world.at(began + at, partial(tell, engine))
+        world.at(began + at, partial(handle, engine))
         world.at(began + at + notice_s + 0.1, engine.die)
     world.run_until_all_ended(1e6)
     world.assert_all_right()

@@ -1,4 +1,4 @@
-"""Small questions to a manager, from whoever does not keep a connection to it."""
+"""HTTP client for single requests to a manager."""
 
 import json
 import ssl
@@ -16,14 +16,14 @@ TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """Where a manager is, and what it takes to be heard there."""
+    """The address of a manager, and what a client needs to be let in."""
 
     url: str
     token: str | None = None
     tls_ca: Path | None = None
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Raises like the function."""
+        """Send one request to this manager. Raises like the function `ask`."""
         return ask(self.url, path, self.token, body, tls_ca=self.tls_ca)
 
 
@@ -35,7 +35,7 @@ def ask(
     *,
     tls_ca: Path | None = None,
 ) -> dict[str, Any]:
-    """A small question to a manager. Raises ConfigError if it refuses, RetryLater if it does not answer."""
+    """Send one request to a manager. Raises ConfigError if it refuses, RetryLater if it does not answer."""
     content = None if body is None else json.dumps(body).encode()
     try:
         answer = small_http.request(

@@ -1,4 +1,4 @@
-"""The manager's process: settings in, a listening socket out, until a signal."""
+"""The process of a pool's manager: it serves until it gets a signal."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ ENGINE_KEEPALIVE_S = 3.0
 
 
 async def serve(config: PoolConfig, on_listening: Callable[[str], None], versions: Path) -> None:
-    """Serve until SIGTERM or SIGINT, with as many files as may be; the rest as `running_manager`."""
+    """Serve until SIGTERM or SIGINT, with the limit of open files raised; else like `running_manager`."""
     with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -43,7 +43,7 @@ async def serve(config: PoolConfig, on_listening: Callable[[str], None], version
 
 @asynccontextmanager
 async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[tuple[str, Batches]]:
-    """A manager that serves while the block runs: its URL and what it holds.
+    """Run a manager while the block runs; yields its URL and its batches.
 
     Below `versions` a trainer of this host keeps its weight versions. The journal is touched only once it is
     known that this manager has it, and its port, to itself.
@@ -68,14 +68,14 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
 
 
 def _session() -> aiohttp.ClientSession:
-    """Reaches the engines."""
+    """Return the HTTP session that reaches the engines."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_S)
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 @asynccontextmanager
 async def _jobs(batches: Batches) -> AsyncIterator[None]:
-    """The pool and the recording of its results run, from what the journal holds."""
+    """Run the pool and the recording of its results, beginning with what the journal contains."""
     async with asyncio.TaskGroup() as jobs:
         ready = asyncio.Event()
         running = [
@@ -93,7 +93,7 @@ async def _jobs(batches: Batches) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _served(runner: web.AppRunner, door: Door, batches: Batches) -> AsyncIterator[None]:
-    """Connections are let in; at the end those that wait for samples get their answer, the others are cut."""
+    """Accept connections; at the end answer those that wait for samples, and close all others."""
     await runner.setup()
     assert runner.server is not None
     async with asyncio.TaskGroup() as jobs:

@@ -1,4 +1,4 @@
-"""What a client gets instead of an answer: a status and one line, in the form that OpenAI clients know."""
+"""HTTP errors of the manager: a status and one line, in the form of the OpenAI API."""
 
 import json
 from typing import Any
@@ -21,16 +21,16 @@ class Problem(web.HTTPException):
 
 
 def problem(status: int, words: str, *, param: str | None = None) -> Problem:
-    """An error to raise; `param` is the field of the request that is wrong."""
+    """Return an error to raise; `param` is the field of the request that is wrong."""
     return Problem(status, words, param)
 
 
 def words_of(status: int, words: str, param: str | None = None) -> str:
-    """The body of such an answer."""
+    """Return the body of an error as JSON."""
     return json.dumps(error_of(status, words, param))
 
 
 def error_of(status: int, words: str, param: str | None = None) -> dict[str, Any]:
-    """The same as an object, as vLLM has it."""
+    """Return the body of an error as an object, as vLLM writes it."""
     usual = "InternalServerError" if status >= 500 else "BadRequestError"
     return {"error": {"message": words, "type": TYPES.get(status, usual), "param": param, "code": status}}

@@ -1,4 +1,4 @@
-"""The pool of a run (`pool=elastic`): where its manager is, what it serves, how a node's engine joins it.
+"""The pool of a run (`pool=elastic`): its manager, the model it serves, and how nodes join it.
 
 The master starts the manager, which writes its address into the run's folder; every node reads it there. A
 node's engine is known in the pool by the node's name. Engines that others start join and leave as they like.
@@ -34,12 +34,12 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 def _file(plan: Plan, ending: str) -> Path:
-    """Each attempt has its own: what an earlier one published is not served by the next."""
+    """Return a file of the pool; each attempt has its own, so that none reads an earlier one's."""
     return plan.paths.run_dir(plan.run_id) / f"pool-{plan.attempt}.{ending}"
 
 
 def manager_settings(plan: Plan) -> PoolConfig:
-    """Of the run's manager: it serves the run's newest model, and goes on after a restart where it was."""
+    """Return the settings of the run's manager: the newest model, and the port and journal it had before."""
     model, pool = resolve_model(plan.config), plan.config.pool
     own = {"journal": _file(plan, "sqlite"), "model": model.path, "weight_version": model.weight_version}
     with contextlib.suppress(FileNotFoundError):  # engines and trainer know that port
@@ -48,14 +48,14 @@ def manager_settings(plan: Plan) -> PoolConfig:
 
 
 def announce(plan: Plan, url: str) -> None:
-    """Tell the nodes where the manager listens."""
+    """Publish the manager's address to the nodes."""
     pool, listening = plan.config.pool, URL(url)
     host = advertised_address(plan.config.cluster) if pool.host in _ANY else pool.host
     write_whole(_file(plan, "url"), str(listening.with_host(host).origin()) + "\n")
 
 
 def manager_url(plan: Plan) -> str:
-    """Where this node reaches the manager. Raises RetryLater if the master has not started it yet."""
+    """Return the manager's address as this node reaches it. Raises RetryLater if there is none yet."""
     try:
         url = URL(_file(plan, "url").read_text(encoding="utf-8").strip())
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def manager_url(plan: Plan) -> str:
 
 
 def wait_for_manager(plan: Plan) -> str:
-    """`manager_url`, once the master has started it. Raises DeadlineError."""
+    """Wait until the master has started the manager, and return its address. Raises DeadlineError."""
     deadline = time.monotonic() + plan.config.cluster.start_timeout_s
     while True:
         try:
@@ -81,23 +81,23 @@ def token(plan: Plan, environ: Mapping[str, str]) -> str | None:
 
 
 def tls_ca(plan: Plan) -> Path | None:
-    """What the run's nodes trust besides the system's authorities."""
+    """Return the certificate that the run's nodes trust besides the system's authorities."""
     return plan.config.pool.tls_ca or plan.config.pool.tls_certificate
 
 
 def ask_manager(plan: Plan, environ: Mapping[str, str], path: str, body: Any = None) -> tuple[str, Any]:
-    """The manager's address and its answer. Raises RetryLater, ConfigError."""
+    """Return the manager's address and its answer. Raises RetryLater, ConfigError."""
     url = manager_url(plan)
     return url, ask(url, path, token(plan, environ), body, tls_ca=tls_ca(plan))
 
 
 def turn_file(plan: Plan) -> Path:
-    """Says whether the trainer or this node's engine has the devices that they share."""
+    """Return the file that records whether the trainer or this node's engine has the shared GPUs."""
     return _file(plan, "turn.json")
 
 
 def turns_of(plan: Plan) -> EngineTurns | None:
-    """Of this node's engine with the trainer; None where it has devices of its own."""
+    """Return the turns of this node's engine with the trainer; None if the engine has GPUs of its own."""
     has_turns = plan.takes_turns and plan.is_master
     return EngineTurns(TurnFiles(turn_file(plan))) if has_turns else None
 
@@ -112,7 +112,7 @@ def capacity(plan: Plan) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RunEngine(EngineCommand):
-    """A node's engine, by the settings of the run's `engine` group; on loopback, at any free port."""
+    """The engine of a node, with the settings of the run's `engine` group, on a free port of loopback."""
 
     plan: Plan = field(kw_only=True)
 
@@ -127,12 +127,12 @@ def engine_of(plan: Plan, environ: Mapping[str, str]) -> RunEngine:
 
 
 def weights_of(plan: Plan) -> WeightsConfig:
-    """Its versions lie where `run.sh`, or its guard, removes them however the run ends."""
+    """Return the node's weight settings; `run.sh`, or its guard, removes the store however the run ends."""
     return plan.config.weights.model_copy(update={"store": store_folder(plan)})
 
 
 def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:
-    """Raises RetryLater once this node's worker has ended and the pool has no engine left.
+    """Check for an engine. Raises RetryLater if this node's worker has ended and the pool has no engine.
 
     Requests would wait for one in vain: who starts it is waiting for them.
     """
@@ -149,7 +149,7 @@ def check_engine(plan: Plan, environ: Mapping[str, str]) -> None:
 
 
 def probe(plan: Plan, environ: Mapping[str, str]) -> Probe:
-    """What the manager says of this node's engine; where it starts none, of whichever is ready first."""
+    """Return the state of this node's engine in the pool, or of any engine if this node starts none."""
     try:
         url, status = ask_manager(plan, environ, "/status")
     except RetryLater as error:
@@ -191,7 +191,7 @@ def probe_manager(plan: Plan, environ: Mapping[str, str]) -> Probe:
 
 
 def want_newest(plan: Plan, environ: Mapping[str, str]) -> None:
-    """Let the pool serve the run's newest model; one that is ahead by published weights stays there.
+    """Let the pool serve the run's newest model, unless newer weights were published to it.
 
     Raises RetryLater if the manager does not answer.
     """

@@ -1,4 +1,4 @@
-"""The manager's own messages. Requests forbid what they do not know; a typo is an error, not a default.
+"""Schemas of the manager's HTTP messages. Unknown fields are errors, so that a typo is not ignored.
 
 What comes in is a `Request`: of the type that is named and no other (`"1"` and `1.0` are no whole numbers),
 and within bounds, since all of it goes on to the scheduler, the journal and the engines.
@@ -18,14 +18,14 @@ LONGEST_S = 1e9
 
 
 def printable(text: str) -> str:
-    """Raises ValueError for a name that would do more in a log or a terminal than be read."""
+    """Return the text. Raises ValueError if it has characters that could harm a log or a terminal."""
     if not text.isprintable():
         raise ValueError("only printable characters are expected")
     return text
 
 
 def _one_line(text: str) -> str:
-    """Words of a worker or an operator, as a log may show them."""
+    """Return a reason as one printable line for the log."""
     return "".join(one if one.isprintable() else " " for one in text)
 
 
@@ -37,7 +37,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def _address(text: str) -> str:
-    """Raises ValueError for what matches the pattern and is no URL all the same."""
+    """Return the address. Raises ValueError if it is not tcp://HOST:PORT."""
     if not URL(text).host or URL(text).port is None:
         raise ValueError("expected tcp://HOST:PORT")
     return text
@@ -58,7 +58,7 @@ class Message(BaseModel):
 
 
 class Request(Message):
-    """What a client sends."""
+    """A body that a client sends."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -70,7 +70,7 @@ class LoadReport(Request):
 
 
 class WeightsState(Request):
-    """What the engine holds."""
+    """The weights that an engine has."""
 
     weight_version: WeightVersion | None = None
     """None: the weights of the folder it was started on."""
@@ -84,7 +84,7 @@ class WeightsState(Request):
 
 
 class RegisterRequest(Request):
-    """`POST /engines`. Without `url` the engine is reached over the worker's own connection."""
+    """`POST /engines`. Without `url` the engine is reached through its worker's tunnel."""
 
     name: Name
     url: Annotated[str, Field(max_length=500)] | None = None
@@ -105,7 +105,7 @@ class RegisterAnswer(Message):
 
 
 class BeatRequest(Request):
-    """`POST /engines/{id}/beat`: the engine itself answered just now, or there is a problem."""
+    """`POST /engines/{id}/beat`: the engine just answered its worker, or there is a problem."""
 
     load: LoadReport | None = None
     weights: WeightsState | None = None
@@ -113,7 +113,7 @@ class BeatRequest(Request):
 
 
 class WeightsOffer(Message):
-    """What the engine shall serve, and where its worker can fetch it."""
+    """The weights that an engine must load, and the sources to download them from."""
 
     weight_version: int
     digest: str
@@ -184,7 +184,7 @@ class WeightsAnswer(Message):
 
 
 def _sampling(params: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError."""
+    """Return the sampling parameters. Raises ValueError for one that cannot be used."""
     check_sampling(params)
     if taken := sorted(OF_THE_POOL & params.keys()):
         raise ValueError(f"{taken[0]}: the pool says this to engines itself; leave it out")
@@ -244,7 +244,7 @@ class Sample(Message):
 
 
 class Cursor(BaseModel):
-    """What is asked of `GET /runs/{run}/samples`."""
+    """The query of `GET /runs/{run}/samples`."""
 
     model_config = ConfigDict(frozen=True)
     after: Annotated[int, Field(ge=0, lt=10**15)] = 0
@@ -267,13 +267,13 @@ class ProblemWords(BaseModel):
 
 
 class Problem(BaseModel):
-    """Every error, as OpenAI clients know it."""
+    """The body of every error, in the form of the OpenAI API."""
 
     error: ProblemWords
 
 
 class OpenAiCall(BaseModel):
-    """As OpenAI and vLLM describe it; what the pool does not do is refused in words."""
+    """A call as OpenAI and vLLM describe it; what the pool cannot do is refused with a reason."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -18,19 +18,19 @@ WORKERS_WEIGHTS = Schema("weights/restart", WeightsConfig)
 
 
 def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
-    """Those of a manager by itself. Raises ConfigError for what does not fit, or an unprotected manager."""
+    """Return the manager's settings. Raises ConfigError for a wrong value, or an unprotected manager."""
     config = compose_words(MANAGER, words)
     check_settings(config, environ)
     return config
 
 
 def load_weights(words: Sequence[str]) -> WeightsConfig:
-    """Those of a worker that joins from elsewhere. Raises ConfigError for a word that does not fit."""
+    """Return the weight settings of a worker that is not part of a run. Raises ConfigError."""
     return compose_words(WORKERS_WEIGHTS, words, "--weights")
 
 
 def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: str = "") -> None:
-    """Raises ConfigError for what does not go together, and for an unprotected manager.
+    """Raise ConfigError for settings that do not go together, and for an unprotected manager.
 
     `section` goes before the keys where they are named: they are those of a run, or of a manager by itself.
     """
@@ -76,7 +76,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def networks_of(key: str, texts: Sequence[str]) -> tuple[Network, ...]:
-    """Raises ConfigError if one of them is no network."""
+    """Parse networks. Raises ConfigError."""
     try:
         return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
     except ValueError as error:
@@ -84,7 +84,7 @@ def networks_of(key: str, texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def tokens_of(config: PoolConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The valid tokens: lines of the file, else the variable; empty if there is none."""
+    """Return the valid tokens: lines of the file, else the environment variable; empty if there is none."""
     if config.token_file is not None:
         return read_tokens(config.token_file)
     token = environ.get(config.token_env_var, "").strip()
@@ -92,12 +92,12 @@ def tokens_of(config: PoolConfig, environ: Mapping[str, str]) -> tuple[str, ...]
 
 
 def admin_tokens_of(config: PoolConfig) -> tuple[str, ...]:
-    """Those of who may drain and end any engine; empty where there is no such file."""
+    """Return the tokens of operators, who may drain and end any engine; empty without such a file."""
     return read_tokens(config.admin_token_file, "admin_token_file") if config.admin_token_file else ()
 
 
 def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
-    """Raises ConfigError if the file cannot be read, or others can read it."""
+    """Read a token file. Raises ConfigError if it cannot be read, or others can read it too."""
     try:
         check_private(path, key)
         lines = path.read_text(encoding="utf-8").splitlines()

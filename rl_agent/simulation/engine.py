@@ -25,7 +25,7 @@ class Clock(Protocol):
     now: float
 
     def at(self, when: float, what: Callable[[], None]) -> None: ...
-    def tell(self, event: events.Event) -> None: ...
+    def handle(self, event: events.Event) -> None: ...
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class VirtualEngine:
     def report(self, weight_version: int, digest: str) -> None:
         """It has loaded that version."""
         self.weight_version = weight_version
-        self.world.tell(events.Beat(self.engine_id, weights=WeightsReport(weight_version, digest)))
+        self.world.handle(events.Beat(self.engine_id, weights=WeightsReport(weight_version, digest)))
 
     def end(self) -> None:
         """It gives nothing any more."""
@@ -149,7 +149,7 @@ class VirtualEngine:
         self._send_of(key, attempt, attempt.length)
         if key in self.attempts:
             self._drop(key)
-            self.world.tell(events.Finished(*key, "stop"))
+            self.world.handle(events.Finished(*key, "stop"))
         self._replan()
 
     def _send_of(self, key: Key, attempt: Attempt, made: int) -> None:
@@ -157,7 +157,7 @@ class VirtualEngine:
         if new > 0:
             attempt.sent = made
             is_last = made == attempt.length
-            self.world.tell(events.Progress(*key, (0,) * new, (0.0,) * new, is_last=is_last))
+            self.world.handle(events.Progress(*key, (0,) * new, (0.0,) * new, is_last=is_last))
 
     def _drop(self, key: Key) -> None:
         attempt = self.attempts.pop(key)

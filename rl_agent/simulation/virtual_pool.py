@@ -61,7 +61,7 @@ class VirtualPool(Generic[E]):
             self.now, _, what = heapq.heappop(self.agenda)
             what()
 
-    def tell(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         for command in step(self.state, event, self.now):
             self._carry_out(command)
         self._after_step()
@@ -73,7 +73,7 @@ class VirtualPool(Generic[E]):
     def _tick(self, due: float) -> None:
         if self._wake == due:
             self._wake = None
-            self.tell(events.Tick())
+            self.handle(events.Tick())
 
     def _carry_out(self, command: events.Command) -> None:
         if isinstance(command, events.Generate) and (engine := self.engines.get(command.engine_id)):
@@ -85,7 +85,7 @@ class VirtualPool(Generic[E]):
         elif isinstance(command, events.Ended):
             self._on_ended(self.state.requests[command.request_id])
         elif isinstance(command, events.SetAside):
-            self._on_set_aside(command.words)
+            self._on_set_aside(command.reason)
 
     def _after_step(self) -> None:
         """Look at the state after each event; for subclasses."""

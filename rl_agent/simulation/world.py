@@ -50,22 +50,22 @@ class RentedPool(VirtualPool[VirtualEngine]):
 
     def __post_init__(self) -> None:
         VirtualPool.__post_init__(self)
-        self.tell(events.ModelWanted(MODEL, 0))
+        self.handle(events.ModelWanted(MODEL, 0))
 
     # What happens from outside
 
     def submit(self, order: Order, length: int) -> None:
         self._lengths[order.request_id] = length
-        self.tell(events.Submitted(order))
+        self.handle(events.Submitted(order))
 
     def forget(self, request_ids: tuple[RequestId, ...]) -> None:
         for request_id in request_ids:
             del self._lengths[request_id]
-        self.tell(events.Forgotten(request_ids))
+        self.handle(events.Forgotten(request_ids))
 
     def publish(self, weight_version: int) -> None:
         """Engines fetch it while they go on; those that share the trainer's devices have it already."""
-        self.tell(
+        self.handle(
             events.WeightsWanted(Weights(weight_version, _digest(weight_version), (), "", weight_version))
         )
         for engine in list(self.engines.values()):
@@ -88,7 +88,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
         if with_notice:
             self.drain(engine)
         else:
-            self.tell(events.Beat(engine.engine_id))  # its last one was not long ago
+            self.handle(events.Beat(engine.engine_id))  # its last one was not long ago
             self._gone(engine)
 
     def join(self, name: str, speed: EngineSpeed, *, weight_version: int) -> VirtualEngine:
@@ -97,7 +97,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
         engine = VirtualEngine(self, name, engine_id, speed, weight_version, self._length_of)
         self.engines[engine_id] = engine
         report = WeightsReport(weight_version, _digest(weight_version)) if weight_version else NO_WEIGHTS
-        self.tell(events.Registered(EngineOffer(engine_id, name, speed.capacity), report))
+        self.handle(events.Registered(EngineOffer(engine_id, name, speed.capacity), report))
         self._beat(engine)
         self._fetch(engine)
         return engine
@@ -105,7 +105,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
     def drain(self, engine: VirtualEngine) -> None:
         """Its requests go on elsewhere with all that was sampled, as at the end of a chunk."""
         engine.send()
-        self.tell(events.DrainAsked(engine.engine_id, self.now, "it is told to leave"))
+        self.handle(events.DrainAsked(engine.engine_id, self.now, "it is told to leave"))
         self._gone(engine)
 
     # What was made of it
@@ -152,7 +152,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
         def answer() -> None:
             is_there = engine_id in self.engines
             failed = events.ProbeFailed(engine_id, "does not answer")
-            self.tell(events.Probed(engine_id, MODEL, 0) if is_there else failed)
+            self.handle(events.Probed(engine_id, MODEL, 0) if is_there else failed)
 
         self.at(self.now, answer)
 
@@ -186,7 +186,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
 
     def _beat(self, engine: VirtualEngine) -> None:
         if engine.is_alive:
-            self.tell(events.Beat(engine.engine_id))
+            self.handle(events.Beat(engine.engine_id))
             self.at(self.now + BEAT_SHARE * self.rules.lease_s, lambda: self._beat(engine))
 
     def _send_all(self) -> None:

@@ -32,9 +32,9 @@ RULES = PoolRules(
     probe_interval_s=1.0,
     start_timeout_s=300.0,
     stall_timeout_s=30.0,
-    poison_engines=3,
-    poison_progress_tokens=8,
-    max_fruitless=5,
+    engine_deaths_limit=3,
+    min_progress_tokens=8,
+    max_broken_attempts=5,
     policy="least_work",
     affinity_slack=4.0,
     rebalance_interval_s=1.0,
@@ -111,7 +111,7 @@ class World(VirtualPool["SimulatedEngine"]):
     def join(self, name: str, **behaviour: Any) -> "SimulatedEngine":
         engine = SimulatedEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)
         self.engines[engine.engine_id] = engine
-        self.tell(events.Registered(EngineOffer(engine.engine_id, name, int(engine.capacity))))
+        self.handle(events.Registered(EngineOffer(engine.engine_id, name, int(engine.capacity))))
         engine.beat()
         return engine
 
@@ -120,7 +120,7 @@ class World(VirtualPool["SimulatedEngine"]):
         deadline, run = self.now + more.pop("deadline_s", 1e6), more.pop("run", "run")
         params = {"temperature": 0.0, "eos_token_ids": [EOS], **more.pop("params", {})}
         order = Order(id_of(name, run), prompt, max_tokens, params, deadline, **more)
-        self.tell(events.Submitted(order))
+        self.handle(events.Submitted(order))
 
     def request(self, name: str, run: str = "run") -> Request:
         return self.state.requests[id_of(name, run)]
@@ -217,18 +217,18 @@ class SimulatedEngine:
             self._send(events.Finished(key[0], key[1], "stop" if not attempt.rest else "length"))
 
     def _send(self, message: events.Event) -> None:
-        self.world.tell(message)
+        self.world.handle(message)
         if self.random_ and self.random_.random() < 0.05:
             late_s = self.random_.uniform(5, 20)
             if isinstance(message, events.Finished):
-                self.world.at(self.world.now + late_s, lambda: self.world.tell(message))
+                self.world.at(self.world.now + late_s, lambda: self.world.handle(message))
 
     def beat(self) -> None:
         if not self.is_alive:
             return
         if self.beats:
             problem = "no answer to /health" if self.is_stopped or self.is_deaf else ""
-            self.world.tell(events.Beat(self.engine_id, problem=problem))
+            self.world.handle(events.Beat(self.engine_id, problem=problem))
         self.world.at(self.world.now + 1.0, self.beat)
 
     def load_wanted(self) -> None:
@@ -245,14 +245,14 @@ class SimulatedEngine:
             self.report(replace(held, fetched_version=wanted.weight_version))
 
     def report(self, weights: WeightsReport) -> None:
-        self.world.tell(events.Beat(self.engine_id, weights=weights))
+        self.world.handle(events.Beat(self.engine_id, weights=weights))
 
     def answer_probe(self) -> None:
         if self.is_alive and not self.is_stopped and not self.is_deaf:
-            self.world.tell(events.Probed(self.engine_id, self.model, 0))
+            self.world.handle(events.Probed(self.engine_id, self.model, 0))
         else:
             problem = "no answer to /health" if self.is_alive else "connection refused"
-            self.world.tell(events.ProbeFailed(self.engine_id, problem))
+            self.world.handle(events.ProbeFailed(self.engine_id, problem))
 
     def die(self, *, silently: bool = False) -> None:
         """Without `silently` the connections break at once; else only the lease tells."""
@@ -261,12 +261,12 @@ class SimulatedEngine:
         self.attempts.clear()
         if not silently:
             for request_id, attempt in attempts:
-                self.world.tell(events.Broken(request_id, attempt, "connection reset"))
+                self.world.handle(events.Broken(request_id, attempt, "connection reset"))
 
     def crash(self) -> None:
         """The process ends and its worker says so."""
         self.is_alive = False
-        self.world.tell(events.EngineEnded(self.engine_id, "its process ended", is_crash=True))
+        self.world.handle(events.EngineEnded(self.engine_id, "its process ended", is_crash=True))
 
     @property
     def is_ready(self) -> bool:

@@ -104,7 +104,7 @@ async def test_a_manager_and_an_engine_that_sleep_longer_than_all_leases_lose_an
         "heartbeat_s=0.1",
         "stall_timeout_s=0.5",
         "probe_interval_s=0.1",
-        "max_fruitless=50",
+        "max_broken_attempts=50",
     )
     engines = [StreamingEngine(Behaviour(), interval_s=0.02, does_as_asked=True, chunk=4) for _ in range(2)]
     async with aiohttp.ClientSession() as session, serving(engines[0]) as one, serving(engines[1]) as other:

@@ -172,7 +172,7 @@ class OpenAiApi:
     @described()
     async def end_episode(self, request: web.Request) -> web.Response:
         """None of its turns will come any more; whose it is, `X-Run` says, as with its turns."""
-        self._pool.tell(EpisodeEnded(_run_of(request), request.match_info["episode"]))
+        self._pool.handle(EpisodeEnded(_run_of(request), request.match_info["episode"]))
         return web.json_response({})
 
     # Requests -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, usage_of, versions_of, whole
 from rl_agent.pool.api.openai_schemas import Asked
 from rl_agent.pool.engines.answers import WrongAnswer
-from rl_agent.pool.runtime.detokenize import said_tokens
+from rl_agent.pool.runtime.detokenize import response_tokens
 from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
 
@@ -27,7 +27,7 @@ GROWTH = 16
 
 def derender_body(request: Request, chat: dict[str, Any], model: str, prompt_tokens: int) -> dict[str, Any]:
     """What an engine is asked; where it looks for tool calls, it shows the special tokens too."""
-    said = list(request.token_ids) if request.is_open else said_tokens(request)
+    said = list(request.token_ids) if request.is_open else response_tokens(request)
     choice = {"index": 0, "token_ids": said or [0], "finish_reason": request.finish_reason or None}
     generated = {"choices": [choice], "model": model}
     return {"generate_response": generated, "prompt_tokens": prompt_tokens, "chat_request": chat}
@@ -43,7 +43,7 @@ def message_of(answer: dict[str, Any], request: Request, asked: Asked) -> dict[s
         message["tool_calls"] = message["tool_calls"][:1]
     if request.is_open:
         return message
-    if not said_tokens(request):
+    if not response_tokens(request):
         return message | {"content": ""}
     last = "content" if message.get("content") else "reasoning"
     if text := message.get(last):

@@ -190,7 +190,7 @@ class PoolApi:
         engine = self._engine(request)
         load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
         weights = self._weights_report(asked.weights, request.remote)
-        self._pool.tell(events.Beat(engine, load, weights, asked.problem))
+        self._pool.handle(events.Beat(engine, load, weights, asked.problem))
         state = self._pool.state
         found = state.engines[self._engine(request)]  # its lease may have been over
         answer = BeatAnswer(
@@ -230,7 +230,7 @@ class PoolApi:
         deadline_s = asked.deadline_s if deadline_s is None else deadline_s
         until = self._pool.clock() + deadline_s
         engine = self._engine(request, by_operator=True)
-        self._pool.tell(events.DrainAsked(engine, until, asked.reason))
+        self._pool.handle(events.DrainAsked(engine, until, asked.reason))
         return web.json_response({"deadline_s": deadline_s})
 
     @described(body=LeaveRequest)
@@ -238,7 +238,7 @@ class PoolApi:
         """The engine is gone."""
         asked = await read(request, LeaveRequest)
         engine = self._engine(request, by_operator=True)
-        self._pool.tell(events.EngineEnded(engine, asked.reason, asked.is_crash))
+        self._pool.handle(events.EngineEnded(engine, asked.reason, asked.is_crash))
         return web.json_response({})
 
     @described(body=ModelRequest)

@@ -1,4 +1,4 @@
-"""The scheduler at work: its commands carried out, events fed back, batches kept in a journal.
+"""Runtime of the scheduler: carries out its commands, feeds events back, keeps batches in a journal.
 
 Imports `scheduler` and `engines`. Begin with `service`.
 """

@@ -1,4 +1,4 @@
-"""Calls of the OpenAI API that outlive a manager, by the names that their clients gave them.
+"""Calls of the OpenAI API that are continued after a restart of the manager, by their request ids.
 
     begin ──► its tokens in the journal, every `journal_interval_s` ──► end
                 │ the manager dies; the client sends the call again, to the next manager
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pydantic_core import to_json
 
 from rl_agent.pool.runtime.journal_rows import Key
-from rl_agent.pool.runtime.restore import LeftCall
+from rl_agent.pool.runtime.restore import InterruptedCall
 from rl_agent.pool.scheduler.migration import can_continue
-from rl_agent.pool.scheduler.records import Made, Order, Request, RequestId
+from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId
 from rl_agent.pool.scheduler.state import PoolState
 
 MAX_NAME = 200
@@ -26,7 +26,7 @@ MAX_NAME = 200
 
 
 def key_of(run: str, name: str, index: int) -> Key | None:
-    """Of one response of a call; None if the call has no name, or one that a journal cannot hold."""
+    """Return the key of one response of a call; None if the call has no name that a journal can contain."""
     key = f"{name}-{index}"
     return (run, key) if name and len(key) <= MAX_NAME and key.isprintable() else None
 
@@ -36,11 +36,11 @@ class Calls:
         self._open: dict[Key, RequestId] = {}
         self._digests: dict[RequestId, str] = {}
         """Of requests whose tokens the journal has."""
-        self.left: dict[Key, LeftCall] = {}
+        self.left: dict[Key, InterruptedCall] = {}
         """Not sent again yet."""
 
-    def begin(self, key: Key, order: Order, now: float) -> Made | None:
-        """What was sampled for this very call before, if anything was."""
+    def begin(self, key: Key, order: Order, now: float) -> PartialResponse | None:
+        """Register a call; return the tokens that an earlier manager sampled for this very call, if any."""
         if key in self._open or order.needs_names or not can_continue(order.params):
             return None
         self._open[key] = order.request_id
@@ -50,7 +50,7 @@ class Calls:
         return left.made
 
     def end(self, key: Key, request_id: RequestId) -> bool:
-        """Whether this request was the call, which is over now."""
+        """Remove a call that is over; False if another request has this key."""
         if self._open.get(key) != request_id:
             return False
         del self._open[key]
@@ -58,7 +58,7 @@ class Calls:
         return True
 
     def growing(self, state: PoolState) -> Iterator[tuple[Key, Request]]:
-        """Open calls of which tokens were sampled."""
+        """Yield the open calls for which tokens were sampled."""
         for key, request_id in self._open.items():
             request = state.requests.get(request_id)
             if request is not None and request.token_ids:
@@ -72,7 +72,7 @@ class Calls:
 
 
 def digest_of(order: Order) -> str:
-    """Of all that decides what is sampled."""
+    """Return a digest of everything that decides what is sampled."""
     digest = hashlib.blake2b(array("q", order.prompt_token_ids).tobytes(), digest_size=16)
     said = {"max_tokens": order.max_tokens, "min_weight_version": order.min_weight_version}
     digest.update(to_json(said | {"params": dict(sorted(order.params.items()))}))

@@ -1,4 +1,4 @@
-"""The text of a response that was sampled at several engines, or at one that gives none.
+"""Detokenize responses that were sampled at several engines, or at one that returns no text.
 
 An engine decodes only what it sampled itself, so a character whose bytes lie on both sides of a seam would be
 lost. Such a response is decoded again, whole, by any engine that can.
@@ -16,7 +16,7 @@ DERENDER = "/v1/completions/derender"
 
 
 async def text_of(request: Request, pool: Pool) -> str:
-    """The response as text, without the token that ended it. As sent by the engines if none can decode.
+    """Return the response as text, without the token that ended it; undecoded if no engine can decode.
 
     Empty where nobody needs it.
     """
@@ -28,12 +28,12 @@ async def text_of(request: Request, pool: Pool) -> str:
         return sent
     if stop_strings(params) and isinstance(request.stop_reason, str):
         return sent  # cut at the stop string by the machine
-    decoded = await _decode(said_tokens(request), pool, skips=bool(params.get("skip_special_tokens")))
+    decoded = await _decode(response_tokens(request), pool, skips=bool(params.get("skip_special_tokens")))
     return sent if decoded is None else decoded.rstrip("\ufffd")  # half a character at the end is none
 
 
-def said_tokens(request: Request) -> list[int]:
-    """The response without the token that ended it."""
+def response_tokens(request: Request) -> list[int]:
+    """Return the tokens of the response without the one that ended it."""
     tokens = list(request.token_ids)
     is_ended_by_token = request.finish_reason == "stop" and not isinstance(request.stop_reason, str)
     if is_ended_by_token and not request.order.params.get("include_stop_str_in_output"):
@@ -42,7 +42,7 @@ def said_tokens(request: Request) -> list[int]:
 
 
 async def _decode(token_ids: list[int], pool: Pool, *, skips: bool) -> str | None:
-    """What an engine reads in tokens, with special ones or without; None if none says it."""
+    """Let an engine decode tokens, with special tokens or without; None if no engine answers."""
     if not skips:
         return await ask_now(
             pool, "/detokenize", {"tokens": token_ids}, lambda answer: _text(answer["prompt"])

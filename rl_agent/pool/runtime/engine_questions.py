@@ -1,4 +1,4 @@
-"""What engines are asked besides responses: the tokens of a text or a chat, and what a response says.
+"""Other requests to engines: tokenize a text or a chat, detokenize a response.
 
 any engine ─(it fails, or answers what is none)─► another, until the deadline
     └─(400)─► the client, with the engine's words
@@ -26,7 +26,7 @@ Read = Callable[[dict[str, Any]], T]
 async def ask_any(
     pool: Pool, path: str, body: dict[str, Any], read: Read[T], *, timeout_s: float, pause_s: float
 ) -> T:
-    """Waits for an engine to be there, and asks another if one fails. Raises web.HTTPException."""
+    """Ask engines until one answers or the time is over. Raises web.HTTPException."""
     words = "no engine in the pool"
     try:
         async with asyncio.timeout(timeout_s):
@@ -43,7 +43,7 @@ async def ask_any(
 
 
 async def ask_now(pool: Pool, path: str, body: dict[str, Any], read: Read[T]) -> T | None:
-    """None if no engine answers at once."""
+    """Ask a ready engine once; None if none answers."""
     link = pool.ready_link()
     if link is None or link.info is None:
         return None
@@ -71,7 +71,7 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
 
 
 def read_prompt(answer: dict[str, Any], key: str) -> tuple[int, ...]:
-    """The tokens of a prompt. Raises WrongAnswer, and web.HTTPException for one with images."""
+    """Return the tokens of a prompt. Raises WrongAnswer, and web.HTTPException for a prompt with images."""
     if answer.get("features") or answer.get("content_parts"):
         raise problem(501, "the pool takes no images; send such a request to an engine")
     tokens = answer.get(key)

@@ -1,4 +1,4 @@
-"""The journal: what a manager must remember over its own death, in one SQLite database.
+"""The journal: all that a restarted manager needs, in one SQLite database.
 
 A write is on the disk before anything that depends on it is said: a submission before it is acknowledged, a
 sample before a consumer sees it. All that waits shares one commit (group commit), which one thread makes.
@@ -59,13 +59,13 @@ Write = tuple[str, tuple[Any, ...]]
 
 
 class Journal:
-    """An open journal. `commit` returns once its writes are on the disk; `run` must be running for that.
+    """An open journal with group commit. `commit` waits for the disk; `run` must be running for that.
 
     Raises StoreError if the file cannot be opened, or is no journal.
     """
 
     def __init__(self, path: Path, log_mib: float = 64.0) -> None:
-        """Open it; at `log_mib` the write-ahead log is merged into the database and begun anew."""
+        """Open the journal; at `log_mib` the write-ahead log is merged into the database and begun anew."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

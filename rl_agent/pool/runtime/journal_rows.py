@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import to_json
 
 from rl_agent.pool.runtime.journal import Write
-from rl_agent.pool.runtime.results import Stamp, Submission, Zero
-from rl_agent.pool.scheduler.records import Made, Request, Span
+from rl_agent.pool.runtime.results import ClockOffsets, Stamp, Submission
+from rl_agent.pool.scheduler.records import PartialResponse, Request, Span
 from rl_agent.pool.scheduler.sampling import TokenId
 from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.schemas import BatchItem, ModelRequest, Sample
@@ -23,7 +23,7 @@ class _Row(BaseModel):
 
 
 class SubmissionRow(_Row):
-    """An open request; its deadline by two clocks that outlive the manager."""
+    """An open request; its deadline by two clocks that continue after the manager's end."""
 
     item: BatchItem
     holds_group: bool
@@ -31,7 +31,7 @@ class SubmissionRow(_Row):
 
 
 class ProgressRow(_Row):
-    """Tokens that were sampled since the row before it, and, of a call, what tells whether it is the same."""
+    """Tokens that were sampled since the row before; for a call also its digest and deadline."""
 
     token_ids: tuple[TokenId, ...]
     logprobs: tuple[float, ...]
@@ -48,12 +48,12 @@ class ProgressRow(_Row):
             raise ValueError(f"{len(self.token_ids)} tokens with {len(self.logprobs)} logprobs")
         return self
 
-    def follows(self, before: Made | None, start: int) -> Made:
+    def follows(self, before: PartialResponse | None, start: int) -> PartialResponse:
         """Return the response so far. Raises ValueError if tokens before these are missing."""
-        before = before or Made((), (), "", (), 0)
+        before = before or PartialResponse((), (), "", (), 0)
         if len(before.token_ids) < start or len(before.text) < self.text_start:
             raise ValueError(f"the tokens before number {start} are missing")
-        return Made(
+        return PartialResponse(
             token_ids=(*before.token_ids[:start], *self.token_ids),
             logprobs=(*before.logprobs[:start], *self.logprobs),
             text=before.text[: self.text_start] + self.text,
@@ -62,7 +62,7 @@ class ProgressRow(_Row):
         )
 
 
-def submission_write(run: str, submission: Submission, zero: Zero) -> Write:
+def submission_write(run: str, submission: Submission, zero: ClockOffsets) -> Write:
     """Add an open request, in place of one whose row was quarantined."""
     row = {"item": submission.item.model_dump(), "holds_group": submission.holds_group}
     record = to_json(row | {"deadline": zero.stamp(submission.deadline)})
@@ -99,7 +99,7 @@ def dropped_writes(run: str) -> list[Write]:
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """What decides whether a call that is sent again is the same one, and until when it is waited for."""
+    """The digest and the deadline of a call, by which a call that is sent again is recognised."""
 
     digest: str
     deadline: Stamp
@@ -108,7 +108,7 @@ class CallIdentity:
 def progress_writes(
     kind: str, key: Key, request: Request, start: int, text_start: int, call: CallIdentity | None = None
 ) -> list[Write]:
-    """Add what was sampled from token `start` and character `text_start` on, in place of what was there."""
+    """Record the tokens from `start` on and the text from `text_start` on, replacing what was there."""
     row: dict[str, Any] = {
         "token_ids": list(request.token_ids[start:]),
         "logprobs": list(request.logprobs[start:]),

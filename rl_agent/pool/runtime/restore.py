@@ -1,4 +1,4 @@
-"""Read a journal again: every row is typed; one that cannot be used is quarantined, and the rest goes on.
+"""Read a journal after a restart: rows that cannot be used are quarantined, all others count.
 
     row ─► typed ─► its run
      └──────┴─────► FILE.quarantine, with the reason; the manager starts all the same
@@ -30,8 +30,8 @@ from rl_agent.pool.runtime.journal_rows import (
     end_writes,
     progress_end,
 )
-from rl_agent.pool.runtime.results import Run, Submission, Zero, failed_sample
-from rl_agent.pool.scheduler.records import Made
+from rl_agent.pool.runtime.results import ClockOffsets, Run, Submission, failed_sample
+from rl_agent.pool.scheduler.records import PartialResponse
 from rl_agent.pool.schemas import BatchItem, ModelRequest, Name, Sample, WeightsRequest
 
 log = logging.getLogger(__name__)
@@ -41,27 +41,27 @@ _WANTED: dict[str, type[ModelRequest | WeightsRequest]] = {"model": ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
-class LeftCall:
-    """A call that an earlier manager had begun; its deadline by the pool's clock."""
+class InterruptedCall:
+    """A call that an earlier manager began and did not end; its deadline by the pool's clock."""
 
     digest: str
     deadline: float
-    made: Made
+    made: PartialResponse
 
 
 class Restore:
-    """What a journal holds, after `read`."""
+    """The contents of a journal, after `read`."""
 
     def __init__(self, journal: Journal, now: float) -> None:
         self.runs: dict[str, Run] = {}
-        self.made: dict[Key, Made] = {}
+        self.made: dict[Key, PartialResponse] = {}
         """Tokens that open requests have got."""
-        self.calls: dict[Key, LeftCall] = {}
+        self.calls: dict[Key, InterruptedCall] = {}
         self.wanted: list[ModelRequest | WeightsRequest] = []
         self.problems: list[str] = []
         """Why each quarantined row cannot be used."""
         self._journal = journal
-        self._now, self._zero = now, Zero.of(now)
+        self._now, self._zero = now, ClockOffsets.of(now)
         self._row: tuple[str, int, list[Any]] = ("", 0, [])
         """Table, number and columns of what is being read."""
         self._quarantined: list[dict[str, Any]] = []
@@ -100,7 +100,7 @@ class Restore:
                 self._writes.append((f"DELETE FROM {table} WHERE rowid = ?", (number,)))  # noqa: S608
 
     def _quarantine(self, error: Exception) -> str:
-        """Keep the present row for the quarantine file; return why its request fails."""
+        """Add the present row to the quarantine; return why its request fails."""
         table, number, row = self._row
         reason = f"row {number} of table {table}: {_reason(error)}"
         shown = [one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else one for one in row]
@@ -163,12 +163,12 @@ class Restore:
             self.made[key] = found.follows(self.made.get(key), start)
         elif kind == "call" and found.deadline and self._zero.deadline(found.deadline) >= self._now:
             made = found.follows(self.calls[key].made if key in self.calls else None, start)
-            self.calls[key] = LeftCall(found.digest, self._zero.deadline(found.deadline), made)
+            self.calls[key] = InterruptedCall(found.digest, self._zero.deadline(found.deadline), made)
         else:  # nobody will ask for it
             self._writes.append(progress_end(kind, key))
 
     def _write_quarantine(self) -> None:
-        """Write the rows beside the journal; durable before the journal loses them."""
+        """Write the quarantined rows to a file, durably, before the journal loses them."""
         path = self._journal.path.with_name(self._journal.path.name + ".quarantine")
         path.touch(mode=0o600)
         with path.open("ab") as file:
@@ -180,7 +180,7 @@ class Restore:
 
 
 def _stand_in(request_id: str, record: bytes) -> Submission:
-    """Return a request of which only the name is sure, with its group if that can still be read."""
+    """Return a request of which only the id is sure, with its group if that can still be read."""
     group, holds_group = None, False
     with suppress(ValueError, AttributeError, RecursionError):
         found = json.loads(record)

@@ -1,4 +1,4 @@
-"""What ended, kept until its consumer has it: for each run, its samples in the order they ended. Pure.
+"""Results until their consumer has them: for each run, its samples in the order they ended. Pure.
 
 A consumer asks for what comes after the last cursor it has taken care of; asking so is its receipt for
 everything before, which is then forgotten. So a consumer that remembers its cursor sees each sample exactly
@@ -23,7 +23,7 @@ from rl_agent.pool.schemas import BatchItem, Sample
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as it was submitted; `deadline` by the pool's own clock, which nobody sets."""
+    """A request as it was submitted; its deadline is by the pool's own clock, which nobody sets."""
 
     item: BatchItem
     holds_group: bool
@@ -58,7 +58,7 @@ class Run:
             self.group_open[item.group] = self.group_open.get(item.group, 0) + 1
 
     def end(self, sample: Sample) -> list[Sample]:
-        """Return what can be shown now that a request has ended: its sample, or those of its whole group.
+        """End a request; return the samples that can be shown now: its own, or those of its whole group.
 
         Raises KeyError if the request is not open.
         """
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Nothing more will come unless more is submitted."""
+        """Return whether no sample will come unless more is submitted."""
         return not self.open and self.newest == self.next_cursor - 1
 
 
@@ -98,8 +98,8 @@ Stamp = tuple[Finite, str, Finite]
 
 
 @dataclass(frozen=True, slots=True)
-class Zero:
-    """Where other clocks began, by the pool's: its own begins anew with a process."""
+class ClockOffsets:
+    """The beginnings of other clocks by the pool's clock, which begins anew with each process."""
 
     epoch: float
     """The wall clock, which outlives the host's restart, and which anybody sets."""
@@ -108,12 +108,12 @@ class Zero:
     boot_id: str
 
     @classmethod
-    def of(cls, now: float) -> "Zero":
+    def of(cls, now: float) -> "ClockOffsets":
         """Read the clocks."""
         return cls(now - time.time(), now - time.monotonic(), boot_id())
 
     def stamp(self, deadline: float) -> Stamp:
-        """Return a deadline of the pool's clock by both others."""
+        """Return a deadline by the two clocks that continue after the manager's end."""
         return deadline - self.epoch, self.boot_id, deadline - self.boot
 
     def deadline(self, stamp: Stamp) -> float:

@@ -1,4 +1,4 @@
-"""Runs on top of the pool: batches in, samples out, and a journal so that a restart loses no progress."""
+"""Batches of requests: submitted to the pool, their samples collected, all of it in the journal."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ from rl_agent.pool.runtime.journal_rows import (
     wanted_writes,
 )
 from rl_agent.pool.runtime.restore import Restore
-from rl_agent.pool.runtime.results import Run, Submission, Zero, failed_sample, sample_of
+from rl_agent.pool.runtime.results import ClockOffsets, Run, Submission, failed_sample, sample_of
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.migration import can_continue
-from rl_agent.pool.scheduler.records import Made, Order, Request, RequestId, Weights
+from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId, Weights
 from rl_agent.pool.schemas import BatchRequest, ModelRequest, Sample, WeightsRequest
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class TooMany(Exception):
 
 
 class Batches:
-    """All runs. `pool` must be set before anything is submitted."""
+    """The batches of all runs."""
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class Batches:
         """Nothing more will come from this manager: whoever waits for samples gets what there is."""
 
     def restore(self) -> None:
-        """Read the journal: what waited or ran is submitted again. Raises StoreError."""
+        """Read the journal and submit again what waited or ran. Raises StoreError."""
         if self._journal is None:
             return
         found = Restore(self._journal, self.pool.clock())
@@ -70,7 +70,7 @@ class Batches:
         self.runs, self.calls.left = found.runs, found.calls
         self.pool.faults.add(*found.problems)
         for asked in found.wanted:
-            self.pool.tell(_wanted_event(asked))
+            self.pool.handle(_wanted_event(asked))
         for run in self.runs.values():
             for submission in sorted(run.open.values(), key=_longest_first):
                 self._hand_over(run.name, submission, found.made.get((run.name, submission.item.id)))
@@ -91,7 +91,7 @@ class Batches:
             run.changed.set()
 
     async def submit(self, name: str, batch: BatchRequest) -> tuple[int, int]:
-        """(accepted, known before); accepted ones are durable. Raises TooMany."""
+        """Submit a batch durably; return how many requests are new and known. Raises TooMany."""
         async with self._submitting:
             run = self.runs.setdefault(name, Run(name))
             new = {item.id: item for item in batch.requests if item.id not in run.ids}
@@ -111,10 +111,10 @@ class Batches:
         return len(new), len(batch.requests) - len(new)
 
     async def _append_submitted(self, run: Run, submissions: list[Submission]) -> None:
-        """Give the journal all of a batch at once; making rows of a long one leaves time for others."""
+        """Write a whole batch to the journal; a long one leaves time for other jobs."""
         if self._journal is None:
             return
-        zero, writes, size = Zero.of(self.pool.clock()), [], 0
+        zero, writes, size = ClockOffsets.of(self.pool.clock()), [], 0
         for submission in submissions:
             writes.append(submission_write(run.name, submission, zero))
             size += len(writes[-1][1][-1])
@@ -125,19 +125,19 @@ class Batches:
             self._journal.append(writes)
 
     async def want(self, asked: ModelRequest | WeightsRequest) -> None:
-        """From now on the pool serves this, also after a restart; what is stale is skipped."""
-        self.pool.tell(_wanted_event(asked))
+        """Let the pool serve a model or weights from now on, also after a restart; stale ones are skipped."""
+        self.pool.handle(_wanted_event(asked))
         await self._commit(wanted_writes(self.pool.state))
 
     def begin_call(self, key: Key | None, order: Order) -> None:
-        """Submit it; it goes on from what the journal has of it, if that is this very call."""
+        """Submit a call; it continues from the tokens in the journal if it is the same call."""
         made = self.calls.begin(key, order, self.pool.clock()) if key and self._journal is not None else None
         if made is not None:
             self._saved[order.request_id] = (len(made.token_ids), len(made.text), 0)
         self.pool.submit(order, made)
 
     def end_call(self, key: Key | None, request_id: RequestId) -> None:
-        """Its client has the answer, or has left."""
+        """End a call whose client has the answer or has left."""
         is_saved = self._saved.pop(request_id, None) is not None
         if key is None or self.is_over or not self.calls.end(key, request_id):
             return
@@ -151,7 +151,7 @@ class Batches:
             await self._commit(acknowledged_writes(name, cursor))
 
     async def drop(self, name: str) -> None:
-        """End a run: what is open is cancelled, what ended is forgotten."""
+        """End a run: cancel its open requests and forget its samples."""
         run = self.runs.pop(name, None)
         if run is None:
             return
@@ -162,7 +162,7 @@ class Batches:
         run.open.clear()
         run.changed.set()
 
-    def _hand_over(self, name: str, submission: Submission, made: Made | None = None) -> None:
+    def _hand_over(self, name: str, submission: Submission, made: PartialResponse | None = None) -> None:
         item = submission.item
         pool_id = self._pool_id(name, item.id)
         if made is not None:
@@ -199,7 +199,7 @@ class Batches:
                 run.show(samples)
             for request in ended:
                 self._saved.pop(request.request_id, None)
-            self.pool.tell(events.Forgotten(tuple(request.request_id for request in ended)))
+            self.pool.handle(events.Forgotten(tuple(request.request_id for request in ended)))
 
     def _run_of(self, request: Request) -> Run | None:
         """Return the run in which a request of the pool is open."""
@@ -209,23 +209,23 @@ class Batches:
         return run if is_ours else None
 
     async def _sample_of(self, request: Request) -> Sample:
-        """A failure where what the engines gave makes no sample: that request's alone."""
+        """Return the sample of a request; a failed one if the engines' response makes no sample."""
         try:
             return sample_of(request, await text_of(request, self.pool))
         except Exception as error:
-            words = f"its response cannot be recorded: {type(error).__name__}"
-            log.exception("%s: %s", request.request_id, words)
-            self.pool.faults.add(f"{request.request_id}: {words}")
-            return failed_sample(request.request_id.name, request.order.group, words)
+            reason = f"its response cannot be recorded: {type(error).__name__}"
+            log.exception("%s: %s", request.request_id, reason)
+            self.pool.faults.add(f"{request.request_id}: {reason}")
+            return failed_sample(request.request_id.name, request.order.group, reason)
 
     async def _journal_progress(self, journal: Journal) -> None:
-        """Half-generated responses, every `journal_interval_s`; a death loses what came since."""
+        """Write the tokens of unfinished responses to the journal every `journal_interval_s`."""
         while True:
             await asyncio.sleep(self._config.journal_interval_s)
             journal.append(self._new_progress())
 
     def _open(self) -> Iterator[tuple[Run, str, Request]]:
-        """Those of which a restarted manager could use the tokens."""
+        """Yield the open requests whose tokens a restarted manager could use."""
         for run in self.runs.values():
             for request_id in run.open:
                 request = self.pool.state.requests.get(self._pool_id(run.name, request_id))
@@ -236,14 +236,14 @@ class Batches:
         for run, request_id, request in self._open():
             if (starts := self._unsaved(request)) is not None:
                 yield from progress_writes("request", (run.name, request_id), request, *starts)
-        zero = Zero.of(self.pool.clock())
+        zero = ClockOffsets.of(self.pool.clock())
         for key, request in self.calls.growing(self.pool.state):
             if (starts := self._unsaved(request)) is not None:
                 call = CallIdentity(self.calls.digest(request.order), zero.stamp(request.order.deadline))
                 yield from progress_writes("call", key, request, *starts, call)
 
     def _unsaved(self, request: Request) -> tuple[int, int] | None:
-        """Return from which token and character on the journal lacks it; None if it lacks nothing."""
+        """Return the first token and character that the journal lacks; None if it lacks nothing."""
         start, text_start, restarts = self._saved.get(request.request_id, (0, 0, 0))
         if restarts != request.restarts:
             start = text_start = 0
@@ -262,7 +262,7 @@ class Batches:
 
 
 def weights_of(asked: WeightsRequest) -> Weights:
-    """Return what the scheduler knows of a published version; useful from itself on where nobody says it."""
+    """Return a published version as the scheduler knows it."""
     useful_from = asked.weight_version if asked.useful_from is None else asked.useful_from
     return Weights(**asked.model_dump() | {"useful_from": useful_from})
 
@@ -274,5 +274,5 @@ def _wanted_event(asked: ModelRequest | WeightsRequest) -> events.Event:
 
 
 def _longest_first(submission: Submission) -> int:
-    """Where lengths are known, a batch ends soonest if what takes longest begins first."""
+    """Return the sort key by which the longest response begins first, so that a batch ends soonest."""
     return -(submission.item.expected_tokens or 0)

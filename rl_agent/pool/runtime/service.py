@@ -1,4 +1,4 @@
-"""The machine brought to life: its commands become connections, its timers a clock, its ends results.
+"""Async runtime of the scheduler: carries out its commands and feeds events back.
 
     HTTP ─► tell(event) ─► machine.step ─► Generate │ Abort │ Probe  ─► jobs, which tell what they see
                                        └─► Ended ─► journal ─► run's samples, or whoever waits
@@ -31,8 +31,8 @@ from rl_agent.pool.scheduler.records import (
     Engine,
     EngineOffer,
     EngineState,
-    Made,
     Order,
+    PartialResponse,
     Request,
     RequestId,
     WeightsReport,
@@ -42,13 +42,13 @@ from rl_agent.pool.settings import rules_of
 from rl_agent.weights.store.tensor_sources import local_folder
 
 log = logging.getLogger(__name__)
-TELLS_A_LEASE = 20
+REPORTS_PER_LEASE = 20
 """How often bytes that come all the time are told."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model's folder says; None: nobody knows."""
+    """What the folder of a model says about it; None where it does not say."""
 
     vocab_size: int | None = None
     usual_length: int | None = None
@@ -59,19 +59,19 @@ NOTHING_KNOWN = ModelFacts()
 
 
 @dataclass(slots=True)
-class Reached:
-    """An engine's connection."""
+class EngineConnection:
+    """The connection to an engine."""
 
     offer: EngineOffer
     link: EngineLink
     has_worker: bool
-    heard_at: float = 0.0
+    bytes_at: float = 0.0
     """When the machine was last told of bytes from there."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """Someone who follows one request."""
+    """The events of one request for a client that follows it."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever it has more tokens, and when it ends."""
@@ -79,19 +79,19 @@ class Watch:
 
 
 class Faults:
-    """What was set aside because it could not be handled: how much, and why the newest was."""
+    """The number of requests, events and rows that were set aside, and the newest reasons."""
 
     def __init__(self) -> None:
         self.count = 0
         self.newest: deque[str] = deque(maxlen=16)
 
-    def add(self, *words: str) -> None:
-        self.count += len(words)
-        self.newest += [one[:500] for one in words]
+    def add(self, *reason: str) -> None:
+        self.count += len(reason)
+        self.newest += [one[:500] for one in reason]
 
 
 class Pool:
-    """One pool. `on_ended` is told of every request that ended and that nobody watches."""
+    """Runtime of one pool. `on_ended` is called for every request that ended and that no client watches."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Pool:
         if config.model is not None:
             self.state.model, self.state.model_version = config.model, config.weight_version
         self.clock = clock
-        self.links: dict[str, Reached] = {}
+        self.links: dict[str, EngineConnection] = {}
         self.watches: dict[RequestId, Watch] = {}
         self.faults = Faults()
         self._on_ended = on_ended
@@ -131,11 +131,11 @@ class Pool:
                     self._timer.cancel()
 
     def start(self, job: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """A job of this pool: ends with it."""
+        """Start a job that ends with the pool."""
         assert self._jobs is not None, "the pool is not running"
         return self._jobs.create_task(job, name=name)
 
-    def tell(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         if self._is_over:
             return
         now = self.clock()
@@ -153,30 +153,30 @@ class Pool:
         has_worker: bool,
         weights: WeightsReport = NO_WEIGHTS,
     ) -> None:
-        self.links[offer.engine_id] = Reached(offer, link, has_worker)
-        link.on_bytes = partial(self._heard, offer.engine_id)
-        self.tell(events.Registered(offer, weights))
+        self.links[offer.engine_id] = EngineConnection(offer, link, has_worker)
+        link.on_bytes = partial(self._bytes_arrived, offer.engine_id)
+        self.handle(events.Registered(offer, weights))
         if not has_worker:
             job = self._keep(offer.engine_id, link)
             self._keepers[offer.engine_id] = self.start(job, f"keep {offer.name}")
 
-    def submit(self, order: Order, made: Made | None = None) -> None:
-        self.tell(events.Submitted(order, made))
+    def submit(self, order: Order, made: PartialResponse | None = None) -> None:
+        self.handle(events.Submitted(order, made))
 
     def cancel(self, request_id: RequestId) -> None:
-        self.tell(events.Cancelled(request_id))
+        self.handle(events.Cancelled(request_id))
 
     def release(self, request_ids: list[RequestId]) -> None:
-        """Whoever watched these is done with them, ended or not."""
+        """Forget requests that their client no longer follows; those still open are cancelled."""
         for request_id in request_ids:
             request = self.state.requests.get(request_id)
             if request is not None and request.is_open:
                 self.cancel(request_id)
             self.watches.pop(request_id, None)
-        self.tell(events.Forgotten(tuple(request_ids)))
+        self.handle(events.Forgotten(tuple(request_ids)))
 
     def ready_link(self) -> EngineLink | None:
-        """Some engine that can be asked about tokens and templates: the least busy one."""
+        """Return the least busy ready engine, for requests other than responses."""
         ready = [
             engine
             for engine in self.state.living(EngineState.READY)
@@ -191,7 +191,7 @@ class Pool:
         return found or next(by_name, None)
 
     def facts_of(self, model: str) -> "ModelFacts":
-        """What is known here of the pool's model."""
+        """Return what is known about the pool's model."""
         return self._facts.get(model, NOTHING_KNOWN)
 
     def open_requests(self) -> int:
@@ -215,9 +215,9 @@ class Pool:
                 self._ended(self.state.requests[request_id])
             case events.EngineChanged(engine_id, state, reason):
                 self._engine_changed(engine_id, state, reason)
-            case events.SetAside(words):
-                log.error("set aside: %s", words)
-                self.faults.add(words)
+            case events.SetAside(reason):
+                log.error("set aside: %s", reason)
+                self.faults.add(reason)
 
     def _ended(self, request: Request) -> None:
         if request.failure:
@@ -231,8 +231,8 @@ class Pool:
 
     def _engine_changed(self, engine_id: str, state: EngineState, reason: str) -> None:
         reached = self.links[engine_id]
-        offer, words = reached.offer, f": {reason}" if reason else ""
-        log.info("engine %s (%s) is %s%s", offer.name, engine_id[:8], state.value, words)
+        offer, reason = reached.offer, f": {reason}" if reason else ""
+        log.info("engine %s (%s) is %s%s", offer.name, engine_id[:8], state.value, reason)
         if state is EngineState.GONE:
             del self.links[engine_id]
             if not reached.has_worker and self._was_silent(engine_id):
@@ -242,7 +242,7 @@ class Pool:
                 keeper.cancel()
 
     def _was_silent(self, engine_id: str) -> bool:
-        """Of an engine that is gone: its lease was over. Many may have gone in one step."""
+        """Return whether an engine's lease had ended when it was dropped."""
         gone = (engine for engine in reversed(self.state.departed) if engine.engine_id == engine_id)
         engine = next(gone, None)
         return engine is None or engine.lease_until <= self.clock()
@@ -259,23 +259,23 @@ class Pool:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self.tell(events.Tick())
+        self.handle(events.Tick())
 
     # Jobs ---------------------------------------------------------------------------------------------------
 
     async def _generate(self, request: Request, attempt: int, engine_id: str) -> None:
-        """One attempt, from the request to the event that ends it."""
+        """Run one attempt, from the request to the event that ends it."""
         request_id = request.request_id
         try:
             await self._stream(request, attempt, engine_id)
         except Refused as error:
-            self.tell(events.Broken(request_id, attempt, str(error), is_refusal=True))
+            self.handle(events.Broken(request_id, attempt, str(error), is_refusal=True))
         except StreamError as error:
             is_wrong = isinstance(error, WrongAnswer)
-            self.tell(events.Broken(request_id, attempt, str(error), is_wrong_answer=is_wrong))
+            self.handle(events.Broken(request_id, attempt, str(error), is_wrong_answer=is_wrong))
         except Exception as error:
             log.exception("attempt %d of %s", attempt, request_id)
-            self.tell(events.Broken(request_id, attempt, f"{type(error).__name__} in the manager"))
+            self.handle(events.Broken(request_id, attempt, f"{type(error).__name__} in the manager"))
         finally:
             self._attempts.pop((request_id, attempt), None)
 
@@ -303,18 +303,18 @@ class Pool:
                     is_last = chunk.finish_reason is not None
                     names = chunk.names if request.order.needs_names else ()
                     made = (chunk.token_ids, chunk.logprobs, chunk.text, names)
-                    self.tell(events.Progress(request_id, attempt, *made, is_last=is_last))
+                    self.handle(events.Progress(request_id, attempt, *made, is_last=is_last))
                 if chunk.finish_reason is not None:
-                    self.tell(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
+                    self.handle(events.Finished(request_id, attempt, chunk.finish_reason, chunk.stop_reason))
                 elif request.order.is_read_along and (watch := self.watches.get(request_id)) is not None:
                     watch.changed.set()
 
-    def _heard(self, engine_id: str) -> None:
-        """Tokens renew the lease too, but bytes may come long before they are any."""
+    def _bytes_arrived(self, engine_id: str) -> None:
+        """Report bytes from an engine: they renew its lease before they make a whole token."""
         reached, now = self.links.get(engine_id), self.clock()
-        if reached is not None and now - reached.heard_at >= self.config.lease_s / TELLS_A_LEASE:
-            reached.heard_at = now
-            self.tell(events.Heard(engine_id))
+        if reached is not None and now - reached.bytes_at >= self.config.lease_s / REPORTS_PER_LEASE:
+            reached.bytes_at = now
+            self.handle(events.BytesArrived(engine_id))
 
     async def _probe(self, engine_id: str) -> None:
         reached = self.links.get(engine_id)
@@ -324,22 +324,22 @@ class Pool:
             info = await reached.link.probe()
             await self._learn_facts(info.model)
         except StreamError as error:
-            self.tell(events.ProbeFailed(engine_id, str(error)))
+            self.handle(events.ProbeFailed(engine_id, str(error)))
         except Exception as error:  # an engine may answer what nobody has thought of; that is its own failure
             log.exception("probe of %s", engine_id[:8])
-            self.tell(events.ProbeFailed(engine_id, f"its answer raised {type(error).__name__}"))
+            self.handle(events.ProbeFailed(engine_id, f"its answer raised {type(error).__name__}"))
         else:
-            self.tell(events.Probed(engine_id, info.model, info.max_model_len))
+            self.handle(events.Probed(engine_id, info.model, info.max_model_len))
 
     async def _learn_facts(self, model: str) -> None:
-        """What the folder of the pool's model says, if it can be read here."""
+        """Read the folder of the pool's model, if it can be read here."""
         if model not in self._facts and self.state.model in ("", model):
             self._facts = {model: await asyncio.to_thread(_facts_of, model)}
 
     async def _keep(self, engine_id: str, link: EngineLink) -> None:
-        """Signs of life of an engine that has no worker: the manager asks for them."""
+        """Send heartbeats for an engine that has no worker, by asking it."""
         while True:
-            self.tell(await self._look(engine_id, link))
+            self.handle(await self._look(engine_id, link))
             await asyncio.sleep(self.config.heartbeat_s)
 
     async def _look(self, engine_id: str, link: EngineLink) -> events.Beat:
@@ -352,7 +352,7 @@ class Pool:
             return events.Beat(engine_id, problem=f"its answer raised {type(error).__name__}")
 
     async def _await_return(self, offer: EngineOffer, link: EngineLink) -> None:
-        """An engine without a worker that went silent may only have been too busy: take it back if so."""
+        """Register an engine without a worker again, if it answers after its lease has ended."""
         deadline = self.clock() + self.config.start_timeout_s
         while (await self._look(offer.engine_id, link)).problem:
             if self.clock() > deadline:

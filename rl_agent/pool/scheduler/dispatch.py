@@ -1,10 +1,10 @@
-"""Sends waiting requests to engines, measures the engines, and moves work to where it ends earlier."""
+"""Dispatch: sends waiting requests to engines, and measures how fast the engines are. Pure."""
 
 import heapq
 
 from rl_agent.pool.scheduler.crash_suspects import is_suspect, must_wait
 from rl_agent.pool.scheduler.events import Generate
-from rl_agent.pool.scheduler.length_model import rest_of
+from rl_agent.pool.scheduler.length_model import remaining_tokens
 from rl_agent.pool.scheduler.migration import can_continue, tokens_left
 from rl_agent.pool.scheduler.placement import (
     FEW_TOKENS,
@@ -16,7 +16,12 @@ from rl_agent.pool.scheduler.placement import (
 )
 from rl_agent.pool.scheduler.rebalance import Rest, Share, plan_moves
 from rl_agent.pool.scheduler.records import Engine, EngineState, FailureKind, Request, RequestId, RequestState
-from rl_agent.pool.scheduler.single_version import begin_anew, has_other, holders, suits
+from rl_agent.pool.scheduler.single_version import (
+    begin_anew,
+    engines_with_version,
+    may_run,
+    may_run_elsewhere,
+)
 from rl_agent.pool.scheduler.state import PoolState, begun_with, end, enqueue, fail, move, set_timer
 
 MAX_REMEMBERED_GROUPS = 65_536
@@ -35,7 +40,7 @@ SAMPLED = 128
 
 
 def dispatch(state: PoolState) -> None:
-    """Fill the engines' free places: suspects first, then the run that has the least at the engines."""
+    """Fill the engines' free places: suspects first, then the run with the fewest running requests."""
     if state.suspects:
         _dispatch_suspects(state)
     if state.begun:
@@ -57,7 +62,7 @@ def dispatch(state: PoolState) -> None:
 
 
 def _dispatch_held(state: PoolState) -> None:
-    """Requests for which the first engine in the order was too old: to those new enough, in turn."""
+    """Send requests that need newer weights to the engines that have them, each engine in turn."""
     free = list(state.placement.in_order())
     for needed, queue in sorted(state.held.items()):
         fit = [engine for engine in free if engine.weight_version >= needed]
@@ -72,9 +77,9 @@ def _dispatch_held(state: PoolState) -> None:
 
 
 def _dispatch_begun(state: PoolState) -> None:
-    """To engines with the weights that began them; anew where none has these and another engine is free."""
+    """Send requests to engines with the weights that began them; restart them if no engine has these."""
     for version, queue in list(state.begun.items()):
-        engines = holders(state, version)
+        engines = engines_with_version(state, version)
         while free := [engine for engine in engines if can_finish(engine, state.now)]:
             request = _oldest_of(state, queue)
             if request is None:
@@ -88,7 +93,7 @@ def _dispatch_begun(state: PoolState) -> None:
 
 
 def _engine_of_episode(state: PoolState, request: Request, free: list[Engine]) -> Engine:
-    """The one that has its earlier turns in its cache, or the least busy."""
+    """Return the engine that has the episode's earlier turns in its cache, or the least busy one."""
     _, began_at = state.episodes.get(request.episode, (0, ""))
     return min(
         free, key=lambda engine: (engine.engine_id != began_at, engine.work / state.placement.speed(engine))
@@ -96,7 +101,7 @@ def _engine_of_episode(state: PoolState, request: Request, free: list[Engine]) -
 
 
 def _dispatch_suspects(state: PoolState) -> None:
-    """One to each engine that has none, if possible one that has not died under this request."""
+    """Send one suspect to each engine that has none, if possible to one that did not die under it."""
     free = [engine for engine in state.placement.in_order() if engine.suspect is None]
     waiting = list(state.suspects)
     state.suspects.clear()
@@ -105,11 +110,11 @@ def _dispatch_suspects(state: PoolState) -> None:
         if request is None or request.state is not RequestState.QUEUED:
             continue
         begun = begun_with(state, request)
-        if begun is not None and free and not holders(state, begun):
+        if begun is not None and free and not engines_with_version(state, begun):
             begin_anew(state, request)
-        fit = [engine for engine in free if suits(state, engine, request)]
-        avoided = {*request.wronged_by, request.refused_by}
-        if has_other(state, request, avoided):  # though it may be busy now
+        fit = [engine for engine in free if may_run(state, engine, request)]
+        avoided = {*request.wrong_answers_by, request.refused_by}
+        if may_run_elsewhere(state, request, avoided):  # though it may be busy now
             fit = [engine for engine in fit if engine.offer.name not in avoided]
         if not fit or must_wait(request, state.rules):
             state.suspects.append(request_id)
@@ -121,7 +126,7 @@ def _dispatch_suspects(state: PoolState) -> None:
 
 
 def _next_request(state: PoolState) -> Request | None:
-    """The oldest of the run that has the fewest requests at engines."""
+    """Return the oldest waiting request of the run that has the fewest running ones."""
     while state.queues:
         run = min(state.queues, key=lambda run: state.at_engines[run])
         request = _oldest_of(state, state.queues[run])
@@ -142,14 +147,16 @@ def _oldest_of(state: PoolState, queue: list[tuple[int, RequestId]]) -> Request 
 
 
 def _near_siblings(state: PoolState, request: Request, best: Engine) -> Engine:
-    """The engine that read this prompt already, unless waiting there costs more than reading it again."""
+    """Return the engine that has the prompt in its cache, unless waiting for it costs more than it saves."""
     group = request.order.group
     if group is None:
         return best
     key = (request.order.run, group)
     engine = state.engines.get(state.affinity.get(key, ""), best)
-    is_near = engine is best or state.placement.is_near_best(engine, best, expected_rest(state, request))
-    if not is_near or not can_take(engine, state.now) or not suits(state, engine, request):
+    is_near = engine is best or state.placement.is_near_best(
+        engine, best, expected_tokens_left(state, request)
+    )
+    if not is_near or not can_take(engine, state.now) or not may_run(state, engine, request):
         engine = best
     if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
         del state.affinity[next(iter(state.affinity))]
@@ -157,16 +164,16 @@ def _near_siblings(state: PoolState, request: Request, best: Engine) -> Engine:
     return engine
 
 
-def expected_rest(state: PoolState, request: Request) -> float:
-    """Tokens that it will need still: by what its submitter says, its siblings took, or else all others."""
-    order, made, told = request.order, len(request.token_ids), _told_or_learned(state, request)
-    if told is not None:
-        return min(rest_of(told, made), max(1.0, order.max_tokens - made))
+def expected_tokens_left(state: PoolState, request: Request) -> float:
+    """Return the expected tokens left: by the submitter's word, its siblings' lengths, or its run's."""
+    order, made, known = request.order, len(request.token_ids), _expected_length(state, request)
+    if known is not None:
+        return min(remaining_tokens(known, made), max(1.0, order.max_tokens - made))
     return state.lengths.rest(order.run, made, order.max_tokens)
 
 
-def _told_or_learned(state: PoolState, request: Request) -> float | None:
-    """How long a response of its kind is; None if nothing is known."""
+def _expected_length(state: PoolState, request: Request) -> float | None:
+    """Return the expected length of a response; None if nothing is known."""
     order = request.order
     return order.expected_tokens or state.lengths.mean(order.run, order.group)
 
@@ -180,7 +187,7 @@ def _send(state: PoolState, request: Request, engine: Engine) -> None:
     request.attempt_start = len(request.token_ids)
     request.last_progress = state.now
     request.interval = _interval(state, request, engine)
-    request.expected = expected_rest(state, request)
+    request.expected = expected_tokens_left(state, request)
     if request.moves:
         engine.prefilled_tokens += len(request.order.prompt_token_ids) + len(request.token_ids)
     if is_suspect(request):
@@ -203,9 +210,9 @@ def _send(state: PoolState, request: Request, engine: Engine) -> None:
 
 
 def _interval(state: PoolState, request: Request, engine: Engine) -> int:
-    """Tokens that the engine is to send together."""
+    """Return how many tokens the engine sends together."""
     rules = state.rules
-    if request.order.is_read_along or request.is_spared or is_suspect(request):
+    if request.order.is_read_along or request.is_excused or is_suspect(request):
         return min(rules.stream_interval, FEW_TOKENS)
     account = state.account
     still_open = account.submitted - account.completed - account.failed
@@ -214,17 +221,17 @@ def _interval(state: PoolState, request: Request, engine: Engine) -> int:
 
 
 def _refuse(state: PoolState, request: Request, engine: Engine) -> None:
-    """The context is full: the response ends here, or never begins."""
+    """End a request whose context is full: completed if it has tokens, failed if it has none."""
     if request.token_ids:
         end(state, request, RequestState.COMPLETED, finish="length")
         return
     size, limit = len(request.order.prompt_token_ids), engine.max_model_len
-    words = f"its prompt of {size} tokens fills the {limit} of the model"
-    fail(state, request, FailureKind.PROMPT_TOO_LONG, words)
+    reason = f"its prompt of {size} tokens fills the {limit} of the model"
+    fail(state, request, FailureKind.PROMPT_TOO_LONG, reason)
 
 
 def measure_due(state: PoolState) -> None:
-    """Learn speeds from the time since the last measure; then, with nothing waiting, even the load out."""
+    """Measure the engines' speeds, then rebalance."""
     elapsed_s = state.now - state.measured_at
     is_busy = False
     for engine in state.engines.values():
@@ -240,11 +247,11 @@ def measure_due(state: PoolState) -> None:
     if is_busy:
         set_timer(state, state.now + state.rules.rebalance_interval_s, "measure", "")
         if state.rules.rebalance_gain_s > 0 and not state.suspects:
-            _even_out(state)
+            _rebalance(state)
 
 
 def _measure(state: PoolState, engine: Engine, elapsed_s: float) -> None:
-    """Requests that began together send together: only as many seconds as a chunk takes tell the rate."""
+    """Measure an engine over as many seconds as a chunk takes, since requests may send at the same time."""
     engine.lately.append((elapsed_s, engine.tokens_since_measure))
     while sum(seconds for seconds, _ in engine.lately) - engine.lately[0][0] >= state.rules.stream_interval_s:
         engine.lately.popleft()
@@ -254,7 +261,7 @@ def _measure(state: PoolState, engine: Engine, elapsed_s: float) -> None:
 
 
 def _learn(state: PoolState, engine: Engine, tokens_per_s: float, of_one: float) -> None:
-    """Best values fade slowly where they could be reached, so that a throttled machine is found out."""
+    """Keep the best speeds seen; they fade slowly, so that a throttled machine is noticed."""
     count, total = len(engine.running), engine.tokens_per_s
     best_of_one = max(of_one, engine.request_tokens_per_s)
     is_crowded = count * best_of_one > CROWDED * max(total, tokens_per_s)
@@ -264,8 +271,8 @@ def _learn(state: PoolState, engine: Engine, tokens_per_s: float, of_one: float)
     state.placement.learn_speed(engine.tokens_per_s)
 
 
-def _even_out(state: PoolState) -> None:
-    """Move running requests so that the engine that would end last ends earlier."""
+def _rebalance(state: PoolState) -> None:
+    """Rebalance running requests so that the last one ends earlier."""
     engines = [e for e in _considered(state) if e.running or can_take(e, state.now)]
     if len(engines) < 2:
         return
@@ -289,20 +296,20 @@ def _even_out(state: PoolState) -> None:
 
 
 def _waiting_tokens(state: PoolState) -> float:
-    """What all waiting requests are expected to need, from a sample of them."""
+    """Return the expected tokens of all waiting requests, from a sample of them."""
     tokens = 0.0
     for queue in state.queues.values():
         stride = max(1, len(queue) // SAMPLED)
         found = [
             state.requests[request_id] for _, request_id in queue[::stride] if request_id in state.requests
         ]
-        waiting = [expected_rest(state, one) for one in found if one.state is RequestState.QUEUED]
+        waiting = [expected_tokens_left(state, one) for one in found if one.state is RequestState.QUEUED]
         tokens += sum(waiting) * stride
     return tokens
 
 
 def _considered(state: PoolState) -> list[Engine]:
-    """All engines that work or could; of many, those that would end last and those that would end first."""
+    """Return the engines to rebalance; of many, those that would end first and last."""
     ready = [engine for engine in state.living(EngineState.READY) if engine.finishing_since is None]
     if len(ready) <= 2 * CONSIDERED:
         return ready
@@ -318,7 +325,7 @@ def _considered(state: PoolState) -> list[Engine]:
 
 
 def _share(state: PoolState, engine: Engine, others: list[Engine], unknown: float) -> Share | None:
-    """None if nothing is known of its speed, or it takes nothing now.
+    """Return an engine's part of the work; None if its speed is unknown or it takes nothing now.
 
     An idle engine that was never measured is hoped to be `OPTIMISM` times as fast as the slowest: what it
     takes then tells its speed.
@@ -340,16 +347,16 @@ def _share(state: PoolState, engine: Engine, others: list[Engine], unknown: floa
 
 
 def _unknown_rest(state: PoolState, engines: list[Engine]) -> float:
-    """What is taken to be left of each response of which nothing is known.
+    """Return the tokens left to assume for each response of which nothing is known.
 
     The same for all: what ended first was short, so that the lengths learned from it mislead, and equal rates
     are what finds the long ones soonest.
     """
     requests = [state.requests[request_id] for engine in engines for request_id in engine.running]
     rests = [
-        max(expected_rest(state, one), len(one.token_ids))
+        max(expected_tokens_left(state, one), len(one.token_ids))
         for one in requests
-        if _told_or_learned(state, one) is None
+        if _expected_length(state, one) is None
     ]
     return sum(rests) / len(rests) if rests else 0.0
 
@@ -358,7 +365,7 @@ def _rest(state: PoolState, request_id: RequestId, unknown: float, engines: list
     request = state.requests[request_id]
     context = len(request.order.prompt_token_ids) + len(request.token_ids)
     can_move = can_continue(request.order.params) and not is_suspect(request)
-    can_move = can_move and all(suits(state, engine, request) for engine in engines)
-    tokens = unknown if _told_or_learned(state, request) is None else expected_rest(state, request)
+    can_move = can_move and all(may_run(state, engine, request) for engine in engines)
+    tokens = unknown if _expected_length(state, request) is None else expected_tokens_left(state, request)
     lost = request.interval / 2  # sampled there and not sent yet
     return Rest(tokens, request_id, context / PREFILL_SPEEDUP + lost, can_move)

@@ -1,4 +1,4 @@
-"""An engine that will leave: its requests go at the end of a chunk, so that nothing is sampled again. Pure.
+"""Draining: requests leave at the end of a chunk, so that no token is sampled twice. Pure.
 
     notice ─► takes nothing new ─► each request leaves when its chunk ends ─► it has none: it may be ended
                                    or ends here, if there is time
@@ -11,7 +11,7 @@ reasons: the whole response is expected to, or no other engine has room.
 """
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.dispatch import expected_rest
+from rl_agent.pool.scheduler.dispatch import expected_tokens_left
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.placement import predicted_rate
 from rl_agent.pool.scheduler.records import Engine, EngineState, Request
@@ -25,7 +25,7 @@ CAUTION = 1.5
 
 
 def drain_asked(state: PoolState, engine: Engine, event: events.DrainAsked) -> None:
-    """A second notice counts only if it leaves less time."""
+    """Begin to drain an engine; a second notice counts only if it leaves less time."""
     is_news = engine.state is not EngineState.DRAINING
     if not is_news and event.until >= engine.drain_until:
         return
@@ -41,7 +41,7 @@ def drain_asked(state: PoolState, engine: Engine, event: events.DrainAsked) -> N
 
 
 def chunk_ended(state: PoolState, request: Request, engine: Engine) -> None:
-    """All that the engine sampled for it is here: the time to leave, if it does."""
+    """Move a request at the end of its chunk, unless another chunk is worth waiting for."""
     if not _may_begin_another(state, request, engine):
         move(state, request)
 
@@ -55,8 +55,8 @@ def drained(state: PoolState, engine: Engine) -> None:
 
 
 def _may_wait(state: PoolState, request: Request, engine: Engine) -> bool:
-    """For the end of the chunk that was begun, or of the whole response if it cannot be continued."""
-    rest = expected_rest(state, request)
+    """Return whether to wait for the end of the chunk, or of a response that cannot be continued."""
+    rest = expected_tokens_left(state, request)
     if not can_continue(request.order.params):
         return _ends_in_time(rest, engine, state.now)
     best = engine.request_tokens_per_s
@@ -69,7 +69,7 @@ def _may_begin_another(state: PoolState, request: Request, engine: Engine) -> bo
     chunk = min(request.interval, request.order.max_tokens - len(request.token_ids))
     if not _ends_in_time(chunk, engine, state.now):
         return False
-    if _ends_in_time(expected_rest(state, request), engine, state.now):
+    if _ends_in_time(expected_tokens_left(state, request), engine, state.now):
         return True
     return can_continue(request.order.params) and state.placement.best() is None
 

@@ -1,4 +1,4 @@
-"""The life of an engine: registration, leases, what it serves, its end; `draining` has the orderly one."""
+"""Events of an engine: registration, heartbeats, leases, its end."""
 
 from rl_agent.pool.scheduler import crash_suspects, events, quarantine, weight_versions
 from rl_agent.pool.scheduler.events import EngineChanged, Probe
@@ -55,7 +55,7 @@ def beat(state: PoolState, engine: Engine, event: events.Beat) -> None:
     if event.weights is not None:
         weight_versions.reported(state, engine, event.weights)
     if event.problem:
-        _unwell(state, engine, event.problem)
+        _note_problem(state, engine, event.problem)
         return
     renew_lease(state, engine)
     # A beat just after a break may have set out before it.
@@ -64,20 +64,20 @@ def beat(state: PoolState, engine: Engine, event: events.Beat) -> None:
         state.placement.changed(engine, state.now)
 
 
-def _unwell(state: PoolState, engine: Engine, problem: str) -> None:
-    """A word against whatever the engine sends: that goes on, nothing new is sent there, and it is asked."""
+def _note_problem(state: PoolState, engine: Engine, problem: str) -> None:
+    """Doubt an engine whose worker reports a problem, and probe it; what it still sends counts."""
     if engine.state is EngineState.READY:
         if not engine.is_doubted:
             state.commands.append(Probe(engine.engine_id))
         doubt(state, engine, problem)
 
 
-def heard(state: PoolState, engine: Engine, event: events.Heard) -> None:
+def bytes_arrived(state: PoolState, engine: Engine, event: events.BytesArrived) -> None:
     renew_lease(state, engine)
 
 
 def _trust(state: PoolState, engine: Engine) -> None:
-    """It lives: what broke there did not kill it."""
+    """Record that an engine is alive: what broke there did not crash it."""
     engine.is_doubted = False
     for request_id in engine.broken:
         if (request := state.requests.get(request_id)) is not None:
@@ -101,7 +101,7 @@ def lease_due(state: PoolState, engine: Engine) -> None:
 
 
 def start_due(state: PoolState, engine: Engine) -> None:
-    """It had `start_timeout_s` to serve the wanted model."""
+    """End an engine that does not serve the wanted model after `start_timeout_s`."""
     if engine.state in (EngineState.REGISTERED, EngineState.LOADING):
         reason = f"not ready within {state.rules.start_timeout_s:g} s: {engine.reason or engine.state.value}"
         end_engine(state, engine, reason, is_crash=False)

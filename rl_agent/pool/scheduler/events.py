@@ -1,4 +1,4 @@
-"""What can happen to a pool, and what the machine answers. Values only."""
+"""The scheduler's input (events) and output (commands). Values only."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from rl_agent.pool.scheduler.records import (
     EngineOffer,
     EngineState,
     Load,
-    Made,
     Order,
+    PartialResponse,
     RequestId,
     Weights,
     WeightsReport,
@@ -23,7 +23,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The engine answered: it is alive and serves this."""
+    """The engine answered the probe: it is alive and serves this model."""
 
     engine_id: str
     model: str
@@ -38,7 +38,7 @@ class ProbeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a worker says of its engine, which answered it just now: renews the lease.
+    """A heartbeat of a worker, whose engine just answered it: renews the lease.
 
     With a problem it did not, or is not well: that renews nothing, and nothing new is sent there.
     """
@@ -50,15 +50,15 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """Bytes of a response came from the engine, whether they are tokens yet or not: renews the lease."""
+class BytesArrived:
+    """Bytes of a response arrived from the engine, maybe not a whole token yet: renews the lease."""
 
     engine_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """The engine leaves at `until`; its requests go before, each at the end of its chunk."""
+    """The engine leaves at `until`; its requests leave before, each at the end of its chunk."""
 
     engine_id: str
     until: float
@@ -67,7 +67,7 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True)
 class EngineEnded:
-    """The engine left, or its process is known to be over."""
+    """The engine left the pool, or its process has ended."""
 
     engine_id: str
     reason: str
@@ -76,7 +76,7 @@ class EngineEnded:
 
 @dataclass(frozen=True, slots=True)
 class ModelWanted:
-    """From now on the pool serves this; engines that hold another model load it."""
+    """The pool serves this model from now on; engines with another one load it."""
 
     model: str
     weight_version: int
@@ -86,7 +86,7 @@ class ModelWanted:
 
 @dataclass(frozen=True, slots=True)
 class WeightsWanted:
-    """From now on the pool serves this version of its model; engines go on with theirs until they have it."""
+    """The pool serves these weights from now on; engines keep theirs until they have loaded them."""
 
     weights: Weights
 
@@ -94,7 +94,7 @@ class WeightsWanted:
 @dataclass(frozen=True, slots=True)
 class Submitted:
     order: Order
-    made: Made | None = None
+    made: PartialResponse | None = None
     """What an earlier manager had of it."""
 
 
@@ -105,7 +105,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEnded:
-    """None of its turns will come any more."""
+    """The episode has ended: none of its turns will come any more."""
 
     run: str
     episode: str
@@ -113,7 +113,7 @@ class EpisodeEnded:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Tokens of one attempt; the last event of an attempt is Finished or Broken."""
+    """Tokens of an attempt arrived; the last event of an attempt is Finished or Broken."""
 
     request_id: RequestId
     attempt: int
@@ -148,7 +148,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The consumer has the results: their records may go."""
+    """The consumer has the results: the requests can be removed."""
 
     request_ids: tuple[RequestId, ...]
 
@@ -163,7 +163,7 @@ Event = (
     | Probed
     | ProbeFailed
     | Beat
-    | Heard
+    | BytesArrived
     | DrainAsked
     | EngineEnded
     | ModelWanted
@@ -195,7 +195,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """End the attempt at the engine; what it still sends is not wanted."""
+    """End the attempt at the engine; what it still sends is dropped."""
 
     request_id: RequestId
     attempt: int
@@ -218,9 +218,9 @@ class EngineChanged:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """The machine could not handle an event, or a request, that should never have come to it; it goes on."""
+    """The scheduler could not handle an event or a request, and goes on without it."""
 
-    words: str
+    reason: str
 
 
 Command = Probe | Generate | Abort | Ended | EngineChanged | SetAside

@@ -1,4 +1,4 @@
-"""How long a response will still be, where something is known of it. Pure.
+"""Length model: predicts how many tokens a response still needs. Pure.
 
     a mean is known, told by the submitter or learned from siblings   `rest_of` that mean
     only others of the run have ended                                 their mean beyond the tokens it has
@@ -34,7 +34,7 @@ _BUCKETS = tuple(int(1.25**power) for power in range(4, 60))
 
 
 class Distribution:
-    """Of lengths, in geometric buckets; recent ones count more."""
+    """Distribution of lengths in geometric buckets; recent ones count more."""
 
     def __init__(self) -> None:
         self._counts = [0.0] * (len(_BUCKETS) + 1)
@@ -51,7 +51,7 @@ class Distribution:
             self._sums = [value / 2 for value in self._sums]
 
     def rest(self, made: int, max_tokens: int) -> float:
-        """Mean of what lies beyond `made`, less that, at least 1; for long tails it grows with `made`."""
+        """Return the mean length beyond `made`, less `made`; at least 1, and growing where tails are long."""
         above = bisect_right(_BUCKETS, made) + 1 if made else 0
         seen = sum(self._counts[above:])
         if seen < 1.0:
@@ -64,7 +64,7 @@ class Distribution:
 
 @dataclass(slots=True)
 class _Seen:
-    """Of some requests."""
+    """Counts of some requests."""
 
     submitted: int = 0
     tokens: float = 0.0
@@ -78,7 +78,7 @@ class _Run:
 
 
 class Lengths:
-    """What the requests of each run, and of each group in it, have taken so far."""
+    """Lengths of the responses of each run, and of each group in it."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
@@ -99,7 +99,7 @@ class Lengths:
             seen.tokens += tokens
 
     def ended(self, run: str, group: str | None, length: int) -> None:
-        """One is complete, with so many tokens in all."""
+        """Record that a response is complete, and its length."""
         if of_run := self._runs.get(run):
             of_run.lengths.add(length)
         for seen in self._of(run, group):
@@ -108,7 +108,7 @@ class Lengths:
                 seen.ended, seen.tokens = seen.ended / 2, seen.tokens / 2
 
     def mean(self, run: str, group: str | None) -> float | None:
-        """Length of a response of the group; None where it has no siblings, or little is known of the run."""
+        """Return the mean length of a group; None if it has no siblings or the run is little known."""
         of_run, of_group = self._runs.get(run), self._groups.get((run, group or ""))
         if of_run is None or of_group is None or of_run.seen.ended < FEW or of_group.submitted < 2:
             return None
@@ -116,7 +116,7 @@ class Lengths:
         return (of_group.tokens + usual) / (of_group.ended + RUN_WEIGHT)
 
     def rest(self, run: str, made: int, max_tokens: int) -> float:
-        """Tokens that a response of `made` so far needs still, by what others of its run took; at least 1."""
+        """Return the expected tokens left after `made`, from other responses of the run; at least 1."""
         of_run = self._runs.get(run) or _Run()
         return of_run.lengths.rest(made, max_tokens)
 
@@ -127,13 +127,13 @@ class Lengths:
             yield of_group
 
 
-def rest_of(told: float, made: int) -> float:
-    """Tokens that a response of `made` so far needs still, if `told` is the mean of its kind; at least 1."""
-    return max(1.0, _mean_beyond(math.log(max(1.0, told)) - SPREAD**2 / 2, made) - made)
+def remaining_tokens(mean: float, made: int) -> float:
+    """Return the expected tokens left after `made`, if `told` is the mean length; at least 1."""
+    return max(1.0, _mean_beyond(math.log(max(1.0, mean)) - SPREAD**2 / 2, made) - made)
 
 
 def _mean_beyond(center: float, made: int) -> float:
-    """Mean of the lengths above `made`, where their logarithms lie around `center`."""
+    """Return the mean of the lengths above `made`, if their logarithms are normal around `center`."""
     mean = math.exp(center + SPREAD**2 / 2)
     if made < 1:
         return mean
@@ -144,5 +144,5 @@ def _mean_beyond(center: float, made: int) -> float:
 
 
 def _above(deviations: float) -> float:
-    """Share of a normal distribution."""
+    """Return the share of a normal distribution above a number of standard deviations."""
     return 0.5 * math.erfc(deviations / math.sqrt(2))

@@ -1,4 +1,4 @@
-"""The pool as a machine: `(state, event, now) -> commands`. No IO, no clock, no randomness.
+"""The scheduler as a state machine: `(state, event, now) -> commands`. No IO, no clock, no randomness.
 
 `PoolState` is consumed by `step` and belongs to it; the same events at the same times give the same commands.
 
@@ -59,7 +59,7 @@ def step(state: PoolState, event: Event, now: float) -> list[Command]:
 
 
 def _apply(state: PoolState, event: Any) -> None:
-    """Let its handler have the event; what is about an engine or attempt that is over is dropped."""
+    """Pass an event to its handler; events of an engine or attempt that is over are dropped."""
     if (handle := _HANDLERS.get(type(event))) is not None:
         handle(state, event)
     elif (handle_of_engine := _OF_ENGINE.get(type(event))) is not None:
@@ -84,7 +84,7 @@ def _survive(
     about: str | RequestId | None,
     error: Exception,
 ) -> None:
-    """What came in is typed at the door, so this should never be; if it is, it costs one request at most."""
+    """Set aside what raised an exception: at most one request fails. Input is typed, so this is a bug."""
     request = state.requests.get(about) if isinstance(about, RequestId) else None
     if request is not None and request.is_open:
         set_aside(state, request, error)
@@ -105,7 +105,7 @@ _OF_ENGINE: dict[type, Callable[[PoolState, Engine, Any], None]] = {
     events.Probed: engines.probed,
     events.ProbeFailed: engines.probe_failed,
     events.Beat: engines.beat,
-    events.Heard: engines.heard,
+    events.BytesArrived: engines.bytes_arrived,
     events.DrainAsked: draining.drain_asked,
     events.EngineEnded: engines.engine_ended,
 }
@@ -139,7 +139,7 @@ def _fire(state: PoolState, kind: str, of: str | RequestId, attempt: int) -> Non
 
 
 def _drop_stale_timers(state: PoolState) -> None:
-    """Deadlines of requests that ended stay in the heap until due, which may be hours."""
+    """Remove the timers of requests and engines that have ended."""
 
     def is_live(timer: tuple[float, int, str, str | RequestId, int]) -> bool:
         _, _, kind, of, attempt = timer
@@ -153,7 +153,7 @@ def _drop_stale_timers(state: PoolState) -> None:
 
 
 def check(state: PoolState) -> None:
-    """Assert what always holds; for tests, and cheap enough for a simulation."""
+    """Assert the invariants, for tests and simulations."""
     account = state.account
     still_open = [request for request in state.requests.values() if request.is_open]
     assert account.submitted == len(still_open) + account.completed + account.failed

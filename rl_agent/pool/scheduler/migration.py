@@ -1,4 +1,4 @@
-"""How a response goes on at another engine: what is sent along, and when it is over already.
+"""Migration: how a response is continued at another engine.
 
 The tokens so far become part of the prompt. Every sampling parameter must mean the same from there:
 
@@ -41,7 +41,7 @@ NEUTRAL: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 def can_continue(params: dict[str, Any]) -> bool:
-    """False where tokens that exist already would be sampled differently had they not."""
+    """Return whether a response can be continued as if it had never been interrupted."""
     return all(
         name in CONTINUABLE or value is None or (name in NEUTRAL and value == NEUTRAL[name])
         for name, value in params.items()
@@ -49,12 +49,12 @@ def can_continue(params: dict[str, Any]) -> bool:
 
 
 def prompt_of(request: Request) -> list[int]:
-    """What the next attempt is given: the prompt and the tokens so far."""
+    """Return the prompt of the next attempt: the request's prompt and the tokens so far."""
     return [*request.order.prompt_token_ids, *request.token_ids]
 
 
 def tokens_left(request: Request, max_model_len: int) -> int:
-    """How many the next attempt may sample; below 1 where none."""
+    """Return how many tokens the next attempt may sample; below 1 if none."""
     made = len(request.token_ids)
     left = request.order.max_tokens - made
     if max_model_len:
@@ -63,7 +63,7 @@ def tokens_left(request: Request, max_model_len: int) -> int:
 
 
 def params_of(request: Request) -> dict[str, Any]:
-    """Sampling parameters of the next attempt, without `max_tokens`."""
+    """Return the sampling parameters of the next attempt, without `max_tokens`."""
     made = len(request.token_ids)
     params = {
         name: value
@@ -78,13 +78,13 @@ def params_of(request: Request) -> dict[str, Any]:
 
 
 def continued_seed(seed: int, position: int) -> int:
-    """Seed of the tokens from `position` on; the same wherever and whenever the response is continued."""
+    """Return the seed for the tokens from `position` on; it depends on nothing else."""
     digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2
 
 
 def finish_of_tokens(request: Request) -> str:
-    """`stop` or `length` if the tokens so far are a whole response, else an empty string."""
+    """Return `stop` or `length` if the tokens are a whole response, else an empty string."""
     params, tokens = request.order.params, request.token_ids
     if not tokens:
         return ""
@@ -104,7 +104,7 @@ def stop_strings(params: dict[str, Any]) -> tuple[str, ...]:
 
 
 def find_stop(request: Request, new_text: str) -> str | None:
-    """The stop string that `new_text`, just added, completed; the texts are cut where it begins or ends."""
+    """Return the stop string that `new_text` completed, and cut the text there; None if it did not."""
     stops = stop_strings(request.order.params)
     if not stops or len(request.token_ids) < (request.order.params.get("min_tokens") or 0):
         return None
@@ -121,14 +121,14 @@ def find_stop(request: Request, new_text: str) -> str | None:
 
 
 def held_back(params: dict[str, Any]) -> int:
-    """How many of the last characters the beginning of a stop string may be, which nobody is to see."""
+    """Return how many of the last characters may be part of a stop string and are not shown yet."""
     if params.get("include_stop_str_in_output"):
         return 0
     return max(map(len, stop_strings(params)), default=1) - 1
 
 
 def _last_of(texts: Sequence[str], size: int) -> str:
-    """The last `size` characters, from as few texts as hold them: each new one is searched once."""
+    """Return the last `size` characters, reading as few texts as possible."""
     found, length = list[str](), 0
     for text in reversed(texts):
         found.append(text)

@@ -1,4 +1,4 @@
-"""Which engine a request goes to, and when moving a running one pays.
+"""Placement: the engine that a request is sent to.
 
 Placement takes the engine with the lowest key among those with room:
     least_work    seconds until it has done what it has: expected tokens left / measured tokens per second
@@ -35,7 +35,7 @@ class Placement:
         self._known_speed = 0.0
 
     def changed(self, engine: Engine, now: float) -> None:
-        """The engine gained or lost a request, or its state changed."""
+        """Update the place of an engine whose requests or state changed."""
         if not can_take(engine, now):
             self._current.pop(engine.engine_id, None)
             return
@@ -52,20 +52,20 @@ class Placement:
         return None
 
     def in_order(self) -> Iterator[Engine]:
-        """Every engine that can take a request, best first."""
+        """Yield every engine that can take a request, best first."""
         yield from sorted((self._engines[engine_id] for engine_id in self._current), key=self._key)
 
     def picked(self, engine: Engine) -> None:
         engine.last_pick = next(self._picks)
 
     def learn_speed(self, tokens_per_s: float) -> None:
-        """An engine that was not measured yet is taken for an average one."""
+        """Update the average speed, which an engine that was not measured yet is assumed to have."""
         self._known_speed = (
             0.9 * self._known_speed + 0.1 * tokens_per_s if self._known_speed else tokens_per_s
         )
 
     def is_near_best(self, engine: Engine, best: Engine, expected: float) -> bool:
-        """Whether sending a sibling to `engine` costs no more than `affinity_slack` responses of waiting."""
+        """Return whether a sibling at `engine` waits no longer than `affinity_slack` responses take."""
         if self._rules.policy == "round_robin":
             return False
         if self._rules.policy == "least_loaded":
@@ -90,13 +90,13 @@ def can_take(engine: Engine, now: float) -> bool:
 
 
 def can_finish(engine: Engine, now: float) -> bool:
-    """Whether it can take what its weights have begun."""
+    """Return whether an engine can take a request that its weights have begun."""
     is_ready = engine.state is EngineState.READY and not engine.is_doubted
     return is_ready and engine.has_room and engine.ready_after <= now
 
 
 def predicted_rate(engine: Engine, requests: int) -> float:
-    """Tokens per second of one request among `requests` at the engine; 0 if it was never measured.
+    """Return the tokens per second of one request among `requests`; 0 if the engine was never measured.
 
     One request alone cannot be faster than the fastest seen, all together not faster than the best total.
     """

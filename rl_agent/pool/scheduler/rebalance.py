@@ -1,4 +1,4 @@
-"""Which running requests to move so that all that is there ends earlier. Pure: shares in, moves out.
+"""Rebalance running requests to minimise the makespan. Pure: shares in, moves out.
 
 An engine gives each of its requests `rate` tokens a second while they are few, and shares `total` when they
 are many. So its last response ends after the sum, over its responses from the shortest on, of
@@ -26,7 +26,7 @@ POWER = 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rest:
-    """What a request is expected to need still, in tokens."""
+    """The tokens that a request is expected to need still."""
 
     tokens: float
     request_id: RequestId
@@ -46,7 +46,7 @@ class Move:
 
 
 class Share:
-    """One engine and what its requests need still."""
+    """One engine and the tokens that its requests need still."""
 
     def __init__(self, engine_id: str, rate: float, total: float, room: int, rests: Sequence[Rest]) -> None:
         self.engine_id = engine_id
@@ -57,7 +57,7 @@ class Share:
         self.cost, self.ends_after_s = self._weigh(self.rests)
 
     def with_change(self, out: Rest | None, come: Rest | None) -> tuple[float, float]:
-        """Cost and end, were it so."""
+        """Return the cost and the end after a change."""
         return self._weigh(self._changed(out, come))
 
     def change(self, out: Rest | None, come: Rest | None) -> None:
@@ -66,7 +66,7 @@ class Share:
         self.cost, self.ends_after_s = self._weigh(self.rests)
 
     def seconds_of(self, rest: Rest, others: int) -> float:
-        """Until it would end here among so many others."""
+        """Return the seconds until a request would end here among so many others."""
         return rest.tokens * max(1.0 / self.rate, (others + 1) / self.total)
 
     def _changed(self, out: Rest | None, come: Rest | None) -> list[Rest]:
@@ -76,7 +76,7 @@ class Share:
         return rests
 
     def _weigh(self, rests: Sequence[Rest]) -> tuple[float, float]:
-        """The sum over responses of the time until they end, to the power; and the longest such time."""
+        """Return the sum of the responses' end times to the power of `POWER`, and the latest end."""
         count = len(rests)
         stride = max(1, -(-count // SAMPLES))
         seconds = before = cost = 0.0
@@ -92,7 +92,7 @@ class Share:
 def plan_moves(
     shares: Sequence[Share], *, gain_s: float, limit: int, waiting_tokens: float = 0.0
 ) -> list[Move]:
-    """At most about `limit` moves; changes `shares`.
+    """Return about `limit` moves at most; changes `shares`.
 
     While `waiting_tokens` are still to be sampled, an engine that would end before them is left alone.
     """
@@ -113,7 +113,7 @@ def plan_moves(
 def _best(
     shares: Sequence[Share], gain_s: float, horizon_s: float
 ) -> tuple[Share, Share, Rest, Rest | None] | None:
-    """The move, or exchange, that saves most, from the engine that ends last if it can be helped."""
+    """Return the move or exchange that saves most, away from the engine that ends last if possible."""
     late = [share for share in shares if share.ends_after_s > horizon_s]
     for source in sorted(late, key=lambda share: share.ends_after_s, reverse=True):
         best, found = 0.0, None
@@ -132,7 +132,7 @@ def _best(
 
 
 def _gain(source: Share, target: Share, out: Rest, back: Rest | None, ends_s: float) -> float:
-    """Seconds by which the request, or all at these two engines, end earlier; below 0 if all end later."""
+    """Return the seconds by which the request, or both engines, end earlier; negative if later."""
     sooner_s = max(source.ends_after_s, target.ends_after_s) - ends_s
     if sooner_s < 0:
         return sooner_s
@@ -142,7 +142,7 @@ def _gain(source: Share, target: Share, out: Rest, back: Rest | None, ends_s: fl
 
 
 def _options(source: Share, target: Share) -> list[tuple[Rest, Rest | None]]:
-    """The longest, the middle and the shortest request; the longest against the target's shortest."""
+    """Return the moves to consider: the longest, middle and shortest request, and one exchange."""
     movable = [rest for rest in source.rests if rest.can_move]
     if not movable:
         return []

@@ -1,4 +1,4 @@
-"""What the pool knows about an engine and about a request. Plain records; `machine` alone changes them.
+"""Records of engines and requests. Plain values, which `machine` alone changes.
 
 engine   registered ─(probe names the wanted model)─► ready ─► draining ─► gone
              │   └──(probe names another model)─► loading ─┘      ▲          ▲
@@ -36,7 +36,7 @@ class RequestState(StrEnum):
 
 
 class FailureKind(Enum):
-    """Why a request failed, with the HTTP status that a client of the OpenAI API gets."""
+    """The kinds of failure of a request, each with the HTTP status for clients of the OpenAI API."""
 
     REFUSED = ("refused", 400)
     """An engine says that the request itself is wrong."""
@@ -59,15 +59,15 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolRules:
-    """The numbers by which the machine decides; `configs/pool/` states and explains them."""
+    """The settings that the scheduler decides by; `configs/pool/elastic.yaml` explains them."""
 
     lease_s: float
     probe_interval_s: float
     start_timeout_s: float
     stall_timeout_s: float
-    poison_engines: int
-    poison_progress_tokens: int
-    max_fruitless: int
+    engine_deaths_limit: int
+    min_progress_tokens: int
+    max_broken_attempts: int
     policy: str
     affinity_slack: float
     rebalance_interval_s: float
@@ -80,7 +80,7 @@ class PoolRules:
 
 @dataclass(frozen=True, slots=True)
 class EngineOffer:
-    """What a registration says."""
+    """The registration of an engine."""
 
     engine_id: str
     """New with every registration: an incarnation."""
@@ -95,7 +95,7 @@ class EngineOffer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine reports of itself."""
+    """The load that an engine reports."""
 
     running: int
     waiting: int
@@ -104,7 +104,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A version of the pool's model that a trainer has published: engines fetch it while they generate."""
+    """A published version of the pool's weights: engines download it while they generate."""
 
     weight_version: int
     digest: str
@@ -121,7 +121,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class WeightsReport:
-    """What a worker says of the weights in its engine."""
+    """A worker's report on the weights in its engine."""
 
     weight_version: int | None = None
     """None: those of the folder it was started on."""
@@ -140,7 +140,7 @@ NO_WEIGHTS = WeightsReport()
 
 
 class RequestId(NamedTuple):
-    """Which request this is, among those of all runs of a pool."""
+    """Identifies a request among those of all runs of a pool."""
 
     run: str
     """Whose it is: runs share a pool fairly."""
@@ -150,7 +150,7 @@ class RequestId(NamedTuple):
     """How many runs of this name were dropped before: their requests are others."""
 
     def __str__(self) -> str:
-        """Different for different requests: engines and logs know it by this."""
+        """Return a text that differs for different requests, for engines and logs."""
         return f"{quote(self.run, safe='')}/{quote(self.name, safe='')}/{self.serial}"
 
 
@@ -224,7 +224,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens `start`… of a response, up to the next span, came from one engine and one weight version."""
+    """The engine and weight version that sampled the tokens from `start` up to the next span."""
 
     start: int
     engine_id: str
@@ -233,7 +233,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for; never changes."""
+    """A request as it was submitted; never changes."""
 
     request_id: RequestId
     prompt_token_ids: tuple[int, ...]
@@ -265,8 +265,8 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A response as far as it was journalled."""
+class PartialResponse:
+    """The part of a response that an earlier manager has recorded."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
@@ -297,7 +297,7 @@ class Request:
     """Tokens it had when the running attempt began."""
     interval: int = 1
     """Tokens that its engine sends together."""
-    is_spared: bool = False
+    is_excused: bool = False
     """It broke off before a first, long chunk came, which says nothing about it; the next ones are short."""
     expected: float = 0.0
     """Tokens it was expected to need when it was sent."""
@@ -311,11 +311,11 @@ class Request:
     """Engines (id, name) where its connection broke and that may be dead."""
     num_deaths: int = 0
     unrelated_before: int = 0
-    wronged_by: Counter[str] = field(default_factory=Counter)
+    wrong_answers_by: Counter[str] = field(default_factory=Counter)
     """Names of engines that answered wrongly, and how often, since it last got anywhere."""
     refused_by: str = ""
     """Name of an engine that said the request is wrong, where another is asked for its opinion."""
-    fruitless: int = 0
+    broken_attempts: int = 0
     """Breaks at engines that turned out to be alive, since it last got anywhere."""
     reached: int = 0
     """Most tokens it had at any death."""
@@ -340,7 +340,7 @@ class Request:
 
     @property
     def weight_versions(self) -> tuple[int, int]:
-        """Lowest and highest version that sampled a token; (0, 0) before the first."""
+        """Return the lowest and highest version that sampled a token; (0, 0) before the first."""
         versions = [span.weight_version for span in self.spans]
         return (min(versions), max(versions)) if versions else (0, 0)
 
@@ -373,7 +373,7 @@ class EngineTotals:
 
 @dataclass(slots=True)
 class Account:
-    """`submitted = open + completed + failed`, always."""
+    """Counts of a pool; always, `submitted = open + completed + failed`."""
 
     submitted: int = 0
     completed: int = 0

@@ -1,4 +1,4 @@
-"""The life of a request: submitted, sent, its tokens, its end, or the way back to the queue."""
+"""Events of a request: submission, tokens, its end, or its way back to the queue."""
 
 from rl_agent.pool.scheduler import crash_suspects, draining, events, quarantine, single_version
 from rl_agent.pool.scheduler.events import Abort, Probe
@@ -7,7 +7,7 @@ from rl_agent.pool.scheduler.records import (
     Engine,
     EngineState,
     FailureKind,
-    Made,
+    PartialResponse,
     Request,
     RequestState,
     Span,
@@ -44,8 +44,8 @@ def submitted(state: PoolState, event: events.Submitted) -> None:
     enqueue(state, request)
 
 
-def _take_up(request: Request, made: Made) -> None:
-    """Going on from what an earlier manager had is a move like any other."""
+def _take_up(request: Request, made: PartialResponse) -> None:
+    """Continue from the tokens of an earlier manager, which counts as a move."""
     request.token_ids.extend(made.token_ids)
     request.logprobs.extend(made.logprobs)
     request.texts.append(made.text)
@@ -110,13 +110,13 @@ def broken(state: PoolState, request: Request, event: events.Broken) -> None:
 
 
 def _refused(state: PoolState, request: Request, problem: str) -> None:
-    """Fail it, unless the fault may be another's: this engine's, or that of who made its tokens so far."""
+    """Fail a request that an engine refused, unless another engine may accept it."""
     name = state.engines[request.engine_id or ""].offer.name
     is_continued = request.attempt_start > 0
-    is_doubtful = is_continued or single_version.has_other(state, request, {name})
+    is_doubtful = is_continued or single_version.may_run_elsewhere(state, request, {name})
     if request.refused_by or not is_doubtful or (is_continued and request.order.is_read_along):
-        words = f"refused by the engine: {problem}"
-        fail(state, request, FailureKind.REFUSED, words, is_at_engine=False)
+        reason = f"refused by the engine: {problem}"
+        fail(state, request, FailureKind.REFUSED, reason, is_at_engine=False)
         return
     request.refused_by = name
     if is_continued:
@@ -125,7 +125,7 @@ def _refused(state: PoolState, request: Request, problem: str) -> None:
 
 
 def broke(state: PoolState, request: Request, problem: str) -> None:
-    """The attempt is over without a finish: doubt the engine, look at it, and go on with the request."""
+    """End an attempt that broke off: doubt and probe the engine, and continue the request elsewhere."""
     engine = state.engines[request.engine_id or ""]
     if engine.state is EngineState.DRAINING:  # it is about to go: what breaks there says nothing of either
         move(state, request, is_at_engine=False)
@@ -133,8 +133,10 @@ def broke(state: PoolState, request: Request, problem: str) -> None:
     crash_suspects.broke(request, engine, state.rules)
     doubt(state, engine, problem)
     state.commands.append(Probe(engine.engine_id))
-    if crash_suspects.is_hopeless(request, state.rules):
-        reason = f"broken off {request.fruitless + 1} times by engines that are well; the last: {problem}"
+    if crash_suspects.is_broken_off(request, state.rules):
+        reason = (
+            f"broken off {request.broken_attempts + 1} times by engines that are well; the last: {problem}"
+        )
         fail(state, request, FailureKind.BROKEN_OFF, reason, is_at_engine=False)
     else:
         move(state, request, is_at_engine=False)
@@ -159,21 +161,21 @@ def deadline_due(state: PoolState, request: Request) -> None:
         return
     waited = f"{state.now - request.submitted_at:.1f} s"
     if request.state is RequestState.RUNNING:
-        words = f"its deadline passed after {waited}, with {len(request.token_ids)} tokens made"
+        reason = f"its deadline passed after {waited}, with {len(request.token_ids)} tokens made"
     elif not state.engines:
-        words = f"its deadline passed after {waited} with no engine in the pool"
+        reason = f"its deadline passed after {waited} with no engine in the pool"
     elif all(engine.is_quarantined for engine in state.engines.values()):
-        words = f"its deadline passed after {waited} with no engine in the pool that answers rightly"
+        reason = f"its deadline passed after {waited} with no engine in the pool that answers rightly"
     elif request.order.min_weight_version > state.weight_version:
         needed = request.order.min_weight_version
-        words = f"its deadline passed after {waited} in the queue for weight version {needed}"
+        reason = f"its deadline passed after {waited} in the queue for weight version {needed}"
     else:
-        words = f"its deadline passed after {waited} in the queue"
-    fail(state, request, FailureKind.DEADLINE, words)
+        reason = f"its deadline passed after {waited} in the queue"
+    fail(state, request, FailureKind.DEADLINE, reason)
 
 
 def stall_due(state: PoolState, request: Request, attempt: int) -> None:
-    """No token for `stall_timeout_s`: the engine or the way to it hangs, though it still beats."""
+    """Continue a request elsewhere if it got no token for `stall_timeout_s`."""
     if request.state is not RequestState.RUNNING or request.attempt != attempt:
         return
     due = request.last_progress + state.rules.stall_timeout_s

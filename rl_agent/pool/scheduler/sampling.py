@@ -1,4 +1,4 @@
-"""The sampling parameters of a request, typed before anything relies on them. Pure.
+"""Validation of sampling parameters. Pure.
 
 Those that the pool itself reads (`migration`) and those that every engine knows have a type here. Others
 go to the engine as they are, whose judgement they are left to, if they are JSON of a sensible size.
@@ -37,7 +37,7 @@ _Penalty = Annotated[float, Field(ge=-100, le=100)]
 
 
 class Sampling(BaseModel):
-    """Checked, never built on: what is sent along is what was given."""
+    """Schema of the known sampling parameters; what is sent to engines is what was given."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     temperature: Annotated[float, Field(ge=0, le=1e6)] | None = None
@@ -59,7 +59,7 @@ class Sampling(BaseModel):
 
 
 def check_sampling(params: Mapping[str, Any]) -> None:
-    """Raises ValueError, with the name of the first parameter that cannot be used and why."""
+    """Check sampling parameters. Raises ValueError that names the first one that cannot be used and why."""
     if len(params) > MAX_NAMES:
         raise ValueError(f"{len(params)} parameters; at most {MAX_NAMES} are taken")
     try:
@@ -72,7 +72,7 @@ def check_sampling(params: Mapping[str, Any]) -> None:
 
 
 def _check_size(others: Mapping[str, Any]) -> None:
-    """What is deeper or larger than this is not worth a parser's time at every journal and engine."""
+    """Check that other parameters are not too deep or too large to be parsed again and again."""
     seen = 0
     layer: list[tuple[str, Any]] = list(others.items())
     for _ in range(MAX_DEPTH):

@@ -1,4 +1,4 @@
-"""Responses of one version: an engine takes new weights when it has finished what the old began. Pure.
+"""Responses of one version: engines drain requests of the old version before they load new weights. Pure.
 
     worker: fetched ─► finishing: nothing new ─► it has nothing left ─► switching ─► loaded: takes what waits
     (it is told to wait)   │  what began with the same weights           ▲ the worker is told to load
@@ -21,7 +21,7 @@ MAX_EPISODES = 65_536
 
 
 def follow(state: PoolState, engine: Engine) -> None:
-    """After each word of the engine's worker on its weights."""
+    """Update an engine after a report on its weights: it finishes, may switch, or is done."""
     before = (engine.finishing_since, engine.is_switching)
     limit_s = state.weights.finish_within_s if state.weights is not None else None
     if limit_s is None or engine.weights.fetched_version is None:
@@ -37,7 +37,7 @@ def follow(state: PoolState, engine: Engine) -> None:
 
 
 def _has_finished(state: PoolState, engine: Engine) -> bool:
-    """Also what its weights began elsewhere, where no other may: it may have come back for that."""
+    """Return whether nothing is left that only this engine's weights may continue."""
     version = engine.weight_version
     if engine.state is EngineState.REGISTERED or engine.running or state.begun.get(version):
         return False
@@ -55,14 +55,14 @@ def _switch(engine: Engine, now: float) -> None:
 
 
 def _stop(engine: Engine, now: float) -> None:
-    """It has loaded, or tries anew later."""
+    """Record that the engine has loaded the weights, or tries again later."""
     if engine.finishing_since is not None and not engine.is_switching:
         engine.finishing_s += now - engine.finishing_since
     engine.finishing_since, engine.is_switching = None, False
 
 
-def holders(state: PoolState, weight_version: int) -> list[Engine]:
-    """Engines that may go on with what was begun with that version, now or when they have room."""
+def engines_with_version(state: PoolState, weight_version: int) -> list[Engine]:
+    """Return the engines that may continue what was begun with a version, now or when they have room."""
     ready = state.living(EngineState.READY)
     return [
         engine
@@ -71,8 +71,8 @@ def holders(state: PoolState, weight_version: int) -> list[Engine]:
     ]
 
 
-def suits(state: PoolState, engine: Engine, request: Request) -> bool:
-    """Whether its weights are new enough, and those that began it where they have to be."""
+def may_run(state: PoolState, engine: Engine, request: Request) -> bool:
+    """Return whether the engine's weights are new enough, and the ones that began the request if required."""
     begun = begun_with(state, request)
     return engine.weight_version >= request.order.min_weight_version and begun in (
         None,
@@ -80,21 +80,21 @@ def suits(state: PoolState, engine: Engine, request: Request) -> bool:
     )
 
 
-def has_other(state: PoolState, request: Request, names: Collection[str]) -> bool:
-    """Whether any engine but those of these names may run it, now or when it has room."""
+def may_run_elsewhere(state: PoolState, request: Request, names: Collection[str]) -> bool:
+    """Return whether an engine with another name may run the request, now or when it has room."""
     ready = state.living(EngineState.READY)
     others = (one for one in ready if one.offer.name not in names and not one.is_quarantined)
-    return any(suits(state, engine, request) for engine in others)
+    return any(may_run(state, engine, request) for engine in others)
 
 
 def begin_anew(state: PoolState, request: Request) -> None:
-    """No engine has the weights any more that began it."""
+    """Restart a request whose weights no engine has any more."""
     throw_away(state, request)
     state.episodes.pop(request.episode, None)
 
 
 def hold_episode(state: PoolState, request: Request, engine: Engine) -> None:
-    """Its episode has begun here, or goes on here."""
+    """Record the engine and version of an episode's newest turn."""
     if not request.order.episode:
         return
     if request.episode not in state.episodes and len(state.episodes) >= MAX_EPISODES:

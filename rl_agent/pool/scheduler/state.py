@@ -1,4 +1,4 @@
-"""The state of a pool and the few operations that every part of the machine uses.
+"""State of the scheduler, and the operations that several of its modules use.
 
 `PoolState` belongs to `machine.step`; nothing else changes it.
 """
@@ -31,7 +31,7 @@ FLAP_WINDOW_S = 300.0
 
 
 class PoolState:
-    """Everything the pool knows. Built empty, changed by `step` only."""
+    """The state of a pool. Built empty, changed by `step` only."""
 
     def __init__(self, rules: PoolRules) -> None:
         self.rules = rules
@@ -58,7 +58,7 @@ class PoolState:
         """Requests of each run that are at an engine, if any: the run with the fewest goes next."""
         self.affinity: dict[tuple[str, str], str] = {}
         self.deaths_of_name: dict[str, list[float]] = {}
-        self.wronged: dict[str, dict[RequestId, float]] = {}
+        self.wrong_answers_of: dict[str, dict[RequestId, float]] = {}
         """Requests that engines of a name answered wrongly, and when (see `quarantine`)."""
         self.quarantined_until: dict[str, float] = {}
         """By the name of an engine."""
@@ -78,7 +78,7 @@ class PoolState:
 
     @property
     def model(self) -> str:
-        """What engines must serve; empty until the first has joined, where nobody says it before."""
+        """Return the model that engines must serve; empty before the first engine if no setting names it."""
         return self.models[-1] if self.models else ""
 
     @model.setter
@@ -89,14 +89,14 @@ class PoolState:
 
     @property
     def weight_version(self) -> int:
-        """What engines shall serve."""
+        """Return the weight version that engines must serve."""
         return self.weights.weight_version if self.weights else self.model_version
 
     def living(self, state: EngineState) -> Iterator[Engine]:
         return (engine for engine in self.engines.values() if engine.state is state)
 
     def wake_at(self) -> float | None:
-        """When a Tick is due; None if nothing is waited for."""
+        """Return when the next Tick is due; None if no timer is set."""
         return self.timers[0][0] if self.timers else None
 
 
@@ -114,18 +114,18 @@ def change_engine(state: PoolState, engine: Engine, to: EngineState, reason: str
 
 
 def renew_lease(state: PoolState, engine: Engine) -> None:
-    """What answers or sends, lives."""
+    """Renew the lease of an engine that answered or sent something."""
     engine.lease_until = max(engine.lease_until, state.now + state.rules.lease_s)
 
 
 def doubt(state: PoolState, engine: Engine, problem: str) -> None:
-    """Nothing new is sent there until it answers."""
+    """Send no new requests to an engine until it answers."""
     engine.is_doubted, engine.doubted_at, engine.reason = True, state.now, problem
     state.placement.changed(engine, state.now)
 
 
 def end_engine(state: PoolState, engine: Engine, reason: str, *, is_crash: bool) -> None:
-    """The engine is gone; its requests go on elsewhere, or are found to be what killed it."""
+    """Remove an engine; its requests continue elsewhere, or fail if they are what crashes engines."""
     if is_crash:
         state.account.engine_deaths += 1
         recent = [t for t in state.deaths_of_name.get(engine.offer.name, []) if state.now - t < FLAP_WINDOW_S]
@@ -145,9 +145,11 @@ def end_engine(state: PoolState, engine: Engine, reason: str, *, is_crash: bool)
     state.account.gone.add(engine, state.now)
     state.departed.append(state.engines.pop(engine.engine_id))
     for request in stuck:
-        if request.is_open and crash_suspects.is_poison(request, state.rules, state.unrelated_deaths):
-            words = crash_suspects.words(request)
-            fail(state, request, FailureKind.CRASHES_ENGINES, words)
+        if request.is_open and crash_suspects.is_cause_of_crashes(
+            request, state.rules, state.unrelated_deaths
+        ):
+            reason = crash_suspects.reason(request)
+            fail(state, request, FailureKind.CRASHES_ENGINES, reason)
 
 
 def move_all(state: PoolState, engine: Engine) -> None:
@@ -156,7 +158,7 @@ def move_all(state: PoolState, engine: Engine) -> None:
 
 
 def move(state: PoolState, request: Request, *, is_at_engine: bool = True) -> None:
-    """Back to the queue, before everything submitted later, with the tokens it has."""
+    """Return a running request to the queue with the tokens it has, before everything submitted later."""
     engine = release(state, request)
     if is_at_engine:
         state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
@@ -178,9 +180,9 @@ def move(state: PoolState, request: Request, *, is_at_engine: bool = True) -> No
 
 
 def set_aside(state: PoolState, request: Request, error: Exception) -> None:
-    """A request that the machine cannot handle fails, alone, wherever it is."""
-    words = f"the scheduler cannot handle it: {type(error).__name__}: {error}"
-    state.commands.append(SetAside(f"request {request.request_id}: {words}"))
+    """Fail a request that the scheduler cannot handle, wherever it is."""
+    reason = f"the scheduler cannot handle it: {type(error).__name__}: {error}"
+    state.commands.append(SetAside(f"request {request.request_id}: {reason}"))
     for engine in state.engines.values():
         if request.request_id in engine.running:
             del engine.running[request.request_id]
@@ -190,12 +192,12 @@ def set_aside(state: PoolState, request: Request, error: Exception) -> None:
             state.placement.changed(engine, state.now)
     running = (one for engine in state.engines.values() for one in engine.running)
     state.at_engines = Counter(state.requests[one].order.run for one in running)
-    request.failure_kind, request.failure = FailureKind.INTERNAL, words
+    request.failure_kind, request.failure = FailureKind.INTERNAL, reason
     end(state, request, RequestState.FAILED, finish="")
 
 
 def throw_away(state: PoolState, request: Request) -> None:
-    """Its tokens: it begins anew."""
+    """Throw away the tokens of a request: it begins anew."""
     bounds = [*(span.start for span in request.spans), len(request.token_ids)]
     for span, (start, end) in zip(request.spans, pairwise(bounds), strict=True):
         owner = state.engines.get(span.engine_id, state.account.gone)
@@ -207,7 +209,7 @@ def throw_away(state: PoolState, request: Request) -> None:
 
 
 def begun_with(state: PoolState, request: Request) -> int | None:
-    """The weight version that alone may go on with it; None: any."""
+    """Return the only weight version that may continue a request; None if any may."""
     if state.weights is None or state.weights.finish_within_s is None or request.order.is_read_along:
         return None
     if request.spans:
@@ -229,7 +231,7 @@ def enqueue(state: PoolState, request: Request) -> None:
 
 
 def release(state: PoolState, request: Request) -> Engine:
-    """Take the request off its engine."""
+    """Remove a request from its engine."""
     engine = state.engines[request.engine_id or ""]
     del engine.running[request.request_id]
     state.at_engines[request.order.run] -= 1

@@ -1,4 +1,4 @@
-"""What engines serve and what the pool wants: models, weight versions, and requests that need a newer one.
+"""Models and weight versions: what the pool wants, and what each engine serves.
 
 A version comes as a folder that engines are started on (`ModelWanted`), or as weights that workers fetch and
 load while their engines generate (`WeightsWanted`). What an engine serves is what its probe and its worker
@@ -30,7 +30,7 @@ def model_wanted(state: PoolState, event: events.ModelWanted) -> None:
 
 
 def weights_wanted(state: PoolState, event: events.WeightsWanted) -> None:
-    """Stale ones are skipped; the same one again names other sources."""
+    """Let the pool serve published weights; stale ones are skipped, the same ones update their sources."""
     if not takes(state, event.weights):
         return
     state.weights = event.weights
@@ -38,7 +38,7 @@ def weights_wanted(state: PoolState, event: events.WeightsWanted) -> None:
 
 
 def takes(state: PoolState, weights: Weights) -> bool:
-    """Whether this is news: a newer version, or the present one with where it can be had now."""
+    """Return whether weights are newer than the pool's, or the same ones with other sources."""
     if weights.weight_version > state.weight_version:
         return True
     present = state.weights
@@ -57,7 +57,7 @@ def _judge_all(state: PoolState) -> None:
 
 
 def reported(state: PoolState, engine: Engine, report: WeightsReport) -> None:
-    """The worker's word on the weights."""
+    """Record a worker's report on its engine's weights."""
     was, engine.weights = engine.weights, report
     single_version.follow(state, engine)
     is_news = (was.weight_version, was.digest) != (report.weight_version, report.digest)
@@ -68,7 +68,7 @@ def reported(state: PoolState, engine: Engine, report: WeightsReport) -> None:
 
 
 def judge(state: PoolState, engine: Engine) -> None:
-    """What an engine serves decides what it is. It was probed, and does not drain."""
+    """Decide by what an engine serves whether it is ready or loading. It was probed and does not drain."""
     before = engine.weight_version
     _note_version(state, engine)
     reason = _unusable(state, engine)
@@ -88,7 +88,7 @@ def judge(state: PoolState, engine: Engine) -> None:
 
 
 def _judge_draining(state: PoolState, engine: Engine) -> None:
-    """What it serves decides whether it may keep the requests that it still has."""
+    """Decide by what an engine serves whether it may keep its remaining requests."""
     if engine.running:
         _note_version(state, engine)
         if _unusable(state, engine):
@@ -103,7 +103,7 @@ def _note_version(state: PoolState, engine: Engine) -> None:
 
 
 def _unusable(state: PoolState, engine: Engine) -> str:
-    """Why what the engine serves is of no use to this pool; empty if it is."""
+    """Return why the pool cannot use what the engine serves; empty if it can."""
     if engine.model != state.model:
         return f"serves {engine.model}, the pool wants {state.model}"
     version, wanted, loaded = engine.weight_version, state.weights, engine.weights
@@ -141,7 +141,7 @@ def behind_due(state: PoolState, engine: Engine) -> None:
 
 
 def sources_for(state: PoolState, engine: Engine) -> tuple[str, ...]:
-    """Where the engine's host can fetch the wanted version: the publisher, then a few of its peers.
+    """Return the download sources for an engine's host: the publisher, then a few other hosts.
 
     Those that have it come before those that fetch it or soon will, which give on what they have verified.
     Each host is sent to peers in an order of its own, so that none is asked by all.

@@ -1,4 +1,4 @@
-"""One machine that lends an engine to a pool: the engine's process, its weights, its tunnel, its end.
+"""The worker of one machine: it joins an engine to a pool and keeps its weights up to date.
 
 Imports `engines`. Begin with `main`.
 """

@@ -1,4 +1,4 @@
-"""The engine that a worker starts: its command, its process group, its end.
+"""The process of an engine: its command, its process group, its end.
 
 The group is the worker's to end, and ends with it: the kernel sends TERM to the engine if the worker is
 killed. Nothing else is ever signalled.
@@ -24,7 +24,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """What to start; the model and the port are filled in at every start."""
+    """The command of an engine; the model and the port are filled in at every start."""
 
     kind: str
     """`vllm` or `sglang`."""
@@ -90,7 +90,7 @@ class EngineProcess:
         return await self._process.wait()
 
     async def end(self) -> None:
-        """TERM, then KILL, to the whole group; also where its leader is dead already."""
+        """Send TERM, then KILL, to the whole process group, even if its leader is dead."""
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -116,5 +116,5 @@ def gpu_environment(gpus: str | None, environ: Mapping[str, str]) -> dict[str, s
 
 
 def describe_exit(status: int) -> str:
-    """`exit status 1`, or the name of the signal."""
+    """Return `exit status 1`, or the name of the signal."""
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -1,4 +1,4 @@
-"""The worker's side of the turns of a trainer and an engine (`turns`): when its engine may use the devices.
+"""The engine's side of GPU sharing: it uses the GPUs only during its turns.
 
 begin ─► the engine serves, until its turn is over ─► drained ─► asleep, which the trainer is told
   ▲                                                                │ awake again
@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.pool.engines.answers import StreamError
 from rl_agent.pool.engines.link import EngineLink
-from rl_agent.pool.worker.gpu_turns import POLL_S, EngineSays, TurnFiles
+from rl_agent.pool.worker.gpu_turns import POLL_S, EngineTurnState, TurnFiles
 from rl_agent.weights.load.vllm_load import VllmServer
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ IDLE_TIMEOUT_S = 10.0
 
 
 class EngineTurns:
-    """The engine uses the devices only between `begin` and `rest`."""
+    """The turns of an engine; it uses the GPUs only between `begin` and `rest`."""
 
     def __init__(self, files: TurnFiles) -> None:
         self._files = files
@@ -30,11 +30,11 @@ class EngineTurns:
         self._worker = ProcessId.of(os.getpid())
 
     async def begin(self, leaving: asyncio.Event, check: Callable[[], None] = lambda: None) -> None:
-        """Until it is the engine's turn, or `leaving` is set, or `check` raises."""
+        """Wait until it is the engine's turn, `leaving` is set, or `check` raises."""
         while not leaving.is_set():
             check()
             if self._is_ours():
-                self._say(is_awake=True)
+                self._write(is_awake=True)
                 if self._is_ours():
                     return
             self.rest()
@@ -44,7 +44,7 @@ class EngineTurns:
     async def until_over(
         self, leaving: asyncio.Event, jobs: asyncio.TaskGroup
     ) -> AsyncIterator[asyncio.Event]:
-        """An event that is set when the turn is over, or `leaving` is set."""
+        """Yield an event that is set when the turn ends or `leaving` is set."""
         over = asyncio.Event()
 
         async def watch() -> None:
@@ -60,22 +60,22 @@ class EngineTurns:
             watching.cancel()
 
     def served(self) -> None:
-        """The engine has been ready."""
+        """Record that the engine has been ready."""
         self._has_served = True
 
     def rest(self) -> None:
-        """The engine uses the devices no more."""
-        self._say(is_awake=False)
+        """Record that the engine no longer uses the GPUs."""
+        self._write(is_awake=False)
 
     def _is_ours(self) -> bool:
         turn = self._files.read_turn()
         return turn is not None and (turn.is_engines or not turn.trainer.is_running)
 
-    def _say(self, *, is_awake: bool) -> None:
+    def _write(self, *, is_awake: bool) -> None:
         turn = self._files.read_turn()
-        said = EngineSays(turn.number if turn else 0, is_awake, self._has_served, self._worker)
-        if said != self._files.read_engine():
-            self._files.write_engine(said)
+        state = EngineTurnState(turn.number if turn else 0, is_awake, self._has_served, self._worker)
+        if state != self._files.read_engine():
+            self._files.write_engine(state)
 
 
 async def sleep_until_turn(
@@ -85,7 +85,7 @@ async def sleep_until_turn(
     check_alive: Callable[[], None],
     leaving: asyncio.Event,
 ) -> None:
-    """From the end of one turn to the beginning of the next, or until `leaving` is set.
+    """Let the engine sleep until its next turn, or until `leaving` is set.
 
     The engine has been drained; what the manager aborted there may take a moment to end. Raises WeightsError
     if it does not sleep or wake, and whatever `check_alive` raises.

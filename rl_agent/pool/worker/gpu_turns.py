@@ -1,4 +1,4 @@
-"""Turns of a trainer and an engine that share one machine's GPUs, by two small files.
+"""GPU sharing: a trainer and an engine take turns, by two small files.
 
     turn.json         the trainer: whose turn it is, numbered
     turn.engine.json  the engine's worker: the number it follows, and whether its engine may use the GPUs
@@ -35,7 +35,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSays:
+class EngineTurnState:
     number: int
     """Of the turn that this follows."""
     is_awake: bool
@@ -44,11 +44,11 @@ class EngineSays:
     worker: ProcessId
 
 
-T = TypeVar("T", Turn, EngineSays)
+T = TypeVar("T", Turn, EngineTurnState)
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
-    """None also for what another release wrote: its processes have ended."""
+    """Read a file; None also if another release wrote it, whose processes have ended."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -69,17 +69,17 @@ class TurnFiles:
     def write_turn(self, turn: Turn) -> None:
         write_whole(self.turn, json.dumps(asdict(turn)), is_durable=False)
 
-    def read_engine(self) -> EngineSays | None:
-        """None where no worker lives that would answer."""
-        said = _read(self._engine, EngineSays)
-        return said if said is not None and said.worker.is_running else None
+    def read_engine(self) -> EngineTurnState | None:
+        """Return the engine's state; None if no living worker wrote it."""
+        state = _read(self._engine, EngineTurnState)
+        return state if state is not None and state.worker.is_running else None
 
-    def write_engine(self, said: EngineSays) -> None:
-        write_whole(self._engine, json.dumps(asdict(said)), is_durable=False)
+    def write_engine(self, state: EngineTurnState) -> None:
+        write_whole(self._engine, json.dumps(asdict(state)), is_durable=False)
 
 
 class TrainerTurns:
-    """The trainer's side."""
+    """The trainer's side of GPU sharing."""
 
     def __init__(
         self,
@@ -95,16 +95,16 @@ class TrainerTurns:
         self._sleep = sleep
 
     def give(self) -> None:
-        """It is the engine's turn."""
+        """Begin the engine's turn."""
         self._next(is_engines=True)
 
     def take(self) -> None:
-        """It is the trainer's turn; returns once the engine rests. Raises DeadlineError."""
+        """Begin the trainer's turn; return once the engine rests. Raises DeadlineError."""
         number = self._next(is_engines=False)
         deadline = self._clock() + self._timeout_s
-        while (said := self._files.read_engine()) is not None and (said.is_awake or said.number < number):
+        while (state := self._files.read_engine()) is not None and (state.is_awake or state.number < number):
             if self._clock() >= deadline:
-                worker = said.worker.pid
+                worker = state.worker.pid
                 raise DeadlineError(
                     f"the engine of worker process {worker} did not give the devices back within"
                     f" {self._timeout_s:g} s (engine.start_timeout_s)"

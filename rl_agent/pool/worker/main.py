@@ -1,4 +1,4 @@
-"""A rollout machine's part: one engine, its place in the pool, its orderly end.
+"""The worker of a rollout machine: starts an engine, joins it to a pool, and ends it in order.
 
     start engine ─► register ─► beat, and say if the engine does not answer ─► drain ─► leave ─► end engine
          ▲                         │ engine died: say so, start again            ▲ TERM, INT, a notice
@@ -46,7 +46,7 @@ TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it does not liste
 
 
 class EngineDied(Exception):
-    """The engine's process is over."""
+    """The engine's process has ended."""
 
 
 class ModelChanged(Exception):
@@ -102,7 +102,7 @@ class Worker:
         leaving.set()
 
     async def _serve_model(self, model: str, leaving: asyncio.Event) -> None:
-        """One life of the engine."""
+        """Run the engine once, from its start to its end."""
         settings = self._settings
         if settings.turns is not None:
             await settings.turns.begin(leaving)
@@ -123,13 +123,13 @@ class Worker:
             if not leaving.is_set():
                 async with self._following_weights(engine):
                     await self._stay_in_turns(engine, link, leaving)
-                await self._say_left("left in order", is_crash=False)
+                await self._report_end("left in order", is_crash=False)
         except EngineDied as error:
             await self._has_failed(error, leaving)
         except ModelChanged as error:
             log.info("engine %s: %s", settings.name, error)
             self._model = None  # whatever it wants when the engine has ended
-            await self._say_left(str(error), is_crash=False)
+            await self._report_end(str(error), is_crash=False)
         finally:
             await engine.end()
             if settings.turns is not None:
@@ -138,17 +138,17 @@ class Worker:
     async def _has_failed(self, error: Exception, leaving: asyncio.Event) -> None:
         self._failures += 1
         log.warning("engine %s: %s", self._settings.name, error)
-        await self._say_left(str(error), is_crash=True)
+        await self._report_end(str(error), is_crash=True)
         await _pause(min(LONGEST_PAUSE_S, 2.0**self._failures), leaving)
 
     @asynccontextmanager
     async def _following_weights(self, engine: EngineProcess) -> AsyncIterator[None]:
-        """Meanwhile the engine is given what the pool publishes, if it can take it."""
+        """Keep the engine's weights up to date while the block runs, if it can load them."""
         if self._host is None:
             yield
             return
         assert self._jobs is not None
-        self._weights = EngineWeights(self._host, self._server(engine), self._say_weights)
+        self._weights = EngineWeights(self._host, self._server(engine), self._report_weights)
         self._follow_weights = self._jobs.create_task(self._weights.run(), name="weights")
         try:
             yield
@@ -156,7 +156,7 @@ class Worker:
             self._follow_weights.cancel()
             self._weights = None
 
-    async def _say_weights(self) -> WeightsOffer | None:
+    async def _report_weights(self) -> WeightsOffer | None:
         body = {"weights": self._weights.report()} if self._weights is not None else {}
         status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
         return BeatAnswer.model_validate(payload).weights if status == 200 else None
@@ -176,7 +176,7 @@ class Worker:
         return EngineLink(HttpTransport(self._session, self._engine_url(engine), key))
 
     async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
-        """Raises ConfigError if it dies or is not ready in time and never was before, else EngineDied."""
+        """Wait for the engine's start. Raises ConfigError if it fails the first time, EngineDied later."""
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
                 while not leaving.is_set():
@@ -200,7 +200,7 @@ class Worker:
             raise EngineDied(f"it holds no whole version of the weights: {self._follow_weights.result()}")
 
     async def _stay_in_turns(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
-        """In the pool during the engine's turns, asleep during the trainer's; raises like `_stay`."""
+        """Serve in the pool during the engine's turns and sleep during the trainer's; raises like `_stay`."""
         assert self._jobs is not None
         turns = self._settings.turns
         if turns is None:
@@ -211,13 +211,13 @@ class Worker:
             async with turns.until_over(leaving, self._jobs) as over:
                 await self._stay(engine, link, over)
             if not leaving.is_set():
-                await self._say_left("it is the trainer's turn", is_crash=False)
+                await self._report_end("it is the trainer's turn", is_crash=False)
                 await self._sleep(engine, link, turns, leaving)
 
     async def _sleep(
         self, engine: EngineProcess, link: EngineLink, turns: EngineTurns, leaving: asyncio.Event
     ) -> None:
-        """Until the next turn; meanwhile it keeps the weights that it has. Raises EngineDied."""
+        """Sleep until the engine's next turn; it keeps its weights. Raises EngineDied."""
         assert self._weights is not None
         async with self._weights.kept():
             try:
@@ -228,7 +228,7 @@ class Worker:
                 raise EngineDied(f"it cannot sleep during the trainer's turn: {error}") from error
 
     async def _stay(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
-        """Registered and beating until told to leave. Raises EngineDied, ModelChanged."""
+        """Serve in the pool until `leaving` is set. Raises EngineDied, ModelChanged."""
         while not leaving.is_set():
             answer = await self._register(engine) if await self._is_well(link) else None
             if answer is None:
@@ -256,7 +256,7 @@ class Worker:
     async def _beat_until(
         self, engine: EngineProcess, link: EngineLink, heartbeat_s: float, leaving: asyncio.Event
     ) -> None:
-        """Until told to leave, or until the manager does not know this engine. Raises like `_stay`."""
+        """Send heartbeats until `leaving` is set or the engine is unknown; raises like `_stay`."""
         assert self._jobs is not None
         watch_death = self._jobs.create_task(engine.wait(), name="engine's end")
         watch_leave = self._jobs.create_task(leaving.wait(), name="leave")
@@ -274,7 +274,7 @@ class Worker:
             watch_leave.cancel()
 
     async def _beat(self, engine: EngineProcess, link: EngineLink) -> tuple[int, BeatAnswer | None]:
-        """Say how the engine is: status and answer of the manager, 0 if there is none."""
+        """Send a heartbeat; return the manager's status and answer, 0 if it does not answer."""
         load, problem = None, ""
         try:
             load = await link.look(self._patience_s)
@@ -304,7 +304,7 @@ class Worker:
         return self._weights.report() if self._weights is not None else {"problem": TAKES_NO_WEIGHTS}
 
     def _follow(self, wanted: BeatAnswer, engine: EngineProcess) -> None:
-        """Raises ModelChanged if the pool wants another model and this worker may serve any."""
+        """Follow what the pool wants. Raises ModelChanged if that is a model this worker may start on."""
         if self._weights is not None:
             self._weights.offer(wanted.weights)
         has_strange_weights = (
@@ -319,7 +319,7 @@ class Worker:
             log.warning("the pool wants %s; this worker was told to serve %s", wanted.model, engine.model)
 
     async def _register(self, engine: EngineProcess) -> RegisterAnswer | None:
-        """None if the manager is not there now. Raises ConfigError if it refuses, RetryLater if none came."""
+        """Register the engine; None if that fails now. Raises ConfigError if refused, RetryLater."""
         settings = self._settings
         body: dict[str, Any] = {
             "name": settings.name,
@@ -349,7 +349,7 @@ class Worker:
         return answer
 
     async def _wanted_model(self, leaving: asyncio.Event) -> str | None:
-        """What the pool wants served. Raises ConfigError if it does not say, RetryLater if none came."""
+        """Return the model that the pool wants. Raises ConfigError if there is none, RetryLater."""
         status, payload = await self._manager.call("GET", "status")
         if status == 0 and self._engine_id is None:
             self._manager.check_patience(self._settings.manager_timeout_s)
@@ -363,7 +363,7 @@ class Worker:
         return str(payload["model"])
 
     async def _drain(self, engine: EngineProcess, link: EngineLink) -> None:
-        """The pool takes its requests back, each at the end of its chunk, while the engine still runs.
+        """Wait until the pool has moved the engine's requests, each at the end of its chunk.
 
         At the end of a turn the trainer waits for the devices: there they leave at once. Raises EngineDied.
         """
@@ -380,7 +380,7 @@ class Worker:
             await asyncio.sleep(POLL_S)
             self._check_alive(engine)
 
-    async def _say_left(self, reason: str, *, is_crash: bool) -> None:
+    async def _report_end(self, reason: str, *, is_crash: bool) -> None:
         if self._engine_id is not None:
             body = {"reason": reason[:500], "is_crash": is_crash}
             await self._manager.call("POST", f"engines/{self._engine_id}/leave", body)

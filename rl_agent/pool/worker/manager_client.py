@@ -1,4 +1,4 @@
-"""A worker's calls to its manager: patient, and with the token as it is now, read again if refused."""
+"""A worker's HTTP client for its manager; it reads the token again when that is refused."""
 
 import logging
 import secrets
@@ -39,11 +39,11 @@ class ManagerCalls:
 
     @property
     def engine_headers(self) -> dict[str, str]:
-        """Of a call about this worker's own engine; nobody but its manager gets them."""
+        """Return the headers of a call about this worker's own engine."""
         return self.headers | {ENGINE_SECRET: self._secret}
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON; (0, words) if the manager does not answer."""
+        """Return the status and the JSON; 0 and the reason if the manager does not answer."""
         status, payload = await self._call(method, path, body)
         if status == 401 and self._has_new_token():
             status, payload = await self._call(method, path, body)
@@ -53,7 +53,7 @@ class ManagerCalls:
         return status, payload
 
     def check_patience(self, patience_s: float) -> None:
-        """For a manager that was never there. Raises RetryLater if it has been silent for so long.
+        """Raise RetryLater if the manager has not answered for so long, ConfigError if it is not trusted.
 
         Raises ConfigError if it will never be heard, its certificate being one that is not trusted.
         """
@@ -83,7 +83,7 @@ class ManagerCalls:
         return answer.status, payload
 
     def _note_silence(self, path: str, words: str) -> None:
-        """Said at once, and again from time to time."""
+        """Log that the manager does not answer, at once and then from time to time."""
         now = monotonic()
         if self._silent_since is None:
             self._silent_since = self._next_line = now

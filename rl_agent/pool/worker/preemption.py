@@ -1,4 +1,4 @@
-"""Where a machine learns that it will be taken away: what each cloud's metadata service says.
+"""Preemption notices of spot machines, from each cloud's metadata service.
 
 A notice is one URL on the machine itself, asked every few seconds. TERM (from Slurm's `--signal`, Kubernetes
 or a person) needs no poller: the worker drains on it anyway.
@@ -34,7 +34,7 @@ SOURCES = {
 
 
 async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) -> str:
-    """What the machine was told, once it is told."""
+    """Wait for a preemption notice and return it."""
     timeout = aiohttp.ClientTimeout(total=POLL_S)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the worker of a rollout machine is told."""
+"""Settings of a worker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The worker's end of the tunnel: carries what the manager asks to the local engine, and back."""
+"""The worker's end of the tunnel: forwards the manager's requests to the local engine."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ PING_S = 2.0
 
 
 class WorkerTunnel:
-    """`run` keeps one connection to the manager open until cancelled."""
+    """The worker's tunnel; `run` keeps one connection to the manager open until cancelled."""
 
     def __init__(
         self, session: aiohttp.ClientSession, manager: ManagerCalls, engine_id: str, engine_url: str
@@ -28,7 +28,7 @@ class WorkerTunnel:
         self._engine = URL(engine_url)
 
     async def run(self) -> None:
-        """Connects again whenever the connection breaks."""
+        """Keep the connection open, and connect again whenever it breaks."""
         while True:
             try:
                 async with self._session.ws_connect(

@@ -1,4 +1,4 @@
-"""The weight versions on a worker's host: fetched, verified, given on to other hosts while they come.
+"""Weight cache of a worker's host: versions are downloaded, verified, and served to other hosts.
 
 They lie in a folder of this worker alone, in shared memory where there is any, and go with it; the bytes are
 shared with other workers of the host. What a worker that was killed left is removed by the next one of the
@@ -46,7 +46,7 @@ KEPT = 2
 
 
 class HostWeights:
-    """A context manager. One version is fetched at a time; `address` is where other hosts reach this one.
+    """The weight cache, a context manager; other hosts reach it at `address`.
 
     The pool's `manager`, reached under `headers` that are valid now, is asked for what no other host could
     give; with `transport=http` for all of it.
@@ -92,23 +92,22 @@ class HostWeights:
 
     @property
     def source(self) -> str | None:
-        """Where this host gives on what it has, from the start, so that hosts know of each other before there
-        is a version; None while it cannot listen."""
+        """Return the address at which this host serves its versions; None while it cannot listen."""
         return None if self._server is None else self._server.sources[0]
 
     def hold(self, weight_version: int) -> AbstractContextManager[Snapshot]:
         return self._store.hold(weight_version)
 
     def discard(self, weight_version: int) -> None:
-        """Drop a version that is damaged here; the next try fetches it again."""
+        """Drop a damaged version; the next try downloads it again."""
         self._store.discard(weight_version)
 
     def stop(self) -> None:
-        """End the fetch that is under way."""
+        """Cancel the running download."""
         self._stop.set()
 
     async def fetch(self, offer: WeightsOffer) -> int:
-        """Have the version here, verified. Raises WeightsError; what was fetched stays for the next try."""
+        """Download and verify a version. Raises WeightsError; pieces that arrived are kept."""
         self._stop = stop = threading.Event()
         try:
             return await self._in_thread(self._fetch, offer, stop)
@@ -147,7 +146,7 @@ class HostWeights:
         return snapshot.weight_version
 
     def _upstreams(self, offer: WeightsOffer, announced: Announcement) -> list[Upstream]:
-        """A trainer's store on this host, who makes the versions with other hosts beside, the manager."""
+        """Return the download sources in order: trainers of this host, other hosts, the manager."""
         is_by_http = self._settings.transport == "http"
         addresses = () if is_by_http else offer.sources
         own, others = addresses[: offer.publisher_addresses], addresses[offer.publisher_addresses :]
@@ -158,7 +157,7 @@ class HostWeights:
         ]
 
     def _stores_with(self, announced: Announcement) -> list[FolderSource]:
-        """Of trainers of this host."""
+        """Return the stores of trainers on this host that have the version."""
         found = having(trainer_folders(self._base), announced.weight_version, announced.digest)
         return [FolderSource(snapshot.folder.parent) for snapshot in found]
 
@@ -169,7 +168,7 @@ class HostWeights:
         return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
 
     def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
-        """Those that can be understood: another host's is what that one says."""
+        """Return the sources whose addresses are valid."""
         found = []
         for address in addresses:
             try:
@@ -185,7 +184,7 @@ class HostWeights:
         return self._transport.source(TcpSource(url.host, url.port, offer.transfer_token.encode(), idle_s))
 
     def _serve(self, offer: WeightsOffer) -> None:
-        """Serve under the token of the transfers; begin anew if what is here is of another history."""
+        """Serve with the transfer's token; clear the cache if it is of another history."""
         newest = self._store.newest
         is_other = newest is not None and (
             newest.weight_version > offer.weight_version
@@ -199,7 +198,7 @@ class HostWeights:
         self._listen().change_token(offer.transfer_token.encode())
 
     def _listen(self) -> WeightServer:
-        """Raises WeightsError if the address is not of this host, or the port is taken."""
+        """Start the server. Raises WeightsError if it cannot listen at the address."""
         if self._server is None:
             settings = server_settings(self._settings, (self._address,), self._settings.peer_port)
             try:

@@ -1,4 +1,4 @@
-"""The weights in one engine, from its start to its end: what the pool wants, fetched and loaded as it runs.
+"""Keeps the weights of one engine up to date: downloads and loads the versions that the pool wants.
 
     beat's answer ─► wanted ─► fetched, beside the engine (─► waits for its turn)
                        ▲                │                  ─► paused, loaded, verified ─► said ─► resumed
@@ -26,18 +26,21 @@ from rl_agent.weights.store.store import DamagedVersion, Snapshot
 
 log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 30.0
-SAY_S = 1.0
+REPORT_S = 1.0
 
 
 class EngineWeights:
-    """`say` tells the manager what `report` says now; its answer is what the pool wants, if there is one."""
+    """The weights of one engine. `say` sends `report` to the manager and returns what the pool wants."""
 
     def __init__(
-        self, host: HostWeights, server: RunningServer, say: Callable[[], Awaitable[WeightsOffer | None]]
+        self,
+        host: HostWeights,
+        server: RunningServer,
+        send_report: Callable[[], Awaitable[WeightsOffer | None]],
     ) -> None:
         self._host = host
         self._server = server
-        self._say = say
+        self._send_report = send_report
         self._wanted: WeightsOffer | None = None
         self._news = asyncio.Event()
         self._loaded: Snapshot | None = None
@@ -47,7 +50,7 @@ class EngineWeights:
         self._waiting: WeightsOffer | None = None
         """What is fetched, and waits for the engine to finish what it began."""
         self._may_load = False
-        self._heard = asyncio.Event()
+        self._offered = asyncio.Event()
         """Something was offered since this was cleared."""
         self._problem = ""
         self._failures = 0
@@ -56,7 +59,7 @@ class EngineWeights:
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """What is loaded stays so meanwhile, however much is offered; a load that is under way ends first."""
+        """Keep the loaded weights while the block runs; a load that is under way ends first."""
         self._host.stop()
         async with self._bringing:
             self._may_load = False
@@ -64,12 +67,12 @@ class EngineWeights:
 
     @property
     def is_waiting(self) -> bool:
-        """The manager's next answer may let the engine go on."""
+        """Return whether a downloaded version waits for the manager's permission to load it."""
         return self._waiting is not None
 
     @property
     def has_loaded(self) -> bool:
-        """Whether it serves other weights than it was started with."""
+        """Return whether the engine serves other weights than it was started with."""
         return self._loaded is not None
 
     @property
@@ -77,7 +80,7 @@ class EngineWeights:
         return self._problem
 
     def report(self) -> dict[str, Any]:
-        """The `weights` of a beat."""
+        """Return the `weights` of a heartbeat."""
         loaded, waiting = self._loaded, self._waiting
         fetched = {"fetched_version": waiting.weight_version} if waiting is not None else {}
         return fetched | {
@@ -89,9 +92,9 @@ class EngineWeights:
         }
 
     def offer(self, offer: WeightsOffer | None) -> None:
-        """What the pool wants now, from the answer to a beat."""
+        """Take what the pool wants now, from the answer to a heartbeat."""
         self._may_load = offer is not None and offer.may_load
-        self._heard.set()
+        self._offered.set()
         is_other = _content(offer) != _content(self._wanted)
         if self._fetched is not None and not is_other:
             return
@@ -107,7 +110,7 @@ class EngineWeights:
         return offer is not None and bool(offer.sources) and not has_it
 
     async def run(self) -> str:
-        """Follow what is offered, until cancelled; returns why if the engine has to be started again."""
+        """Follow the pool until cancelled; return the reason if the engine must be started again."""
         try:
             while True:
                 await self._news.wait()
@@ -139,14 +142,14 @@ class EngineWeights:
         await self._serve_when_finished(offer)
 
     async def _serve_when_finished(self, fetched: WeightsOffer) -> None:
-        """Once the engine has finished what it began, unless the version is of no use any more by then."""
+        """Load a version once the engine has finished what it began, unless it is useless by then."""
         self._waiting = fetched
         try:
-            if (answer := await self._say()) is not None:
+            if (answer := await self._send_report()) is not None:
                 self.offer(answer)
             while _content(self._wanted) == _content(fetched) or _is_useful(fetched, self._wanted):
-                await self._heard.wait()
-                self._heard.clear()
+                await self._offered.wait()
+                self._offered.clear()
                 async with self._bringing:
                     if self._may_load:
                         await self._serve(fetched.weight_version)
@@ -161,12 +164,12 @@ class EngineWeights:
             if previous is not None and not previous.folder.exists():
                 previous = None  # of a history that this pool has left
 
-            async def say_loaded() -> None:
+            async def report_loaded() -> None:
                 self._loaded, self._waiting, self._problem = snapshot, None, ""
-                await self._say()
+                await self._send_report()
 
             try:
-                done = await self._load(snapshot, previous, say_loaded)
+                done = await self._load(snapshot, previous, report_loaded)
             except DamagedVersion:
                 self._host.discard(weight_version)
                 raise
@@ -178,28 +181,28 @@ class EngineWeights:
     async def _load(
         self, snapshot: Snapshot, previous: Snapshot | None, on_loaded: Callable[[], Awaitable[None]]
     ) -> LoadReport:
-        """An engine may not answer while it loads: meanwhile the manager hears from here that it lives."""
+        """Load a version; meanwhile report to the manager that the engine lives, which may not answer."""
         failure: WeightsError | None = None
         async with asyncio.TaskGroup() as jobs:
-            saying = jobs.create_task(self._keep_saying(), name="beats during a load")
+            reporting = jobs.create_task(self._keep_reporting(), name="beats during a load")
             try:
                 return await self._server.load(snapshot, previous=previous, on_loaded=on_loaded)
             except WeightsError as error:
                 failure = error  # outside of the group, which would wrap it
             finally:
-                saying.cancel()
+                reporting.cancel()
         raise failure
 
-    async def _keep_saying(self) -> None:
+    async def _keep_reporting(self) -> None:
         while True:
-            await asyncio.sleep(SAY_S)
-            await self._say()
+            await asyncio.sleep(REPORT_S)
+            await self._send_report()
 
     async def _fail(self, offer: WeightsOffer, problem: str) -> None:
         self._failures += 1
         self._problem = problem[:500]
         log.warning("weight version %d (try %d): %s", offer.weight_version, self._failures, problem)
-        await self._say()
+        await self._send_report()
         self._is_pausing = True
         try:
             async with asyncio.timeout(min(LONGEST_PAUSE_S, 0.5 * 2.0**self._failures)):
@@ -211,7 +214,7 @@ class EngineWeights:
 
 
 def _is_useful(fetched: WeightsOffer, wanted: WeightsOffer | None) -> bool:
-    """Whether a fetch is to go on although another version is wanted."""
+    """Return whether a download goes on although another version is wanted."""
     if wanted is None or wanted.useful_from is None:
         return False
     return wanted.useful_from <= fetched.weight_version < wanted.weight_version

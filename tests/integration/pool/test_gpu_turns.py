@@ -11,7 +11,7 @@ from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import DeadlineError
 from rl_agent.pool.client import ask
 from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.gpu_turns import EngineSays, TrainerTurns, Turn, TurnFiles
+from rl_agent.pool.worker.gpu_turns import EngineTurnState, TrainerTurns, Turn, TurnFiles
 from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.trainer.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
 from tests.integration.pool.test_worker import engine_pids, worker
@@ -140,7 +140,7 @@ async def test_a_killed_engine_of_the_turn_gives_the_devices_back(tmp_path, file
 
 def test_an_engine_that_does_not_rest_is_named(files):
     files.write_turn(Turn(1, is_engines=True, trainer=ProcessId.of(os.getpid())))
-    files.write_engine(EngineSays(1, is_awake=True, has_served=True, worker=ProcessId.of(os.getpid())))
+    files.write_engine(EngineTurnState(1, is_awake=True, has_served=True, worker=ProcessId.of(os.getpid())))
     with pytest.raises(DeadlineError, match=f"worker process {os.getpid()} did not give the devices back"):
         TrainerTurns(files, timeout_s=0.3).take()
     assert json.loads(files.turn.read_text())["is_engines"] is False
@@ -148,5 +148,5 @@ def test_an_engine_that_does_not_rest_is_named(files):
 
 def test_without_a_worker_nobody_is_waited_for(files):
     TrainerTurns(files, timeout_s=0.3).take()
-    files.write_engine(EngineSays(1, is_awake=True, has_served=True, worker=NO_PROCESS))
+    files.write_engine(EngineTurnState(1, is_awake=True, has_served=True, worker=NO_PROCESS))
     TrainerTurns(files, timeout_s=0.3).take()

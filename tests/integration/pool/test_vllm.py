@@ -165,7 +165,7 @@ async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_serve
     first_proxy = CuttingProxy(vllm_server.url, 1, cuts)
     second_proxy = CuttingProxy(second.url, 2, cuts)
     async with (
-        manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool,
+        manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
         first_proxy.running() as first_url,
         second_proxy.running() as second_url,
     ):
@@ -185,7 +185,10 @@ async def test_greedy_responses_are_the_same_after_any_number_of_cuts(vllm_serve
 
 async def test_sampled_responses_keep_their_seed_limit_and_text_across_moves(vllm_server, second):
     proxy = CuttingProxy(second.url, 3, [0] * 20)
-    async with manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool, proxy.running() as url:
+    async with (
+        manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
+        proxy.running() as url,
+    ):
         await pool.join(url)
         await pool.ready(1)
         found = await collect(pool, "run", temperature=1.0, seed=7)
@@ -304,7 +307,10 @@ async def test_a_stopped_and_a_killed_engine_lose_nothing(vllm_server, second, u
 
 async def test_a_rollout_uses_a_pool_as_it_uses_one_engine(vllm_server):
     proxy = CuttingProxy(vllm_server.url, 4, [0] * 10)
-    async with manager(*SLOW, "max_fruitless=1000", "stream_interval=1") as pool, proxy.running() as url:
+    async with (
+        manager(*SLOW, "max_broken_attempts=1000", "stream_interval=1") as pool,
+        proxy.running() as url,
+    ):
         await pool.join(url)
         await pool.ready(1)
         plan = with_tasks(vllm_server.plan, count=8)
@@ -338,7 +344,7 @@ async def test_a_response_asked_for_by_tokens_is_the_one_with_text_also_over_cut
     wanted = await ask(vllm_server.url)
     # A seed is another one after a move, so that only greedy responses are the same over cuts.
     proxy = CuttingProxy(vllm_server.url, 5, [0] * (10 if temperature == 0 else 0))
-    words = ("max_fruitless=1000", "stream_interval=1")
+    words = ("max_broken_attempts=1000", "stream_interval=1")
     async with manager(*SLOW, *words) as pool, proxy.running() as url:
         await pool.join(url)
         await pool.ready(1)

@@ -9,13 +9,13 @@ from rl_agent.pool.runtime.calls import Calls, digest_of, key_of
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import CallIdentity, progress_end, progress_writes
 from rl_agent.pool.runtime.restore import Restore
-from rl_agent.pool.runtime.results import Zero
-from rl_agent.pool.scheduler.records import Made, Order, Request, RequestId, Span
+from rl_agent.pool.runtime.results import ClockOffsets
+from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId, Span
 
 NOW = time.monotonic()
 ORDER = Order(RequestId("run", "api-1"), (1, 2, 3), 50, {"temperature": 1.0, "seed": 7}, deadline=NOW + 1000)
 KEY = ("run", "task/0:1-0")
-MADE = Made((5, 6, 7), (-0.1, -0.2, -0.3), "abc", (Span(0, "e", 3),), 1)
+MADE = PartialResponse((5, 6, 7), (-0.1, -0.2, -0.3), "abc", (Span(0, "e", 3),), 1)
 
 
 def after_a_death(tmp_path, *writes) -> Calls:
@@ -32,23 +32,23 @@ def after_a_death(tmp_path, *writes) -> Calls:
     return calls
 
 
-def of(made: Made = MADE, start: int = 0) -> list:
+def of(made: PartialResponse = MADE, start: int = 0) -> list:
     request = Request(ORDER, 0, 0.0, texts=[made.text], spans=list(made.spans), moves=made.moves)
     request.token_ids.extend(made.token_ids)
     request.logprobs.extend(made.logprobs)
-    identity = CallIdentity(digest_of(ORDER), Zero.of(NOW).stamp(ORDER.deadline))
+    identity = CallIdentity(digest_of(ORDER), ClockOffsets.of(NOW).stamp(ORDER.deadline))
     return progress_writes("call", KEY, request, start, start, identity)
 
 
 def test_it_goes_on_from_all_tokens_that_were_written_down(tmp_path):
-    first = of(Made((5, 6), (-0.1, -0.2), "ab", (Span(0, "e", 3),), 0))
+    first = of(PartialResponse((5, 6), (-0.1, -0.2), "ab", (Span(0, "e", 3),), 0))
     again = replace(ORDER, request_id=RequestId("run", "api-2"))
     assert after_a_death(tmp_path, first, of(start=2)).begin(KEY, again, NOW) == MADE
 
 
 def test_what_was_thrown_away_is_not_gone_on_from(tmp_path):
-    longer = of(Made((1, 2, 3, 4), (0.0,) * 4, "wxyz", (Span(0, "e", 2),), 0))
-    tail = of(Made((1, 2, 3, 4, 9), (0.0,) * 5, "wxyz9", (Span(0, "e", 2),), 0), start=4)
+    longer = of(PartialResponse((1, 2, 3, 4), (0.0,) * 4, "wxyz", (Span(0, "e", 2),), 0))
+    tail = of(PartialResponse((1, 2, 3, 4, 9), (0.0,) * 5, "wxyz9", (Span(0, "e", 2),), 0), start=4)
     assert after_a_death(tmp_path, longer, tail, of()).begin(KEY, ORDER, NOW) == MADE
 
 

@@ -9,7 +9,7 @@ from rl_agent.errors import RetryLater, StoreError
 from rl_agent.pool.runtime import journal as journal_module
 from rl_agent.pool.runtime.journal import Journal, sole_owner
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
-from rl_agent.pool.runtime.results import Submission, Zero
+from rl_agent.pool.runtime.results import ClockOffsets, Submission
 from rl_agent.pool.schemas import BatchItem, Sample
 from rl_agent.testing.pool_setup import read_journal
 
@@ -94,7 +94,7 @@ async def test_a_disk_that_stays_full_ends_the_manager_and_leaves_no_half_of_a_c
 
 def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
     journal = Journal(tmp_path / "journal", log_mib=1)
-    zero, written = Zero.of(0.0), 0
+    zero, written = ClockOffsets.of(0.0), 0
     for cursor in range(1, 500):
         text = f"{cursor}" + "x" * 20_000
         one = BatchItem(id=f"r{cursor}", prompt_token_ids=(1,), max_tokens=1, sampling={"stop": "x" * 1000})

@@ -35,7 +35,7 @@ def draining(
 
 
 def drain(world: World, engine_id: str, deadline_s: float) -> None:
-    world.tell(events.DrainAsked(engine_id, world.now + deadline_s, "spot notice"))
+    world.handle(events.DrainAsked(engine_id, world.now + deadline_s, "spot notice"))
 
 
 def starts(world: World, request_id: str = "r0") -> list[int]:
@@ -75,7 +75,7 @@ def test_a_chunk_that_cannot_end_in_time_is_not_waited_for():
 def test_no_request_is_left_at_an_engine_when_it_goes():
     world, engine_id = draining(640, deadline_s=10.0)
     world.engines[engine_id].is_stopped = True  # its chunk never ends, though its worker still beats
-    world.at(world.now + 4.0, lambda: world.tell(events.Beat(engine_id)))
+    world.at(world.now + 4.0, lambda: world.handle(events.Beat(engine_id)))
     world.run(world.now + 10.0 - MARGIN_S + 0.01)
     assert world.request("r0").engine_id != engine_id
     assert world.state.engines[engine_id].state is EngineState.DRAINING
@@ -130,9 +130,9 @@ def test_the_last_chunk_of_a_response_is_not_its_next_engines_first():
 def test_an_engine_that_dies_earlier_than_it_was_said_to_is_no_crash():
     world, engine_id = draining(640, deadline_s=60.0)
     world.engines[engine_id].die()
-    world.tell(events.EngineEnded(engine_id, "its process ended", is_crash=True))
+    world.handle(events.EngineEnded(engine_id, "its process ended", is_crash=True))
     request = world.request("r0")
-    assert request.fruitless == 0 and not request.deaths and not request.questions
+    assert request.broken_attempts == 0 and not request.deaths and not request.questions
     assert world.state.account.engine_deaths == 0
     world.run_until_all_ended(100)
     world.assert_all_right()
@@ -142,11 +142,11 @@ def test_an_engine_that_dies_earlier_than_it_was_said_to_is_no_crash():
 def test_a_draining_engine_keeps_only_what_it_may_still_generate(is_model):
     world, engine_id = draining(640, deadline_s=60.0, others=0)
     if is_model:
-        world.tell(events.ModelWanted("another", 1))
+        world.handle(events.ModelWanted("another", 1))
         assert world.request("r0").state is RequestState.QUEUED
         return
-    world.tell(events.WeightsWanted(Weights(1, "d", ("tcp://trainer:1",), "token", 1)))
-    world.tell(events.Beat(engine_id, weights=WeightsReport(1, "d")))
+    world.handle(events.WeightsWanted(Weights(1, "d", ("tcp://trainer:1",), "token", 1)))
+    world.handle(events.Beat(engine_id, weights=WeightsReport(1, "d")))
     world.run(world.now + 2.0)
     spans = world.request("r0").spans
     assert [span.weight_version for span in spans] == [0, 1] and world.engines[engine_id].model == MODEL

@@ -23,7 +23,7 @@ SIGNS = {
     "beat": lambda engine, request: events.Beat(engine),
     "answered probe": lambda engine, request: events.Probed(engine, "model", 0),
     "tokens": lambda engine, request: events.Progress(request, 1, (11,), (-0.1,)),
-    "bytes that are no tokens yet": lambda engine, request: events.Heard(engine),
+    "bytes that are no tokens yet": lambda engine, request: events.BytesArrived(engine),
 }
 
 
@@ -34,7 +34,7 @@ def test_each_sign_of_life_renews_the_lease_and_what_is_silent_after_it_is_gone_
     world.submit("r0", 400)
     engine.die(silently=True)
     world.run(5.0)
-    world.tell(sign(engine.engine_id, id_of("r0")))
+    world.handle(sign(engine.engine_id, id_of("r0")))
     world.run(5.0 + RULES.lease_s - 0.001)
     assert record(world, engine), "its lease was not renewed"
     world.run(5.0 + RULES.lease_s)
@@ -87,7 +87,7 @@ def test_an_answer_to_the_manager_counts_for_more_than_the_word_of_the_worker():
     world = World()
     engine = joined(world)
     for _ in range(20):
-        world.tell(events.Beat(engine.engine_id, problem="no answer to /health"))
+        world.handle(events.Beat(engine.engine_id, problem="no answer to /health"))
         assert record(world, engine).is_doubted
         world.run(world.now + 1.0)
         assert not record(world, engine).is_doubted, "its probe was answered"
@@ -108,8 +108,8 @@ def test_an_engine_whose_worker_is_gone_stays_while_it_sends_tokens_and_no_longe
 def test_what_leaves_or_loads_is_told_apart_from_what_is_not_well():
     world = World()
     leaving, loading = joined(world), joined(world, "b", model="older")
-    world.tell(events.DrainAsked(leaving.engine_id, world.now + 60.0, "a notice"))
+    world.handle(events.DrainAsked(leaving.engine_id, world.now + 60.0, "a notice"))
     for engine in (leaving, loading):
         before = record(world, engine).reason
-        world.tell(events.Beat(engine.engine_id, problem="no answer to /health"))
+        world.handle(events.Beat(engine.engine_id, problem="no answer to /health"))
         assert record(world, engine).reason == before and not record(world, engine).is_doubted

@@ -7,21 +7,21 @@ from itertools import pairwise
 import pytest
 
 from rl_agent.pool.scheduler import length_model as pool_lengths
-from rl_agent.pool.scheduler.dispatch import expected_rest
-from rl_agent.pool.scheduler.length_model import SPREAD, Lengths, rest_of
+from rl_agent.pool.scheduler.dispatch import expected_tokens_left
+from rl_agent.pool.scheduler.length_model import SPREAD, Lengths, remaining_tokens
 from rl_agent.testing.pool_world import World
 
 
 def test_nothing_made_leaves_what_was_told_and_the_rest_grows_beyond_it():
-    assert rest_of(400, 0) == pytest.approx(400)
-    assert rest_of(400, 200) < 400  # some of it is done
-    rests = [rest_of(400, made) for made in (800, 1600, 3200, 6400)]
+    assert remaining_tokens(400, 0) == pytest.approx(400)
+    assert remaining_tokens(400, 200) < 400  # some of it is done
+    rests = [remaining_tokens(400, made) for made in (800, 1600, 3200, 6400)]
     assert rests == sorted(rests)
-    assert rest_of(1, 0) >= 1 and rest_of(5, 10**6) < 10**6
+    assert remaining_tokens(1, 0) >= 1 and remaining_tokens(5, 10**6) < 10**6
 
 
 def test_the_rest_never_jumps_where_the_tail_is_no_more_computed():
-    rests = [rest_of(100, made) for made in range(1, 5000)]
+    rests = [remaining_tokens(100, made) for made in range(1, 5000)]
     assert all(0 < after < 1.02 * before + 1 for before, after in pairwise(rests))
 
 
@@ -32,7 +32,7 @@ def test_it_is_the_mean_of_what_lies_beyond(made):
     mean = median * 2.718281828 ** (SPREAD**2 / 2)
     lengths = [median * random_.lognormvariate(0, SPREAD) for _ in range(200_000)]
     beyond = [length - made for length in lengths if length > made]
-    assert rest_of(mean, made) == pytest.approx(statistics.mean(beyond), rel=0.05)
+    assert remaining_tokens(mean, made) == pytest.approx(statistics.mean(beyond), rel=0.05)
 
 
 def run_with(*ended: int, running: int = 0, earlier: int = 200) -> Lengths:
@@ -95,7 +95,7 @@ def test_a_request_of_which_nothing_is_told_is_expected_to_be_like_its_siblings(
             world.submit(f"{group}-{number}", length, group=group)
     while world.state.account.completed < 10:
         world.run(world.now + 1.0)
-    last = [expected_rest(world.state, world.request(f"{group}-11")) for group in ("short", "long")]
+    last = [expected_tokens_left(world.state, world.request(f"{group}-11")) for group in ("short", "long")]
     assert last[1] > 2 * last[0]
 
 

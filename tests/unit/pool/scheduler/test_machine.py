@@ -46,7 +46,7 @@ def test_a_new_model_empties_the_engines_that_hold_the_old_one():
     world.run(1.0)
     world.submit("r0", 200)
     world.run(2.0)
-    world.tell(events.ModelWanted("model-1", 1))
+    world.handle(events.ModelWanted("model-1", 1))
     assert state_of(world, engine) is EngineState.LOADING
     assert request(world).state is RequestState.QUEUED
     engine.model = "model-1"
@@ -58,8 +58,8 @@ def test_a_new_model_empties_the_engines_that_hold_the_old_one():
 
 def test_an_older_weight_version_is_not_taken_back():
     world = World()
-    world.tell(events.ModelWanted("model-2", 2))
-    world.tell(events.ModelWanted("model-1", 1))
+    world.handle(events.ModelWanted("model-2", 2))
+    world.handle(events.ModelWanted("model-1", 1))
     assert (world.state.model, world.state.weight_version) == ("model-2", 2)
 
 
@@ -133,7 +133,7 @@ def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
     engine = world.join("a")
     world.run(1.0)
     world.submit("r0", 100)
-    world.tell(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
+    world.handle(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
     assert request(world).failure == "refused by the engine: HTTP 400: no such parameter"
     assert request(world).failure_kind is FailureKind.REFUSED
     assert not world.state.engines[engine.engine_id].is_doubted
@@ -144,7 +144,7 @@ def test_a_broken_request_does_not_end_an_engine_that_still_answers():
     engine = world.join("a")
     world.run(1.0)
     world.submit("r0", 100)
-    world.tell(events.Broken(id_of("r0"), 1, "HTTP 500"))
+    world.handle(events.Broken(id_of("r0"), 1, "HTTP 500"))
     assert request(world).state is RequestState.QUEUED, "nothing goes to an engine in doubt"
     world.run_until_all_ended(100)
     assert state_of(world, engine) is EngineState.READY
@@ -160,7 +160,7 @@ def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
     world.submit("r0", 100)
     world.submit("r1", 100, seed=1)
     for _ in range(20):
-        world.tell(events.Broken(id_of("r0"), request(world).attempt, "HTTP 500: boom"))
+        world.handle(events.Broken(id_of("r0"), request(world).attempt, "HTTP 500: boom"))
         world.run(world.now + 0.11)
     assert request(world).failure.endswith("times by engines that are well; the last: HTTP 500: boom")
     assert request(world).failure_kind is FailureKind.BROKEN_OFF
@@ -187,11 +187,11 @@ def test_what_an_older_attempt_still_sends_is_dropped():
     world.join("a")
     world.run(1.0)
     world.submit("r0", 100)
-    world.tell(events.Broken(id_of("r0"), 1, "reset"))
+    world.handle(events.Broken(id_of("r0"), 1, "reset"))
     world.run(3.0)
     made = len(request(world).token_ids)
-    world.tell(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0)))
-    world.tell(events.Finished(id_of("r0"), 1, "stop"))
+    world.handle(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0)))
+    world.handle(events.Finished(id_of("r0"), 1, "stop"))
     assert len(request(world).token_ids) == made and request(world).is_open
 
 
@@ -200,8 +200,8 @@ def test_a_response_whose_last_token_arrived_without_the_word_is_not_sampled_pas
     world.join("a")
     world.run(1.0)
     world.submit("r0", 400)
-    world.tell(events.Progress(id_of("r0"), 1, (11, EOS), (-0.1, -0.2)))
-    world.tell(events.Broken(id_of("r0"), 1, "connection reset"))
+    world.handle(events.Progress(id_of("r0"), 1, (11, EOS), (-0.1, -0.2)))
+    world.handle(events.Broken(id_of("r0"), 1, "connection reset"))
     assert request(world).finish_reason == "stop"
     assert list(request(world).token_ids) == [11, EOS]
 
@@ -211,7 +211,7 @@ def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
     world.join("a")
     world.run(1.0)
     world.submit("r0", 400, max_tokens=3)
-    world.tell(events.Progress(id_of("r0"), 1, (11, 12, 13, 14), (-0.1,) * 4))
+    world.handle(events.Progress(id_of("r0"), 1, (11, 12, 13, 14), (-0.1,) * 4))
     assert list(request(world).token_ids) == [11, 12, 13]
     assert request(world).finish_reason == "length"
 
@@ -270,7 +270,7 @@ def test_a_request_that_kills_engines_is_found_and_fails_alone(position, resumab
     world.run_until_all_ended(300)
     failed = [r.order.prompt_token_ids[1] for r in world.state.requests.values() if r.failure]
     assert failed == [7]
-    assert sum(not engine.is_alive for engine in engines) <= RULES.poison_engines + 1
+    assert sum(not engine.is_alive for engine in engines) <= RULES.engine_deaths_limit + 1
     world.assert_all_right()
 
 
@@ -298,9 +298,9 @@ def test_a_stop_string_across_the_seam_ends_the_response():
     world.run(1.0)
     world.submit("r0", 400, params={"stop": ["END"]})
     first, second = truth((400, 0))[:2]
-    world.tell(events.Progress(id_of("r0"), 1, (first,), (-0.1,), "so E"))
-    world.tell(events.Broken(id_of("r0"), 1, "reset"))
-    world.tell(events.Progress(id_of("r0"), 2, (second,), (-0.1,), "ND and more"))
+    world.handle(events.Progress(id_of("r0"), 1, (first,), (-0.1,), "so E"))
+    world.handle(events.Broken(id_of("r0"), 1, "reset"))
+    world.handle(events.Progress(id_of("r0"), 2, (second,), (-0.1,), "ND and more"))
     assert (request(world).finish_reason, request(world).stop_reason) == ("stop", "END")
     assert "".join(request(world).texts) == "so "
 
@@ -373,6 +373,6 @@ def test_forgotten_requests_leave_no_timers_behind():
         world.submit(f"r{number}", 4)
         if number % 500 == 499:
             world.run(world.now + 1.0)
-            world.tell(events.Forgotten(tuple(world.state.requests)))
+            world.handle(events.Forgotten(tuple(world.state.requests)))
     assert not world.state.requests
     assert len(world.state.timers) < 5000

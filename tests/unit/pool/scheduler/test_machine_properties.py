@@ -34,7 +34,7 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
     elif fault == "join":
         world.join(random_.choice("abcdef"), speed=random_.choice([20.0, 100.0]), capacity=8)
     elif fault == "cancel" and number:
-        world.tell(events.Cancelled(random_.choice(list(world.state.requests))))
+        world.handle(events.Cancelled(random_.choice(list(world.state.requests))))
     elif fault == "publish":
         publish(world)
     elif engine is None:
@@ -53,17 +53,17 @@ def cause(world: World, fault: str, random_: random.Random) -> None:
     elif fault in ("deafen", "hear"):
         engine.is_deaf = fault == "deafen"
     elif fault == "drain":
-        world.tell(events.DrainAsked(engine.engine_id, world.now + random_.uniform(0, 20), "notice"))
+        world.handle(events.DrainAsked(engine.engine_id, world.now + random_.uniform(0, 20), "notice"))
     elif fault == "crash":
         engine.crash()
     elif fault == "break" and engine.attempts:
         request_id, attempt = random_.choice(list(engine.attempts))
-        world.tell(events.Broken(request_id, attempt, "garbage"))
+        world.handle(events.Broken(request_id, attempt, "garbage"))
 
 
 def publish(world: World) -> None:
     version = world.state.weight_version + 1
-    world.tell(
+    world.handle(
         events.WeightsWanted(Weights(version, f"digest {version}", ("tcp://trainer:1",), "token", version))
     )
 
@@ -88,7 +88,7 @@ def test_every_request_ends_once_and_completed_ones_say_the_whole_truth(seed, fa
     world.assert_all_right()
     for request in world.state.requests.values():
         # Kills that happen to hit one request three times before its first token cannot be told from poison.
-        is_unlucky = len(request.deaths) >= RULES.poison_engines
+        is_unlucky = len(request.deaths) >= RULES.engine_deaths_limit
         assert is_unlucky or request.failure in ("", "cancelled by its submitter")
 
 
@@ -101,7 +101,7 @@ def test_a_killer_among_them_changes_only_that_the_killer_may_fail(seed, faults)
     world.assert_all_right()
     for request in world.state.requests.values():
         is_killer = request.order.prompt_token_ids[1] == 3
-        assert is_killer or not request.failure or len(request.deaths) >= RULES.poison_engines
+        assert is_killer or not request.failure or len(request.deaths) >= RULES.engine_deaths_limit
 
 
 @given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=40))

@@ -16,7 +16,7 @@ def test_who_dies_with_an_engine_before_its_first_long_chunk_is_no_suspect_yet()
     world.join("b")
     next(iter(world.engines.values())).crash()
     assert not world.state.suspects
-    assert all(request.interval < 64 for request in world.state.requests.values() if request.is_spared)
+    assert all(request.interval < 64 for request in world.state.requests.values() if request.is_excused)
     world.run_until_all_ended(300)
     world.assert_all_right()
 
@@ -30,7 +30,7 @@ def test_a_request_that_kills_engines_is_found_though_they_send_long_chunks():
     world.run_until_all_ended(300)
     failed = [r.order.prompt_token_ids[1] for r in world.state.requests.values() if r.failure]
     assert failed == [7]
-    assert sum(not engine.is_alive for engine in engines) <= RULES.poison_engines + 2
+    assert sum(not engine.is_alive for engine in engines) <= RULES.engine_deaths_limit + 2
     world.assert_all_right()
 
 

@@ -17,7 +17,7 @@ from tests.unit.pool.engines.adapter_wires import PIECES, WIRES, collect, engine
 VOCABULARY = 100
 BAD_TOKENS = [-7, VOCABULARY, 2**31, 2**40, 2**70, 1.0, True, "12", None]
 BAD_LOGPROBS = [50.0, -9999.0, -1e308, None, "x", math.nan, -math.inf, True]
-KEPT = RULES.poison_progress_tokens
+KEPT = RULES.min_progress_tokens
 """Tokens that are somewhere."""
 
 
@@ -124,7 +124,7 @@ class Lying(World):
     lies_about: frozenset | None = None
     position: int = 0
 
-    def tell(self, event):
+    def handle(self, event):
         if isinstance(event, events.Progress):
             request = self.state.requests.get(event.request_id)
             if request is not None and request.attempt == event.attempt and request.engine_id is not None:
@@ -135,7 +135,7 @@ class Lying(World):
                     self.engines[request.engine_id].attempts.pop((event.request_id, event.attempt), None)
                     problem = "a token id -7"
                     event = events.Broken(event.request_id, event.attempt, problem, is_wrong_answer=True)
-        super().tell(event)
+        super().handle(event)
 
 
 def lying_world(*names, liars, lies_about=None, position=0, **behaviour):
@@ -159,7 +159,7 @@ def test_an_engine_that_answers_wrongly_is_quarantined_and_every_request_ends_ri
     world.run_until_all_ended(200)
     world.assert_all_right()
     assert not [request.failure for request in world.state.requests.values() if request.failure]
-    assert found.wrong_answers >= quarantine.MAX_WRONGED
+    assert found.wrong_answers >= quarantine.MAX_WRONG_ANSWERS
     assert not record(world, good).wrong_answers and not record(world, other).is_quarantined
 
 
@@ -207,7 +207,7 @@ def test_a_request_that_is_answered_wrongly_everywhere_fails_alone_and_no_engine
     assert "3 wrong answers, from e" in failed[0].failure and "token id -7" in failed[0].failure
     assert failed[0].failure_kind is FailureKind.WRONG_ANSWERS
     assert not any(record(world, engine).is_quarantined for engine in engines)
-    assert not any(id_of("r7") in one for one in world.state.wronged.values())
+    assert not any(id_of("r7") in one for one in world.state.wrong_answers_of.values())
     world.assert_all_right()
 
 
@@ -217,7 +217,7 @@ def test_with_one_engine_a_request_that_is_answered_wrongly_fails_after_twice_as
         world.submit(f"r{number}", 20, seed=number)
     world.run_until_all_ended(100)
     assert [r.request_id.name for r in world.state.requests.values() if r.failure] == ["r7"]
-    assert record(world, one).wrong_answers == 2 * RULES.poison_engines
+    assert record(world, one).wrong_answers == 2 * RULES.engine_deaths_limit
     assert not record(world, one).is_quarantined
 
 
@@ -253,7 +253,7 @@ def test_a_request_fails_only_when_a_second_engine_refuses_it(refusers, asked):
         if names[-1] not in refusers:
             break
         world.engines[request.engine_id].attempts.clear()
-        world.tell(events.Broken(id_of("r"), request.attempt, "HTTP 400: no", is_refusal=True))
+        world.handle(events.Broken(id_of("r"), request.attempt, "HTTP 400: no", is_refusal=True))
     assert len(set(names)) == len(names) <= asked
     assert bool(request.failure) is (refusers == "abc")
     world.run_until_all_ended(100)
@@ -272,7 +272,7 @@ def test_a_continuation_that_is_refused_is_begun_anew_once():
     assert request.attempt_start > 0 and request.engine_id == two.engine_id
     two.attempts.clear()
     refusal = "HTTP 400: token id 300 is out of vocabulary"
-    world.tell(events.Broken(id_of("r"), request.attempt, refusal, is_refusal=True))
+    world.handle(events.Broken(id_of("r"), request.attempt, refusal, is_refusal=True))
     assert not request.failure and request.restarts == 1 and not request.token_ids
     world.run_until_all_ended(50)
     world.assert_all_right()

@@ -12,7 +12,7 @@ from rl_agent.pool.engines.link import read_load
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.migration import can_continue, finish_of_tokens, params_of, stop_strings
-from rl_agent.pool.scheduler.records import FailureKind, Made, Order, RequestId, RequestState
+from rl_agent.pool.scheduler.records import FailureKind, Order, PartialResponse, RequestId, RequestState
 from rl_agent.pool.scheduler.records import Request as Running
 from rl_agent.pool.scheduler.sampling import Sampling, check_sampling
 from rl_agent.testing.pool_setup import item, manager
@@ -195,13 +195,13 @@ def test_a_request_that_the_machine_cannot_move_fails_alone(end):
     world, engines = world_with(BAD)
     victim = next(e for e in engines if (id_of("r3"), 1) in e.attempts)
     if end == "ended":
-        world.tell(events.EngineEnded(victim.engine_id, "killed", is_crash=True))
+        world.handle(events.EngineEnded(victim.engine_id, "killed", is_crash=True))
     elif end == "broken":
-        world.tell(events.Broken(id_of("r3"), 1, "cut"))
+        world.handle(events.Broken(id_of("r3"), 1, "cut"))
     elif end == "drained":
-        world.tell(events.DrainAsked(victim.engine_id, world.now + 0.1, "notice"))
+        world.handle(events.DrainAsked(victim.engine_id, world.now + 0.1, "notice"))
     else:
-        world.tell(events.ModelWanted("model-1", 1))
+        world.handle(events.ModelWanted("model-1", 1))
         for engine in engines:
             engine.model = "model-1"
     world.run_until_all_ended(200)
@@ -215,7 +215,7 @@ def test_a_request_that_the_machine_cannot_move_fails_alone(end):
 
 def test_a_request_that_the_machine_cannot_read_on_fails_alone():
     world, _ = world_with({"stop": 5})
-    world.tell(events.Progress(id_of("r3"), 1, (5,), (0.0,), "text"))
+    world.handle(events.Progress(id_of("r3"), 1, (5,), (0.0,), "text"))
     assert world.request("r3").state is RequestState.FAILED
     check(world.state)
     world.run_until_all_ended(200)
@@ -225,9 +225,9 @@ def test_a_request_that_the_machine_cannot_read_on_fails_alone():
 def test_what_an_earlier_manager_had_of_it_does_not_stop_a_start():
     world = World(may_set_aside=True)
     order = Order(RequestId("run", "r0"), (1,), 10, BAD, 100.0)
-    world.tell(events.Submitted(order, Made((5, 6), (0.0, 0.0), "", (), 0)))
+    world.handle(events.Submitted(order, PartialResponse((5, 6), (0.0, 0.0), "", (), 0)))
     assert world.request("r0").state is RequestState.FAILED and world.ended[id_of("r0")] == 1
-    world.tell(
+    world.handle(
         events.Submitted(replace(order, request_id=id_of("r1"), params={"eos_token_ids": [EOS]}), None)
     )
     assert world.request("r1").state is RequestState.QUEUED
@@ -235,7 +235,7 @@ def test_what_an_earlier_manager_had_of_it_does_not_stop_a_start():
 
 def test_an_event_that_makes_no_sense_is_named_and_the_rest_goes_on():
     world = World(may_set_aside=True)
-    world.tell(events.WeightsWanted(None))  # type: ignore[arg-type]
+    world.handle(events.WeightsWanted(None))  # type: ignore[arg-type]
     assert world.set_aside and world.set_aside[0].startswith("WeightsWanted: AttributeError")
     world.join("a")
     world.submit("r0", 20)

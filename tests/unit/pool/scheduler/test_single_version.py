@@ -19,7 +19,7 @@ def publish(world, version, finish_within_s=LIMIT_S):
     weights = Weights(
         version, f"digest {version}", ("tcp://10.0.0.1:7000",), "token", version, finish_within_s
     )
-    world.tell(events.WeightsWanted(weights))
+    world.handle(events.WeightsWanted(weights))
 
 
 def follow(world, engine):
@@ -160,7 +160,7 @@ def test_a_response_keeps_its_tokens_while_no_engine_is_there_at_all():
     engine.load_wanted()
     world.submit("r0", 400)
     world.run(3.0)
-    world.tell(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
+    world.handle(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
     publish(world, 2)
     world.run(5.0)
     again = world.join("a")
@@ -221,7 +221,7 @@ def test_an_engine_does_not_switch_while_what_its_weights_began_waits_for_it():
     world.run(3.0)
     holder, other = (one, two) if one.attempts else (two, one)
     publish(world, 1)
-    world.tell(events.Beat(other.engine_id, problem="no answer to /health"))
+    world.handle(events.Beat(other.engine_id, problem="no answer to /health"))
     holder.die()
     other.fetch_wanted()
     assert not other.attempts and not record(world, other).is_switching
@@ -288,7 +288,7 @@ def test_an_engine_waits_for_the_next_turns_of_an_episode_until_it_is_over_or_to
     world.run(15.0)
     assert versions(world) == {"turn 1": [0], "turn 2": [0], "other": []}
     if is_told:
-        world.tell(events.EpisodeEnded("run", "e"))
+        world.handle(events.EpisodeEnded("run", "e"))
         world.run(16.0)
     else:
         world.run(3.0 + LIMIT_S + 1.0)
@@ -318,7 +318,7 @@ def test_an_episode_is_waited_for_by_an_engine_that_comes_back_with_its_weights(
     engine.load_wanted()
     world.submit("turn 1", 40, episode="e")
     world.run(3.0)
-    world.tell(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
+    world.handle(events.DrainAsked(engine.engine_id, world.now, "the trainer's turn"))
     publish(world, 2)
     again = world.join("a")
     again.report(WeightsReport(1, "digest 1"))
@@ -327,7 +327,7 @@ def test_an_episode_is_waited_for_by_an_engine_that_comes_back_with_its_weights(
     world.submit("turn 2", 40, episode="e")
     world.run(15.0)
     assert versions(world) == {"turn 1": [1], "turn 2": [1]}
-    world.tell(events.EpisodeEnded("run", "e"))
+    world.handle(events.EpisodeEnded("run", "e"))
     world.run(16.0)
     assert record(world, again).weight_version == 2
 
@@ -378,7 +378,7 @@ def cause(world, fault, random_):
         length = random_.randint(2, 300)
         world.submit(f"r{number}", length, seed=number, episode=episode, min_weight_version=newest)
     elif fault == "end":
-        world.tell(events.EpisodeEnded("run", name))
+        world.handle(events.EpisodeEnded("run", name))
     elif fault == "join":
         follow(world, world.join(random_.choice("abcdef"), capacity=4))
     elif fault == "publish":
@@ -391,9 +391,9 @@ def cause(world, fault, random_):
             engine.crash()
         elif fault == "drain":
             until = world.now + random_.uniform(0, 20)
-            world.tell(events.DrainAsked(engine.engine_id, until, "notice"))
+            world.handle(events.DrainAsked(engine.engine_id, until, "notice"))
         elif engine.attempts:
-            world.tell(events.Broken(*random_.choice(list(engine.attempts)), "garbage"))
+            world.handle(events.Broken(*random_.choice(list(engine.attempts)), "garbage"))
 
 
 @given(seed=st.integers(0, 2**32), faults=st.lists(st.sampled_from(FAULTS), max_size=60))

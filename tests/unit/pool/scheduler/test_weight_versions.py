@@ -13,7 +13,7 @@ TRAINER = "tcp://10.0.0.1:7000"
 
 
 def publish(world, version, digest=None, source=TRAINER):
-    world.tell(
+    world.handle(
         events.WeightsWanted(Weights(version, digest or f"digest {version}", (source,), "token", version))
     )
 
@@ -126,7 +126,7 @@ def test_loaded_weights_are_of_no_use_once_the_pool_wants_a_folder():
     world, [engine] = ready_world("a")
     publish(world, 1)
     engine.load_wanted()
-    world.tell(events.ModelWanted("model", 2))
+    world.handle(events.ModelWanted("model", 2))
     assert record(world, engine).state is EngineState.LOADING
     engine.report(WeightsReport())
     assert engine.is_ready and record(world, engine).weight_version == 2
@@ -136,16 +136,16 @@ def test_a_checkpoint_of_the_published_weights_restarts_nobody():
     world, [engine] = ready_world("a")
     publish(world, 1)
     engine.load_wanted()
-    world.tell(events.ModelWanted("version-000001", 1))
+    world.handle(events.ModelWanted("version-000001", 1))
     assert engine.is_ready and world.state.model == "model"
 
 
 def test_a_rollback_takes_the_pool_to_an_older_version():
     world, [engine] = ready_world("a")
-    world.tell(events.ModelWanted("new", 3))
-    world.tell(events.ModelWanted("model", 2))
+    world.handle(events.ModelWanted("new", 3))
+    world.handle(events.ModelWanted("model", 2))
     assert world.state.model == "new"
-    world.tell(events.ModelWanted("model", 2, is_rollback=True))
+    world.handle(events.ModelWanted("model", 2, is_rollback=True))
     assert engine.is_ready and record(world, engine).weight_version == 2
 
 
@@ -192,6 +192,6 @@ def test_an_engine_that_comes_back_with_its_weights_is_known_by_them_at_once():
     held = WeightsReport(1, "digest 1")
     offer = replace(record(world, engine).offer, engine_id="again")
     world.engines["again"] = engine
-    world.tell(events.Registered(offer, held))
-    world.tell(events.Probed("again", "model", 0))
+    world.handle(events.Registered(offer, held))
+    world.handle(events.Probed("again", "model", 0))
     assert world.state.engines["again"].weight_version == 1

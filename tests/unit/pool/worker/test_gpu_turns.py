@@ -9,7 +9,7 @@ import pytest
 
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.gpu_turns import EngineSays, TrainerTurns, Turn, TurnFiles
+from rl_agent.pool.worker.gpu_turns import EngineTurnState, TrainerTurns, Turn, TurnFiles
 
 ALIVE = ProcessId.of(os.getpid())
 REUSED = dataclasses.replace(ALIVE, start_ticks=ALIVE.start_ticks - 1)
@@ -22,10 +22,10 @@ def files(tmp_path):
 
 
 def test_a_stranger_with_the_number_of_a_dead_worker_is_not_waited_for(files):
-    files.write_engine(EngineSays(1, is_awake=True, has_served=True, worker=REUSED))
+    files.write_engine(EngineTurnState(1, is_awake=True, has_served=True, worker=REUSED))
     assert files.read_engine() is None
     TrainerTurns(files, timeout_s=0.0).take()
-    files.write_engine(EngineSays(2, is_awake=True, has_served=True, worker=ALIVE))
+    files.write_engine(EngineTurnState(2, is_awake=True, has_served=True, worker=ALIVE))
     assert files.read_engine() is not None
 
 
