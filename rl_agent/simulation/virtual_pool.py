@@ -75,7 +75,7 @@ class VirtualPool(Generic[E]):
             self._wake = None
             self.handle(events.Tick())
 
-    def _carry_out(self, command: events.Command) -> None:
+    def _carry_out(self, command: events.PoolCommand) -> None:
         if isinstance(command, events.Generate) and (engine := self.engines.get(command.engine_id)):
             engine.begin(self.state.requests[command.request_id], command.attempt)
         elif isinstance(command, events.Abort) and (engine := self.engines.get(command.engine_id)):

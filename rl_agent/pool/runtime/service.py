@@ -200,7 +200,7 @@ class Pool:
 
     # What the machine commands ------------------------------------------------------------------------------
 
-    def _carry_out(self, command: events.Command) -> None:
+    def _carry_out(self, command: events.PoolCommand) -> None:
         match command:
             case events.Generate(request_id, attempt, engine_id):
                 job = self._generate(self.state.requests[request_id], attempt, engine_id)

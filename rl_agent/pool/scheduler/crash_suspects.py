@@ -13,8 +13,8 @@ it: it goes on like any other, in short chunks.
 `unrelated` deaths are those of engines where nothing was stuck: spot machines that were taken away.
 
 A request under which `engine_deaths_limit` different engines die without progress fails, alone. Where there
-are fewer machines than that, twice as many deaths count. With wrong answers it is the same: the request is tried
-elsewhere, and fails only if all engines answer it wrongly (`quarantine`).
+are fewer machines than that, twice as many deaths count. With wrong answers it is the same: the request is
+tried elsewhere, and fails only if all engines answer it wrongly (`quarantine`).
 """
 
 from rl_agent.pool.scheduler.records import Engine, PoolRules, Request

@@ -15,67 +15,80 @@ from rl_agent.pool.scheduler.records import (
 )
 
 
+class Event:
+    """Something that happened to a pool."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Registered:
+class EngineEvent(Event):
+    """Something that happened to an engine; dropped once that is gone."""
+
+    engine_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEvent(Event):
+    """Something that happened to an attempt; dropped once that is over."""
+
+    request_id: RequestId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Event):
     offer: EngineOffer
     weights: WeightsReport = NO_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(EngineEvent):
     """The engine answered the probe: it is alive and serves this model."""
 
-    engine_id: str
     model: str
     max_model_len: int
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeFailed:
-    engine_id: str
+class ProbeFailed(EngineEvent):
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(EngineEvent):
     """A heartbeat of a worker, whose engine just answered it: renews the lease.
 
     With a problem it did not, or is not well: that renews nothing, and nothing new is sent there.
     """
 
-    engine_id: str
     load: Load | None = None
     weights: WeightsReport | None = None
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BytesArrived:
+class BytesArrived(EngineEvent):
     """Bytes of a response arrived from the engine, maybe not a whole token yet: renews the lease."""
 
-    engine_id: str
-
 
 @dataclass(frozen=True, slots=True)
-class DrainAsked:
+class DrainAsked(EngineEvent):
     """The engine leaves at `until`; its requests leave before, each at the end of its chunk."""
 
-    engine_id: str
     until: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class EngineEnded:
+class EngineEnded(EngineEvent):
     """The engine left the pool, or its process has ended."""
 
-    engine_id: str
     reason: str
     is_crash: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ModelWanted:
+class ModelWanted(Event):
     """The pool serves this model from now on; engines with another one load it."""
 
     model: str
@@ -85,26 +98,26 @@ class ModelWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsWanted:
+class WeightsWanted(Event):
     """The pool serves these weights from now on; engines keep theirs until they have loaded them."""
 
     weights: Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Event):
     order: Order
     made: PartialResponse | None = None
     """What an earlier manager had of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Event):
     request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeEnded:
+class EpisodeEnded(Event):
     """The episode has ended: none of its turns will come any more."""
 
     run: str
@@ -112,11 +125,9 @@ class EpisodeEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(AttemptEvent):
     """Tokens of an attempt arrived; the last event of an attempt is Finished or Broken."""
 
-    request_id: RequestId
-    attempt: int
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str = ""
@@ -126,19 +137,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    request_id: RequestId
-    attempt: int
+class Finished(AttemptEvent):
     finish_reason: str
     stop_reason: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(AttemptEvent):
     """The attempt ended without a finish."""
 
-    request_id: RequestId
-    attempt: int
     problem: str
     is_refusal: bool = False
     """The engine said that the request itself is wrong (4xx)."""
@@ -147,80 +154,60 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(Event):
     """The consumer has the results: the requests can be removed."""
 
     request_ids: tuple[RequestId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Event):
     """Time has passed."""
 
 
-Event = (
-    Registered
-    | Probed
-    | ProbeFailed
-    | Beat
-    | BytesArrived
-    | DrainAsked
-    | EngineEnded
-    | ModelWanted
-    | WeightsWanted
-    | Submitted
-    | Cancelled
-    | EpisodeEnded
-    | Progress
-    | Finished
-    | Broken
-    | Forgotten
-    | Tick
-)
+class PoolCommand:
+    """Something that the runtime has to do."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(PoolCommand):
     engine_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
+class AttemptCommand(PoolCommand):
+    """A command about one attempt of a request at an engine."""
+
+    request_id: RequestId
+    attempt: int
+    engine_id: str
+
+
+class Generate(AttemptCommand):
     """Send the request, with the tokens it has, to the engine."""
 
-    request_id: RequestId
-    attempt: int
-    engine_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(AttemptCommand):
     """End the attempt at the engine; what it still sends is dropped."""
 
-    request_id: RequestId
-    attempt: int
-    engine_id: str
-
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(PoolCommand):
     """The request is completed or failed."""
 
     request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)
-class EngineChanged:
+class EngineChanged(PoolCommand):
     engine_id: str
     state: EngineState
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(PoolCommand):
     """The scheduler could not handle an event or a request, and goes on without it."""
 
     reason: str
-
-
-Command = Probe | Generate | Abort | Ended | EngineChanged | SetAside

@@ -17,7 +17,6 @@ for a while (`quarantine`).
 
 import heapq
 from collections.abc import Callable
-from typing import Any
 
 from rl_agent.pool.scheduler import (
     dispatch,
@@ -29,14 +28,14 @@ from rl_agent.pool.scheduler import (
     single_version,
     weight_versions,
 )
-from rl_agent.pool.scheduler.events import Command, Event
-from rl_agent.pool.scheduler.records import Engine, EngineState, Request, RequestId, RequestState
+from rl_agent.pool.scheduler.events import Event, PoolCommand
+from rl_agent.pool.scheduler.records import Engine, EngineState, RequestId, RequestState
 from rl_agent.pool.scheduler.state import PoolState, set_aside
 
 TIMERS_EACH = 4
 
 
-def step(state: PoolState, event: Event, now: float) -> list[Command]:
+def step(state: PoolState, event: Event, now: float) -> list[PoolCommand]:
     """Apply one event and everything whose time has come; the commands are to be carried out in order."""
     state.now, state.commands = now, []
     try:
@@ -58,18 +57,20 @@ def step(state: PoolState, event: Event, now: float) -> list[Command]:
     return state.commands
 
 
-def _apply(state: PoolState, event: Any) -> None:
+def _apply(state: PoolState, event: Event) -> None:
     """Pass an event to its handler; events of an engine or attempt that is over are dropped."""
-    if (handle := _HANDLERS.get(type(event))) is not None:
-        handle(state, event)
-    elif (handle_of_engine := _OF_ENGINE.get(type(event))) is not None:
+    handle = _HANDLERS.get(type(event))
+    if handle is None:
+        return
+    if isinstance(event, events.EngineEvent):
         if (engine := state.engines.get(event.engine_id)) is not None:
-            handle_of_engine(state, engine, event)
-    elif (handle_of_attempt := _OF_ATTEMPT.get(type(event))) is not None:
+            handle(state, engine, event)
+    elif isinstance(event, events.AttemptEvent):
         request = state.requests.get(event.request_id)
-        is_running = request is not None and request.state is RequestState.RUNNING
-        if request is not None and is_running and request.attempt == event.attempt:
-            handle_of_attempt(state, request, event)
+        if request is not None and request.is_running and request.attempt == event.attempt:
+            handle(state, request, event)
+    else:
+        handle(state, event)
 
 
 def _request_of(event: Event) -> RequestId | None:
@@ -92,27 +93,23 @@ def _survive(
         state.commands.append(events.SetAside(f"{what}: {type(error).__name__}: {error}"))
 
 
-_HANDLERS: dict[type, Callable[[PoolState, Any], None]] = {
+_HANDLERS: dict[type[Event], Callable[..., None]] = {
     events.Registered: engines.registered,
-    events.ModelWanted: weight_versions.model_wanted,
-    events.WeightsWanted: weight_versions.weights_wanted,
-    events.Submitted: requests.submitted,
-    events.Cancelled: requests.cancelled,
-    events.EpisodeEnded: single_version.episode_ended,
-    events.Forgotten: requests.forgotten,
-}
-_OF_ENGINE: dict[type, Callable[[PoolState, Engine, Any], None]] = {
     events.Probed: engines.probed,
     events.ProbeFailed: engines.probe_failed,
     events.Beat: engines.beat,
     events.BytesArrived: engines.bytes_arrived,
     events.DrainAsked: draining.drain_asked,
     events.EngineEnded: engines.engine_ended,
-}
-_OF_ATTEMPT: dict[type, Callable[[PoolState, Request, Any], None]] = {
+    events.ModelWanted: weight_versions.model_wanted,
+    events.WeightsWanted: weight_versions.weights_wanted,
+    events.Submitted: requests.submitted,
+    events.Cancelled: requests.cancelled,
+    events.EpisodeEnded: single_version.episode_ended,
     events.Progress: requests.progress,
     events.Finished: requests.finished,
     events.Broken: requests.broken,
+    events.Forgotten: requests.forgotten,
 }
 _TIMERS_OF_ENGINE: dict[str, Callable[[PoolState, Engine], None]] = {
     "lease": engines.lease_due,

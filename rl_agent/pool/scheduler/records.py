@@ -339,6 +339,10 @@ class Request:
         return self.state in (RequestState.QUEUED, RequestState.RUNNING)
 
     @property
+    def is_running(self) -> bool:
+        return self.state is RequestState.RUNNING
+
+    @property
     def weight_versions(self) -> tuple[int, int]:
         """Return the lowest and highest version that sampled a token; (0, 0) before the first."""
         versions = [span.weight_version for span in self.spans]

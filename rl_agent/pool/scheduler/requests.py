@@ -134,9 +134,7 @@ def broke(state: PoolState, request: Request, problem: str) -> None:
     doubt(state, engine, problem)
     state.commands.append(Probe(engine.engine_id))
     if crash_suspects.is_broken_off(request, state.rules):
-        reason = (
-            f"broken off {request.broken_attempts + 1} times by engines that are well; the last: {problem}"
-        )
+        reason = f"{request.broken_attempts + 1} attempts broke off at healthy engines; the last: {problem}"
         fail(state, request, FailureKind.BROKEN_OFF, reason, is_at_engine=False)
     else:
         move(state, request, is_at_engine=False)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import count, pairwise
 
 from rl_agent.pool.scheduler import crash_suspects
-from rl_agent.pool.scheduler.events import Abort, Command, Ended, EngineChanged, SetAside
+from rl_agent.pool.scheduler.events import Abort, Ended, EngineChanged, PoolCommand, SetAside
 from rl_agent.pool.scheduler.length_model import Lengths
 from rl_agent.pool.scheduler.migration import can_continue, finish_of_tokens
 from rl_agent.pool.scheduler.placement import Placement
@@ -37,7 +37,7 @@ class PoolState:
         self.rules = rules
         self.now = 0.0
         """Of the event that is being applied."""
-        self.commands: list[Command] = []
+        self.commands: list[PoolCommand] = []
         """What the event has led to so far."""
         self.engines: dict[str, Engine] = {}
         """Living engines; one that is gone is dropped once its end was announced."""

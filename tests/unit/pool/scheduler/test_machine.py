@@ -162,7 +162,7 @@ def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
     for _ in range(20):
         world.handle(events.Broken(id_of("r0"), request(world).attempt, "HTTP 500: boom"))
         world.run(world.now + 0.11)
-    assert request(world).failure.endswith("times by engines that are well; the last: HTTP 500: boom")
+    assert request(world).failure.endswith("attempts broke off at healthy engines; the last: HTTP 500: boom")
     assert request(world).failure_kind is FailureKind.BROKEN_OFF
     world.run_until_all_ended(100)
     assert not request(world, "r1").failure and len(world.state.engines) == 3
