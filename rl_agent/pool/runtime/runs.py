@@ -100,7 +100,7 @@ class Batches:
             deadline = self.pool.clock() + (batch.deadline_s or self._config.request_timeout_s)
             submissions = [Submission(item, batch.holds_groups, deadline) for item in new.values()]
             for submission in submissions:
-                run.submit(submission)  # before the first await, or they would be forgotten by `compact`
+                run.submit(submission)  # before the first await: they are known from now on
             await self._append_submitted(run, submissions)
         await self._commit(())
         for number, submission in enumerate(sorted(submissions, key=_longest_first), start=1):
@@ -134,7 +134,7 @@ class Batches:
         made = self.calls.begin(key, order, self.pool.clock()) if key and self._journal is not None else None
         if made is not None:
             self._saved[order.request_id] = (len(made.token_ids), len(made.text), 0)
-        self.pool.submit(order, made)
+        self.pool.handle(events.Submitted(order, made))
 
     def end_call(self, key: Key | None, request_id: RequestId) -> None:
         """End a call whose client has the answer or has left."""
@@ -157,7 +157,7 @@ class Batches:
             return
         await self._commit(dropped_writes(name))
         for request_id in list(run.open):
-            self.pool.cancel(self._pool_id(name, request_id))
+            self.pool.handle(events.Cancelled(self._pool_id(name, request_id)))
         self._serials[name] = self._serials.get(name, 0) + 1
         run.open.clear()
         run.changed.set()
@@ -167,20 +167,18 @@ class Batches:
         pool_id = self._pool_id(name, item.id)
         if made is not None:
             self._saved[pool_id] = (len(made.token_ids), len(made.text), 0)
-        self.pool.submit(
-            Order(
-                request_id=pool_id,
-                prompt_token_ids=item.prompt_token_ids,
-                max_tokens=item.max_tokens,
-                params=STATED | item.sampling,
-                deadline=submission.deadline,
-                group=item.group,
-                min_weight_version=item.min_weight_version,
-                expected_tokens=item.expected_tokens,
-                vocab_size=item.vocab_size,
-            ),
-            made,
+        order = Order(
+            request_id=pool_id,
+            prompt_token_ids=item.prompt_token_ids,
+            max_tokens=item.max_tokens,
+            params=STATED | item.sampling,
+            deadline=submission.deadline,
+            group=item.group,
+            min_weight_version=item.min_weight_version,
+            expected_tokens=item.expected_tokens,
+            vocab_size=item.vocab_size,
         )
+        self.pool.handle(events.Submitted(order, made))
 
     async def _record_ends(self) -> None:
         while True:

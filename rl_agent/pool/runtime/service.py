@@ -31,8 +31,6 @@ from rl_agent.pool.scheduler.records import (
     Engine,
     EngineOffer,
     EngineState,
-    Order,
-    PartialResponse,
     Request,
     RequestId,
     WeightsReport,
@@ -53,9 +51,6 @@ class ModelFacts:
     vocab_size: int | None = None
     usual_length: int | None = None
     """Of a response, where nobody says how long it may be."""
-
-
-NOTHING_KNOWN = ModelFacts()
 
 
 @dataclass(slots=True)
@@ -160,18 +155,12 @@ class Pool:
             job = self._keep(offer.engine_id, link)
             self._keepers[offer.engine_id] = self.start(job, f"keep {offer.name}")
 
-    def submit(self, order: Order, made: PartialResponse | None = None) -> None:
-        self.handle(events.Submitted(order, made))
-
-    def cancel(self, request_id: RequestId) -> None:
-        self.handle(events.Cancelled(request_id))
-
     def release(self, request_ids: list[RequestId]) -> None:
         """Forget requests that their client no longer follows; those still open are cancelled."""
         for request_id in request_ids:
             request = self.state.requests.get(request_id)
             if request is not None and request.is_open:
-                self.cancel(request_id)
+                self.handle(events.Cancelled(request_id))
             self.watches.pop(request_id, None)
         self.handle(events.Forgotten(tuple(request_ids)))
 
@@ -192,7 +181,7 @@ class Pool:
 
     def facts_of(self, model: str) -> "ModelFacts":
         """Return what is known about the pool's model."""
-        return self._facts.get(model, NOTHING_KNOWN)
+        return self._facts.get(model, ModelFacts())
 
     def open_requests(self) -> int:
         account = self.state.account
@@ -369,4 +358,4 @@ def _facts_of(model: str) -> ModelFacts:
             folder = local_folder(model)
         except Exception:  # the hub's library has many ways to say that it has no such model
             folder = None
-    return NOTHING_KNOWN if folder is None else ModelFacts(vocabulary_of(folder), usual_length_of(folder))
+    return ModelFacts() if folder is None else ModelFacts(vocabulary_of(folder), usual_length_of(folder))

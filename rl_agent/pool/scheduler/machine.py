@@ -74,9 +74,9 @@ def _apply(state: PoolState, event: Event) -> None:
 
 
 def _request_of(event: Event) -> RequestId | None:
-    if isinstance(event, events.Submitted):
-        return event.order.request_id
-    return getattr(event, "request_id", None)
+    return (
+        event.order.request_id if isinstance(event, events.Submitted) else getattr(event, "request_id", None)
+    )
 
 
 def _survive(

@@ -4,7 +4,6 @@ from rl_agent.pool.scheduler import crash_suspects, draining, events, quarantine
 from rl_agent.pool.scheduler.events import Abort, Probe
 from rl_agent.pool.scheduler.migration import find_stop, finish_of_tokens
 from rl_agent.pool.scheduler.records import (
-    Engine,
     EngineState,
     FailureKind,
     PartialResponse,
@@ -61,8 +60,9 @@ def cancelled(state: PoolState, event: events.Cancelled) -> None:
 
 def progress(state: PoolState, request: Request, event: events.Progress) -> None:
     engine = state.engines[request.engine_id or ""]
-    if not request.spans or _is_new_origin(request.spans[-1], engine):
-        request.spans.append(Span(len(request.token_ids), engine.engine_id, engine.weight_version))
+    origin = (engine.engine_id, engine.weight_version)
+    if not request.spans or (request.spans[-1].engine_id, request.spans[-1].weight_version) != origin:
+        request.spans.append(Span(len(request.token_ids), *origin))
         single_version.hold_episode(state, request, engine)
     room = request.order.max_tokens - len(request.token_ids)
     request.token_ids.extend(event.token_ids[:room])
@@ -87,10 +87,6 @@ def progress(state: PoolState, request: Request, event: events.Progress) -> None
         _complete(state, request, "length", None)
     elif engine.state is EngineState.DRAINING and not event.is_last:
         draining.chunk_ended(state, request, engine)
-
-
-def _is_new_origin(span: Span, engine: Engine) -> bool:
-    return (span.engine_id, span.weight_version) != (engine.engine_id, engine.weight_version)
 
 
 def finished(state: PoolState, request: Request, event: events.Finished) -> None:

@@ -14,7 +14,8 @@ connection over which requests come (`tunnel`), and the engine listens on loopba
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict
 from time import monotonic
 from typing import Any
 
@@ -157,12 +158,15 @@ class Worker:
             self._weights = None
 
     async def _report_weights(self) -> WeightsOffer | None:
-        body = {"weights": self._weights.report()} if self._weights is not None else {}
+        _, answer = await self._post_beat({"weights": self._weights_report()})
+        return answer.weights if answer is not None else None
+
+    async def _post_beat(self, body: dict[str, Any]) -> tuple[int, BeatAnswer | None]:
         status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
-        return BeatAnswer.model_validate(payload).weights if status == 200 else None
+        return status, BeatAnswer.model_validate(payload) if status == 200 else None
 
     def _server(self, engine: EngineProcess) -> RunningServer:
-        if self._settings.command.kind != "sglang":
+        if self._settings.command.kind == "vllm":
             return self._vllm(engine)
         timeout_s = self._settings.weights.load_timeout_s
         return SglangServer(self._session, self._engine_url(engine), engine.model, timeout_s=timeout_s)
@@ -230,7 +234,10 @@ class Worker:
     async def _stay(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Serve in the pool until `leaving` is set. Raises EngineDied, ModelChanged."""
         while not leaving.is_set():
-            answer = await self._register(engine) if await self._is_well(link) else None
+            answer = None
+            with suppress(StreamError):
+                await link.look(self._patience_s)
+                answer = await self._register(engine)
             if answer is None:
                 await _pause(POLL_S, leaving)
                 self._check_alive(engine)
@@ -281,10 +288,8 @@ class Worker:
         except StreamError as error:
             log.warning("engine %s does not answer: %s", self._settings.name, error)
             problem = str(error)[:500]
-        report = {"running": load.running, "waiting": load.waiting, "kv_use": load.kv_use} if load else None
-        body = {"load": report, "weights": self._weights_report(), "problem": problem}
-        status, payload = await self._manager.call("POST", f"engines/{self._engine_id}/beat", body)
-        answer = BeatAnswer.model_validate(payload) if status == 200 else None
+        body = {"load": asdict(load) if load else None, "weights": self._weights_report(), "problem": problem}
+        status, answer = await self._post_beat(body)
         if answer is not None:
             if answer.state == "ready":
                 self._failures = 0
@@ -292,13 +297,6 @@ class Worker:
         if status == 404 and self._weights is not None and self._weights.problem:
             raise EngineDied(f"the pool gave it up: {self._weights.problem}")
         return status, answer
-
-    async def _is_well(self, link: EngineLink) -> bool:
-        try:
-            await link.look(self._patience_s)
-        except StreamError:
-            return False
-        return True
 
     def _weights_report(self) -> dict[str, Any]:
         return self._weights.report() if self._weights is not None else {"problem": TAKES_NO_WEIGHTS}
