@@ -277,7 +277,7 @@ async def test_a_version_that_does_not_load_leaves_the_one_before_serving(tmp_pa
 
 
 async def test_an_engine_that_is_busy_loading_is_said_to_live(tmp_path, trainer, monkeypatch):
-    monkeypatch.setattr("rl_agent.pool.worker.weight_follower.SAY_S", 0.05)
+    monkeypatch.setattr("rl_agent.pool.worker.weight_follower.REPORT_S", 0.05)
 
     class Slow(Engine):
         async def answer(self, request):
