@@ -83,7 +83,7 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         return VerbResult(status=EXIT_USAGE)
     module = module_of(verb)
     takes_paths = verb in people_verbs() or getattr(module, "TAKES_PATHS_OF_A_PERSON", False)
-    given = {"call": call} if member is None else {"call": call, "member": member}
+    given = {"call": call, "member": member}
     wanted = inspect.signature(module.main).parameters
     try:
         result = module.main(rest, **{name: given[name] for name in given if name in wanted})

@@ -1,10 +1,16 @@
 """Parsers of the verbs' command lines, and the options that many of them take."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rl_agent.cluster.member.member import Member
 
 
 def verb_parser(verb: str, summary: str, example: str = "") -> argparse.ArgumentParser:
@@ -23,6 +29,25 @@ def plan_parser(verb: str, summary: str, example: str = "") -> argparse.Argument
     help_text = "plan.json of a run (the verb `plan` writes it)"
     parser.add_argument("--plan", type=Path, required=True, help=help_text)
     return parser
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which of the nodes that train together this one is."""
+    parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
+    parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
+    parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
+
+
+@contextmanager
+def member_or_alone(member: "Member | None", plan: Path) -> Iterator["Member"]:
+    """Give the member of the run that the verb was called with, else one of a run of one node."""
+    if member is not None:
+        yield member
+        return
+    from rl_agent.cluster.member.member import Member
+
+    with Member.alone(read_plan(plan)) as alone:
+        yield alone
 
 
 def log_folder(path: Path) -> Path:

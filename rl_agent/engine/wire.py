@@ -103,12 +103,15 @@ class _Span(_Answer):
     weight_version: Annotated[int, Field(ge=0, lt=2**48)]
 
 
-class _Choice(_Answer):
-    text: str
+class _AnyChoice(_Answer):
     token_ids: tuple[int, ...]
-    logprobs: _Logprobs
     finish_reason: str
     weight_versions: tuple[_Span, ...] = ()
+
+
+class _Choice(_AnyChoice):
+    text: str
+    logprobs: _Logprobs
 
 
 class _Completion(_Answer):
@@ -123,11 +126,8 @@ class _ChatLogprobs(_Answer):
     content: tuple[_ChatLogprob, ...]
 
 
-class _ChatChoice(_Answer):
-    token_ids: tuple[int, ...]
+class _ChatChoice(_AnyChoice):
     logprobs: _ChatLogprobs
-    finish_reason: str
-    weight_versions: tuple[_Span, ...] = ()
 
 
 class _ChatCompletion(_Answer):
@@ -191,8 +191,12 @@ def chat_request(
     return to_json(body)
 
 
+_OF_A_POOL = ("min_weight_version", "expected_tokens", "group", "episode", "vocab_size", "timeout_s")
+"""What a pool alone is told, where it is set."""
+
+
 def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
-    return {
+    body = {
         "model": model,
         "request_id": request_id,
         "max_tokens": sampling.max_tokens,
@@ -204,14 +208,8 @@ def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:
         "seed": sampling.seed,
         "return_token_ids": True,
         "skip_special_tokens": False,
-        # Only a pool knows these.
-        **({"min_weight_version": sampling.min_weight_version} if sampling.min_weight_version else {}),
-        **({"expected_tokens": sampling.expected_tokens} if sampling.expected_tokens else {}),
-        **({"group": sampling.group} if sampling.group else {}),
-        **({"episode": sampling.episode} if sampling.episode else {}),
-        **({"vocab_size": sampling.vocab_size} if sampling.vocab_size else {}),
-        **({"timeout_s": sampling.timeout_s} if sampling.timeout_s else {}),
     }
+    return body | {name: value for name in _OF_A_POOL if (value := getattr(sampling, name))}
 
 
 def read_completion(

@@ -272,25 +272,17 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
         )
     if config.weights.is_inplace:
         raise ConfigError("weights=inplace is for one engine without a pool; leave it out with pool=elastic")
-    is_masters = command.rank == 0 and not command.join
-    if is_masters and not is_port_free("pool", pool.host, pool.port) and not (listeners(pool.port) & ours):
-        raise MachineError(
-            f"pool.port={pool.port} is in use by {describe_listeners(pool.port)};"
-            " stop that program, or choose another port; 0 takes any free one"
-        )
-    if is_masters and config.is_streaming:
-        check_weights_host(config, ours)
+    if command.rank == 0 and not command.join:
+        check_port("pool", pool.host, pool.port, ours, "or choose another port; 0 takes any free one")
+        if config.is_streaming:
+            check_weights_host(config, ours)
 
 
 def check_weights_host(config: Config, ours: set[int]) -> None:
     """Refuse an address for giving weights that is not this machine's, or is named twice."""
     port, named = config.weights.port, dict[str, str]()
     for host in config.weights.host or ():
-        if not is_port_free("weights", host, port) and not (listeners(port) & ours):
-            raise MachineError(
-                f"weights.port={port} at {host} is in use by {describe_listeners(port)};"
-                " stop that program, or choose another port; 0 takes any free one"
-            )
+        check_port("weights", host, port, ours, "or choose another port; 0 takes any free one")
         address = str(socket.getaddrinfo(host, None, _family_of(host), socket.SOCK_STREAM)[0][4][0])
         if ipaddress.ip_address(address).is_unspecified:
             raise ConfigError(
@@ -319,10 +311,17 @@ def check_engine(config: Config, command: Command, ours: set[int], environ: Mapp
             f"engine.url={engine.url} names an engine that runs already: that goes with --debug-mode;"
             " the run's own engine listens at engine.host and engine.port"
         )
-    if not is_port_free("engine", engine.host, engine.port) and not (listeners(engine.port) & ours):
+    check_port(
+        "engine", engine.host, engine.port, ours, "choose another port, or use its engine with --debug-mode"
+    )
+
+
+def check_port(section: str, host: str, port: int, ours: set[int], otherwise: str) -> None:
+    """Refuse a port in use, unless by a process of `ours`, which will be ended. Raises MachineError."""
+    if not is_port_free(section, host, port) and not (listeners(port) & ours):
         raise MachineError(
-            f"engine.port={engine.port} is in use by {describe_listeners(engine.port)};"
-            " stop that program, choose another port, or use its engine with --debug-mode"
+            f"{section}.port={port} at {host} is in use by {describe_listeners(port)}; stop that program,"
+            f" {otherwise}"
         )
 
 

@@ -19,7 +19,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rl_agent.grpo_config import LossSettings
 
@@ -36,28 +36,12 @@ class Attempt(Protocol):
         """Return whether a response of it ended where its tokens did."""
 
 
-class Response(Protocol):
-    """The response of an engine."""
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-    @property
-    def finish_reason(self) -> str: ...
-
-
-class Turn(Protocol):
-    """A step of an episode."""
-
-    @property
-    def generation(self) -> Response: ...
-
-
-def longest_response(turns: Iterable[Turn]) -> int:
-    """Return the tokens of an episode's longest response."""
+def longest_response(turns: Iterable[Any]) -> int:
+    """Return the tokens of an episode's longest response; turns are `types.Step`s, or as much of them."""
     return max((len(turn.generation.token_ids) for turn in turns), default=0)
 
 
-def is_cut(turns: Iterable[Turn]) -> bool:
+def is_cut(turns: Iterable[Any]) -> bool:
     """Return whether a response of the episode ended where its tokens did."""
     return any(turn.generation.finish_reason == "length" for turn in turns)
 

@@ -203,7 +203,8 @@ def test_a_stranger_that_takes_the_port_between_phases_is_reported_and_left_alon
         assert engine.poll() is None
 
     assert second.returncode == 69
-    assert f"engine.port={harness.port} is in use by process {engine.pid}" in second.stderr
+    assert f"engine.port={harness.port} at " in second.stderr
+    assert f" is in use by process {engine.pid}" in second.stderr
 
 
 def test_resume_of_a_finished_run_is_refused_and_more_iterations_go_on(harness):

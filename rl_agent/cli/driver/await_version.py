@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Self
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import member_or_alone, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import PhaseKey
@@ -39,10 +39,8 @@ def main(argv: list[str], member: Member | None = None) -> VerbResult:
     parser.add_argument("--training", default="", help="phase that the trainer was started in: 1/train-1")
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
-    if member is None:
-        with Member.alone(plan) as member:
-            return _wait(plan, options.phase, options.iteration, _Training(options, member))
-    return _wait(plan, options.phase, options.iteration, _Training(options, member))
+    with member_or_alone(member, options.plan) as member:
+        return _wait(plan, options.phase, options.iteration, _Training(options, member))
 
 
 def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> VerbResult:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import member_or_alone, plan_parser
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import Decision
@@ -28,10 +28,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str], member: Member | None = None) -> int | VerbResult:
     options = _parser().parse_args(argv)
-    if member is None:
-        with Member.alone(read_plan(options.plan)) as member:
-            return _act(options, member)
-    return _act(options, member)
+    with member_or_alone(member, options.plan) as member:
+        return _act(options, member)
 
 
 def _act(options: argparse.Namespace, member: Member) -> int | VerbResult:

@@ -3,7 +3,7 @@
 import logging
 import os
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import add_place, plan_parser, read_plan
 
 SUMMARY = "train along with the rollouts of a run (replaces this process by the trainer of trainer=grpo)"
 EXAMPLE = """examples:
@@ -18,9 +18,7 @@ With several nodes, each calls this verb with its own rank and the same number o
 def main(argv: list[str]) -> int:
     parser = plan_parser("stream-train", SUMMARY, EXAMPLE)
     parser.add_argument("--start", type=int, default=0, help="number of this start, +1 a restart (default 0)")
-    parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
-    parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
-    parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
+    add_place(parser)
     options = parser.parse_args(argv)
 
     from rl_agent.pool import run_pool

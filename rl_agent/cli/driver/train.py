@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import add_place, plan_parser, read_plan
 from rl_agent.cluster.shared_fs.address import interface_name
 from rl_agent.engine.sharing import training_devices
 from rl_agent.update.inputs import await_inputs, read_summary
@@ -32,9 +32,7 @@ With several nodes, prepare-update is told their number too, and each node calls
 def main(argv: list[str]) -> int:
     parser = plan_parser("train", SUMMARY, EXAMPLES)
     parser.add_argument("--iteration", type=int, required=True)
-    parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
-    parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
-    parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
+    add_place(parser)
     options = parser.parse_args(argv)
     place = rendezvous_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)

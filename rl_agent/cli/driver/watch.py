@@ -8,7 +8,7 @@ import select
 import sys
 import time
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import member_or_alone, plan_parser, read_plan
 from rl_agent.cluster.member.member import Member
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
 from rl_agent.monitor.progress import LINE_INTERVAL_S
@@ -31,11 +31,8 @@ def main(argv: list[str], member: Member | None = None) -> int:
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
     progress = TrainingProgress(plan.paths.training_dir(options.iteration), options.iteration)
-    watched = (options.pid, options.timeout_s, options.iteration, options.phase, progress)
-    if member is None:
-        with Member.alone(plan) as member:
-            return _watch(*watched, member)
-    return _watch(*watched, member)
+    with member_or_alone(member, options.plan) as member:
+        return _watch(options.pid, options.timeout_s, options.iteration, options.phase, progress, member)
 
 
 def _watch(

@@ -6,15 +6,15 @@ tokens it made of them, and the turns are marked `context_reset`.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.parse import parse_action
 from rl_agent.agent.template import Message
+from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import EnvironmentFailure
 from rl_agent.off_loop import off_loop
@@ -25,38 +25,11 @@ from rl_agent.types import Generation, Observation
 _MAX_SEED = 2**63
 
 
-class Engine(Protocol):
-    """The part of `engine.client.EngineClient` that a conversation needs."""
-
-    weight_version: int
-
-    async def generate(
-        self,
-        prompt_token_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        decode: Callable[[Sequence[int], Sequence[int]], str],
-    ) -> Generation: ...
-
-    async def generate_chat(
-        self,
-        messages: Sequence[dict[str, Any]],
-        sampling: Sampling,
-        *,
-        request_id: str,
-        chat_template_kwargs: dict[str, Any],
-        decode: Callable[[Sequence[int]], str],
-    ) -> tuple[tuple[int, ...], Generation]: ...
-
-    async def end_episode(self, episode: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The model that acts, and how it is sampled; shared by all episodes of a rollout."""
 
-    engine: Engine
+    engine: EngineClient
     gate: EngineGate
     chat: ChatTokenizer
     sampling: Sampling
@@ -94,7 +67,7 @@ class Conversation:
         self._turns: list[tuple[Observation, Turn]] = []
 
     async def respond(self, observation: Observation) -> Turn:
-        """Show an observation, draw a response. Raises what `Engine.generate` raises."""
+        """Show an observation, draw a response. Raises what `EngineClient.generate` raises."""
         is_visual = bool(observation.images) or any(seen.images for seen, _ in self._turns)
         turn = await (self._respond_visually(observation) if is_visual else self._respond(observation))
         if self._policy.lengths is not None:
