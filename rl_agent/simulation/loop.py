@@ -23,27 +23,9 @@ RECOMPUTE = {"presence_penalty": 0.1}
 """A parameter that a request cannot be continued with: what it had is thrown away when its engine goes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """Sums up to the end of an iteration."""
-
-    iterations: int
-    at_s: float
-    trained_tokens: int
-    waiting_s: float
-    """The trainer's."""
-    machine_hours: float
-    sampled_tokens: float
-    kept_tokens: int
-    prefilled_again_tokens: int
-    moves: int
-    engine_deaths: int
-    engines_idle_share: float
-
-
 @dataclass(slots=True)
 class Loop:
-    """The trainer's loop: `begin` starts it; `mark` is what the last iteration that ended reached."""
+    """The trainer's loop in virtual time; `begin` starts it."""
 
     work: Work
     speed: TrainerSpeed
@@ -52,6 +34,8 @@ class Loop:
     """Requests go on from their tokens when their engine is gone."""
     open_window: Callable[[], bool] = lambda: False
     """Asked before a group is trained on: whether the trainer's devices generate now."""
+    on_published: Callable[[], None] = lambda: None
+    """Called at the end of an iteration, before what follows from it."""
     on_iteration: Callable[[], None] = lambda: None
     world: RentedPool = field(init=False)
     version: int = 0
@@ -63,7 +47,6 @@ class Loop:
     """Of the iteration, where its samples are dealt to steps."""
     trained_tokens: int = 0
     waiting_s: float = 0.0
-    mark: Marked | None = None
     ready: dict[tuple[int, int], deque[list[Request]]] = field(default_factory=dict)
     """Of whole groups, by iteration and step, what is to be trained on at once; as they ended."""
     _arrived: Counter[int] = field(default_factory=Counter)
@@ -167,7 +150,7 @@ class Loop:
         self.version += 1
         self.trained_samples = self.step = 0
         self._waits_since = self.world.now
-        self._mark()
+        self.on_published()
         self.world.publish(self.version)
         self._submit()
         self.on_iteration()
@@ -195,20 +178,4 @@ class Loop:
             FOREVER_S,
             group=f"{self.submitted}/{group}",
             min_weight_version=oldest,
-        )
-
-    def _mark(self) -> None:
-        world = self.world
-        self.mark = Marked(
-            self.version,
-            world.now,
-            self.trained_tokens,
-            self.waiting_s,
-            world.machine_hours(),
-            world.sampled_tokens(),
-            world.kept_tokens(),
-            world.prefilled_again_tokens(),
-            world.state.account.moves,
-            world.state.account.engine_deaths,
-            world.idle_share(),
         )

@@ -8,6 +8,7 @@ elastic_recompute   the same, but what was generated is thrown away when its mac
 elastic_hybrid      like elastic, and the trainer's devices generate, too, as long as that saves waiting
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Literal
 
 from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.simulation.devices import SharedEngines
-from rl_agent.simulation.loop import Loop, Marked
+from rl_agent.simulation.loop import Loop
 from rl_agent.simulation.speeds import EngineSpeed, TrainerSpeed
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work
@@ -97,6 +98,9 @@ def simulate(
             world.rent(f"on-demand-{number}", scenario.engine)
     elif setup != "static":
         _plan(world, scenario.trace, scenario.engine)
+    price = scenario.on_demand_price if setup == "on_demand" else scenario.engine_price
+    reached: deque[Outcome] = deque(maxlen=1)
+    loop.on_published = lambda: reached.append(_outcome(setup, loop, scenario.trainer_price, price))
     loop.begin(world)
     if setup in ("static", "elastic_hybrid"):
         _share(scenario, "colocated" if setup == "static" else "hybrid", loop, world)
@@ -104,8 +108,7 @@ def simulate(
     for number in range(1, slices + 1):
         world.run(scenario.until_s * number / slices)
         on_progress(number / slices)
-    price = scenario.on_demand_price if setup == "on_demand" else scenario.engine_price
-    return None if loop.mark is None else _outcome(setup, loop.mark, scenario.trainer_price, price)
+    return reached[-1] if reached else None
 
 
 def _share(
@@ -126,23 +129,25 @@ def _plan(world: RentedPool, trace: Sequence[Change], speed: EngineSpeed) -> Non
             world.at(change.at_s, partial(world.lose, with_notice=change.with_notice))
 
 
-def _outcome(setup: str, mark: Marked, trainer_price: float, engine_price: float) -> Outcome:
-    hours = mark.at_s / 3600
-    cost = hours * trainer_price + mark.machine_hours * engine_price
-    lost = max(0.0, mark.sampled_tokens - mark.kept_tokens)
+def _outcome(setup: str, loop: Loop, trainer_price: float, engine_price: float) -> Outcome:
+    """Return what the setup has reached now, at the end of an iteration."""
+    world, iterations = loop.world, loop.version
+    hours, machine_hours, sampled = world.now / 3600, world.machine_hours(), world.sampled_tokens()
+    cost = hours * trainer_price + machine_hours * engine_price
+    lost = max(0.0, sampled - world.kept_tokens())
     return Outcome(
-        setup,
-        mark.iterations,
-        hours,
-        mark.machine_hours / hours,
-        mark.trained_tokens / mark.at_s,
-        cost / mark.iterations,
-        1e6 * cost / mark.trained_tokens,
-        lost,
-        lost / max(mark.sampled_tokens, 1.0),
-        mark.prefilled_again_tokens,
-        mark.waiting_s / mark.at_s,
-        mark.engines_idle_share,
-        mark.moves,
-        mark.engine_deaths,
+        setup=setup,
+        iterations=iterations,
+        hours=hours,
+        engines=machine_hours / hours,
+        tokens_per_s=loop.trained_tokens / world.now,
+        cost_per_step=cost / iterations,
+        cost_per_million_tokens=1e6 * cost / loop.trained_tokens,
+        lost_tokens=lost,
+        lost_share=lost / max(sampled, 1.0),
+        prefilled_again_tokens=world.prefilled_again_tokens(),
+        waiting_share=loop.waiting_s / world.now,
+        engines_idle_share=world.idle_share(),
+        moves=world.state.account.moves,
+        engine_deaths=world.state.account.engine_deaths,
     )
