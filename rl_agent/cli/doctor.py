@@ -17,7 +17,7 @@ from rl_agent.cluster.shared_fs.processes import members, pid_space, read_groups
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
-SUMMARY = "say who of a run is alive, who waits for whom and since when, and what to do"
+SUMMARY = "report who of a run is alive, who waits for whom and since when, and what to do"
 EXAMPLE = """examples:
   python -m rl_agent.cli doctor --log-path /shared/exp1
   python -m rl_agent.cli doctor --log-path /shared/exp1 --stacks     # on the host that hangs

@@ -106,7 +106,7 @@ class Machines:
         )
         self._place_of[worker.pid] = place
         self._running.append(worker)
-        self._say(f"+1: worker {worker.pid}; {len(self._running)} run")
+        self._report(f"+1: worker {worker.pid}; {len(self._running)} run")
 
     def _gpus(self, place: int) -> list[str]:
         if self._gpus_each is None:
@@ -116,14 +116,14 @@ class Machines:
 
     def take_oldest(self, *, with_notice: bool) -> None:
         if not self._running:
-            self._say("-1: nobody is left to take")
+            self._report("-1: nobody is left to take")
             return
         worker = self._running.popleft()
         # The engine of a killed worker gets TERM from the kernel; what a machine's end does at once.
         _signal(worker, signal.SIGTERM if with_notice else signal.SIGKILL)
         self._leaving.append(worker)
         word = "notice" if with_notice else "kill"
-        self._say(f"-1 ({word}): worker {worker.pid}; {len(self._running)} run")
+        self._report(f"-1 ({word}): worker {worker.pid}; {len(self._running)} run")
 
     def stop_all(self) -> None:
         for worker in self._running:
@@ -136,7 +136,7 @@ class Machines:
                 _signal(worker, signal.SIGKILL)
                 worker.wait()
 
-    def _say(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         print(f"[{time.monotonic() - self._started:7.0f} s] {words}", file=sys.stderr, flush=True)
 
 

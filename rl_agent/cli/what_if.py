@@ -31,7 +31,7 @@ emulate-spot reads it: `time_s,change,how`, for example `600,+1` or `1200,-1,not
 The keys, their defaults and meanings: configs/simulation/what_if.yaml, docs/reference/configuration.md.
 """
 QUIET_S = 2.0
-SAY_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 OnProgress = Callable[[float], None]
 
 
@@ -100,15 +100,15 @@ def _progress(setup: str) -> Iterator[OnProgress]:
             task = bar.add_task(setup, total=1.0, visible=False)
             yield lambda share: bar.update(task, completed=share, visible=time.monotonic() - began > QUIET_S)
         return
-    said_at = began - SAY_EVERY_S + QUIET_S
+    reported_at = began - REPORT_EVERY_S + QUIET_S
 
-    def say(share: float) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= SAY_EVERY_S:
-            said_at = time.monotonic()
+    def report(share: float) -> None:
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= REPORT_EVERY_S:
+            reported_at = time.monotonic()
             print(f"{setup}: {share:.0%}", file=sys.stderr, flush=True)
 
-    yield say
+    yield report
 
 
 def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> None:

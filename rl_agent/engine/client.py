@@ -3,7 +3,8 @@
 A request that meets a broken connection, a 429 or a 5xx is sent again after a capped, jittered, growing
 pause. When the attempts are spent the server's health decides what that means: a healthy server ends
 this episode (`EngineError`), a dead one ends the rollout (`RetryLater`), because every other episode
-would fail the same way and a resume should find them still to do. Cancelling a call closes its
+would fail the same way and a resume should find them still to do. The loop is written out, without a library
+for retries: to tell these cases apart is what this module is for. Cancelling a call closes its
 connection, which makes vLLM abort the request.
 """
 

@@ -18,14 +18,14 @@ from rl_agent.paths import RunPaths
 from rl_agent.pool.settings import is_loopback
 
 _POLL_S = 0.2
-_SAY_EVERY_S = 30.0
+_REPORT_EVERY_S = 30.0
 
 
 def wait_for_run(
     log_path: Path,
     cluster: ClusterConfig,
     who: str,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -35,7 +35,7 @@ def wait_for_run(
     Raises DeadlineError after `cluster.start_timeout_s`.
     """
     path, started = heartbeat_path(log_path), clock()
-    seen, said_at = _read(path), float("-inf")
+    seen, reported_at = _read(path), float("-inf")
     while True:
         sleep(_POLL_S)
         now, found = clock(), _read(path)
@@ -50,9 +50,9 @@ def wait_for_run(
                 f"{who}: no master (rank 0) showed itself in {log_path} for {waited_s:.0f} s"
                 " (cluster.start_timeout_s); start it there with the same arguments and --master"
             )
-        if now - said_at >= _SAY_EVERY_S:
-            say(f"{who}: waiting for the master (rank 0) of a run in {log_path}, {waited_s:.0f} s so far")
-            said_at = now
+        if now - reported_at >= _REPORT_EVERY_S:
+            report(f"{who}: waiting for the master (rank 0) of a run in {log_path}, {waited_s:.0f} s so far")
+            reported_at = now
 
 
 def check_reach(config: Config, who: str, own_host: str | None = None) -> None:

@@ -24,7 +24,7 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 @dataclass(frozen=True, slots=True)
 class FoundModel:
     name: str
-    """What the engine is told: an absolute folder, or the hub name."""
+    """The model as the engine gets it: an absolute folder, or the hub name."""
     folder: Path | None
     """Where the files are; None if they are yet to be fetched."""
     config: Mapping[str, Any] | None
@@ -59,16 +59,16 @@ def find_model(name: str, cache: Path, environ: Mapping[str, str]) -> FoundModel
     return _of_hub(key, name, _check_hub(key, name, cache, environ))
 
 
-def _of_hub(key: str, name: str, told: Mapping[str, Any]) -> FoundModel:
+def _of_hub(key: str, name: str, described: Mapping[str, Any]) -> FoundModel:
     """Read the hub's `config`, a part of config.json, and `siblings`; a mirror may leave them out."""
-    config, entries = told.get("config"), told.get("siblings")
+    config, entries = described.get("config"), described.get("siblings")
     listed = entries if isinstance(entries, list) else []
     named = [entry.get("rfilename") for entry in listed if isinstance(entry, dict)]
     files = frozenset(file for file in named if isinstance(file, str))
     if files:
         _check_files(key, files)
-    is_told = isinstance(config, dict) and "model_type" in config
-    return FoundModel(name, None, config if is_told else None, files)
+    is_described = isinstance(config, dict) and "model_type" in config
+    return FoundModel(name, None, config if is_described else None, files)
 
 
 def _of_folder(key: str, name: str, folder: Path) -> FoundModel:
@@ -167,7 +167,7 @@ def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
     except ValueError as error:
         return " ".join(str(error).split())
     try:
-        told = json.loads(content)
+        described = json.loads(content)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return described if isinstance(described, dict) else {}

@@ -88,13 +88,13 @@ def start(prepared: Prepared, driver_pid: int | None) -> Path:
     log_path.mkdir(parents=True, exist_ok=True)
     runs.end_leftovers(leftovers)
     for folder in remove_orphaned(base_folder(plan.config.weights)):
-        _say(f"removing {folder}, the weights of a run that was killed")
+        _report(f"removing {folder}, the weights of a run that was killed")
     if plan.is_master:
         if driver_pid is not None:
             run_lock.claim(log_path, driver_pid, cluster.lease_s)
     elif not plan.command.join:
         who = f"rank {plan.command.rank}"
-        masters = wait_for_run(log_path, cluster, who, _say)
+        masters = wait_for_run(log_path, cluster, who, _report)
         shared_config.check_same_config(plan.config, masters.config, who)
         _check_same_command(plan.command, masters.command, who)
         _check_same_place(plan, masters, who)
@@ -103,7 +103,7 @@ def start(prepared: Prepared, driver_pid: int | None) -> Path:
     return runs.write_plan(plan, driver_pid)
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -115,7 +115,7 @@ def _compose(asked: arguments.Arguments, overrides: Sequence[Override], num_gpus
 def _run_to_join(asked: arguments.Arguments, own: Config) -> Plan:
     """Return the master's plan of the live run; a dry run takes the last one."""
     if not asked.dry_run:
-        return wait_for_run(asked.log_path, own.cluster, "--join", _say)
+        return wait_for_run(asked.log_path, own.cluster, "--join", _report)
     latest = runs.latest_plan(own.paths)
     if latest is None:
         raise ConfigError(f"--join: no run was started in {asked.log_path}")

@@ -15,8 +15,8 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
         return ()
     who = "trainer=grpo" if trains else "weights=inplace"
     if model.config is None:
-        told = f"model_config.base_model={name}: nothing is known of it yet"
-        return (f"{told}; whether {who} can take it is seen after the download",)
+        unknown = f"model_config.base_model={name}: nothing is known of it yet"
+        return (f"{unknown}; whether {who} can take it is seen after the download",)
     if trains:
         problem = obstacle(model.config)
         if problem is None and model.files and not any(name.endswith(".safetensors") for name in model.files):

@@ -75,7 +75,7 @@ class RankShard:
         Raises StoreError if it was recorded before, is of another sample, or could not be written.
         """
         key = trajectory.key
-        if self._ledger.holds(key) or key in self._pending:
+        if self._ledger.contains(key) or key in self._pending:
             raise StoreError(f"episode {key} of iteration {self._header.iteration} was recorded before")
         self._pending.add(key)
         try:

@@ -96,12 +96,12 @@ class Ledger:
         self._sample = sample
         self._is_recorded = bytearray(len(sample))
 
-    def holds(self, key: EpisodeKey) -> bool:
+    def contains(self, key: EpisodeKey) -> bool:
         """Raises StoreError for an episode of another sample."""
         return bool(self._is_recorded[self._sample.index(key)])
 
     def record(self, key: EpisodeKey) -> bool:
-        """False if it was recorded before. Raises like `holds`."""
+        """False if it was recorded before. Raises like `contains`."""
         index = self._sample.index(key)
         is_new = not self._is_recorded[index]
         self._is_recorded[index] = True

@@ -27,7 +27,7 @@ EXAMPLE = """examples:
 """
 LOST, FAILED = "lost", "failed"
 _LOOK_S = 0.1
-_SAY_AFTER_S, _SAY_EVERY_S = 5.0, 60.0
+_REPORT_AFTER_S, _REPORT_EVERY_S = 5.0, 60.0
 
 
 def main(argv: list[str], member: Member | None = None) -> VerbResult:
@@ -50,7 +50,7 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
     needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
     began = time.monotonic()
-    deadline, say_at = began + limit_s, began + _SAY_AFTER_S
+    deadline, report_at = began + limit_s, began + _REPORT_AFTER_S
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
     with training:
@@ -67,8 +67,8 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 return VerbResult({"end": kind}, EXIT_RETRY_LATER)
             now = time.monotonic()
-            if now >= say_at:
-                say_at = now + _SAY_EVERY_S
+            if now >= report_at:
+                report_at = now + _REPORT_EVERY_S
                 print(
                     f"waiting {now - began:.0f} s for the trainer (process {training.pid}) to publish"
                     f" iteration {needed}, at most trainer.timeout_s={limit_s:g}; it is after {published},"

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         folder,
         options.nodes,
         0.0 if place.node_rank == 0 else config.llamafactory.peer_timeout_s,
-        on_wait=_say,
+        on_wait=_report,
     )
     summary = read_summary(folder)
     if summary.is_trained:
@@ -55,9 +55,9 @@ def main(argv: list[str]) -> int:
     environ = os.environ | training_devices(config, plan.hardware.num_gpus, os.environ)
     environment = training_environment(setup, environ, folder / "cache" / f"node-{place.node_rank}")
     environment |= node_environment(setup, place, interface_name(config.cluster), os.environ)
-    remove_abandoned_locks(environment, _say)
+    remove_abandoned_locks(environment, _report)
     os.execvpe(command[0], command, environment)  # noqa: S606
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -44,13 +44,13 @@ def _watch(
         return 0
     try:
         began = time.monotonic()
-        deadline, say_at = began + timeout_s, began + LINE_INTERVAL_S
+        deadline, report_at = began + timeout_s, began + LINE_INTERVAL_S
         while not select.select([process], [], [], _LOOK_S)[0]:
             now = time.monotonic()
             if now >= deadline:
                 return EXIT_DEADLINE
-            if member.is_master and now >= say_at:
-                say_at = now + LINE_INTERVAL_S
+            if member.is_master and now >= report_at:
+                report_at = now + LINE_INTERVAL_S
                 if line := progress.line(now - began):
                     member.set_doing(line)
                     print(line, file=sys.stderr, flush=True)

@@ -138,7 +138,7 @@ async def follow_pressure(
     A server without these metrics keeps the full `max_sessions`. Raises RetryLater if the server has been
     silent for `SILENCE_TIMEOUT_S`; a busy one may miss a question.
     """
-    heard = clock()
+    answered_at = clock()
     has_answered = False
     while True:
         await sleep(SAMPLE_INTERVAL_S)
@@ -150,10 +150,10 @@ async def follow_pressure(
             log.warning("requests at the engine stay at most %d: %s", gate.limit, error)
             return
         except RetryLater:
-            if clock() - heard > SILENCE_TIMEOUT_S:
+            if clock() - answered_at > SILENCE_TIMEOUT_S:
                 raise
             continue
-        heard = clock()
+        answered_at = clock()
         has_answered = True
         limit = rule.next_limit(gate.limit, sample, in_use=gate.in_use)
         if limit != gate.limit:

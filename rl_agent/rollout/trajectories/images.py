@@ -73,9 +73,9 @@ def recorded_image(path: str, images: Path) -> Path | None:
 
 def is_as_seen(path: Path) -> bool:
     """Return whether a file has the content that its name says; yes where the name says nothing."""
-    _, _, told = path.stem.rpartition("-")
+    _, _, expected = path.stem.rpartition("-")
     has_digest = path.stem.startswith("step-") and path.stem.count("-") == 3
-    return _digest(path.read_bytes()) == told if has_digest else path.is_file()
+    return _digest(path.read_bytes()) == expected if has_digest else path.is_file()
 
 
 def _digest(content: bytes) -> str:

@@ -233,14 +233,14 @@ def read_undamaged(path: Path) -> tuple[list[EpisodeKey], int]:
 def _header_in(path: Path, line: bytes) -> ShardHeader:
     header = parse_line(_HEADER, path, 1, line, is_checked=False)
     if not header.has_checksums:
-        _say_unchecked(path.parent)
+        _log_unchecked(path.parent)
     elif not ends_with_checksum(line):
         raise DamagedLine(f"{path}:1: is damaged: it does not end with its checksum")
     return header
 
 
 @cache
-def _say_unchecked(folder: Path) -> None:
+def _log_unchecked(folder: Path) -> None:
     _log.info("%s: holds files of before lines had checksums: a changed value in them goes unnoticed", folder)
 
 

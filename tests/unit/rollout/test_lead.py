@@ -79,7 +79,7 @@ class FakeRollout:
     async def collect(self, source):
         for index in self._work.published:
             episode = make_trajectory(index)
-            if index not in self._skipped and not self._ledger.holds(episode.key):
+            if index not in self._skipped and not self._ledger.contains(episode.key):
                 await self._shard.append(episode)
                 self.collector.ended[episode.status] += 1
         if self._error:
@@ -408,4 +408,4 @@ def test_any_number_of_nodes_may_have_begun_and_any_number_may_resume(
 
 def test_a_key_that_is_not_of_the_sample_is_refused_by_name():
     with pytest.raises(StoreError, match="episode x:0:1 is not of this iteration's sample"):
-        Ledger(make_sample()).holds(EpisodeKey("x", 0, 1))
+        Ledger(make_sample()).contains(EpisodeKey("x", 0, 1))

@@ -88,7 +88,7 @@ def test_an_iteration_whose_manifest_is_gone_is_refused_and_not_collected_again(
 
 @pytest.mark.parametrize("has_manifest", [True, False])
 def test_files_of_before_checksums_are_read_and_that_is_said_once(paths, monkeypatch, caplog, has_manifest):
-    shard_module._say_unchecked.cache_clear()
+    shard_module._log_unchecked.cache_clear()
     caplog.set_level(logging.INFO)
     shard = write(paths.shard("train", 1), 3)
     as_before_checksums(shard)
