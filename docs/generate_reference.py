@@ -245,8 +245,7 @@ def openai_api() -> str:
         "`/v1/completions` and `/v1/chat/completions` of a pool answer as the server of vLLM 0.28 does, "
         "field by field and event by event, or refuse in words: status 400 (404 for a model that the pool "
         "does not serve) with vLLM's body of an error, whose `param` names the field. "
-        "`tests/integration/pool/test_like_vllm.py` sends the same requests to both and compares. What is "
-        "left:",
+        "Tests in `tests/integration/pool/openai` send the same requests to both and compare. What is left:",
         "\n".join(f"- {difference}" for difference in openai_fields.DIFFERENCES),
         "| what becomes of a field | |\n| --- | --- |\n"
         + "\n".join(f"| {how} | {meaning} |" for how, meaning in openai_fields.MEANING.items()),

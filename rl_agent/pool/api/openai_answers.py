@@ -1,6 +1,6 @@
 """Completions as vLLM writes them, whole or in the events of a stream. Pure.
 
-`tests/integration/pool/test_like_vllm.py` compares each field with a real vLLM's. One differs: there is no
+Tests in `tests/integration/pool/openai` compare each field with a real vLLM's. One differs: there is no
 `system_fingerprint`, for a response may come of several engines.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.json import encode
 
 from rl_agent.pool.api.openai_schemas import Asked
-from rl_agent.pool.problem import error_of
+from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
 
 DONE = b"data: [DONE]\n\n"
@@ -51,37 +51,44 @@ class CompletionEvents:
         self._asked = asked
         self._prompt = prompt
         self._base = _base(asked, model)
+        self._holds = held_back(asked.params)
         self._has_begun = False
-        self.sent_tokens = 0
-        self.sent_characters = 0
+        self._held = ""
+        """Text that may be the beginning of a stop string."""
+        self._read_texts = 0
+        self._sent_tokens = 0
+        self._sent_characters = 0
 
     def is_worth_showing(self, request: Request) -> bool:
         """Of a response that goes on: the first token at once, then as many together as was asked for."""
-        new = len(request.token_ids) - self.sent_tokens
+        new = len(request.token_ids) - self._sent_tokens
         return new >= (self._asked.stream_interval if self._has_begun else 1)
 
-    def piece(self, request: Request, text: str) -> bytes:
-        """What is new, with this text; of a response that has ended, its finish besides."""
+    def grown(self, request: Request) -> bytes:
+        """The event of what is new in a response that goes on."""
+        held = self._held + "".join(request.texts[self._read_texts :])
+        shown = held[: max(0, len(held) - self._holds)]
+        self._held, self._read_texts = held[len(shown) :], len(request.texts)
+        return self._piece(request, shown)
+
+    def end(self, request: Request, text: str) -> bytes:
+        """All that is left of the response whose text this is, with the finish."""
+        written = self._piece(request, text[self._sent_characters :])
+        if self._asked.includes_usage:
+            usage = usage_of(len(self._prompt), self._sent_tokens)
+            written += event_of(self._base | {"choices": [], "usage": usage})
+        return written + DONE
+
+    def _piece(self, request: Request, text: str) -> bytes:
         made = len(request.token_ids)
-        choice = _choice(self._asked, request, (self.sent_tokens, made), text, self.sent_characters)
+        choice = _choice(self._asked, request, (self._sent_tokens, made), text, self._sent_characters)
         is_first, self._has_begun = not self._has_begun, True
         choice["prompt_token_ids"] = list(self._prompt) if is_first and self._asked.wants_token_ids else None
-        self.sent_tokens, self.sent_characters = made, self.sent_characters + len(text)
+        self._sent_tokens, self._sent_characters = made, self._sent_characters + len(text)
         event = self._base | {"choices": [choice]}
         if self._asked.continuous_usage:
             event["usage"] = usage_of(len(self._prompt), made)
         return event_of(event)
-
-    def end(self) -> bytes:
-        if not self._asked.includes_usage:
-            return DONE
-        usage = usage_of(len(self._prompt), self.sent_tokens)
-        return event_of(self._base | {"choices": [], "usage": usage}) + DONE
-
-
-def failure_event(words: str, status: int) -> bytes:
-    """The last words of a stream that breaks off."""
-    return event_of(error_of(status, words)) + DONE
 
 
 def event_of(content: dict[str, Any]) -> bytes:

@@ -12,11 +12,11 @@ With the header `X-Session-Id` every exchange is recorded: prompt and response t
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from aiohttp import web
 from pydantic_core import to_json
@@ -25,43 +25,57 @@ from rl_agent.config import PoolConfig
 from rl_agent.engine.wire import POOL_OWNER
 from rl_agent.pool.api.bodies import read_object
 from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique
-from rl_agent.pool.api.openai_chat import (
-    DERENDER,
-    ChatEvents,
-    chat_body,
-    choice_of,
-    derender_body,
-    message_of,
-)
-from rl_agent.pool.api.openai_fields import OWN
+from rl_agent.pool.api.openai_chat import ChatEvents, chat_body
+from rl_agent.pool.api.openai_reading import EngineReader
 from rl_agent.pool.api.openai_schemas import Asked, read_asked
 from rl_agent.pool.api.openapi import described
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.calls import key_of
 from rl_agent.pool.runtime.detokenize import text_of
-from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
 from rl_agent.pool.runtime.runs import Batches
 from rl_agent.pool.runtime.service import Watch
 from rl_agent.pool.scheduler.events import EpisodeEnded
-from rl_agent.pool.scheduler.migration import can_continue, held_back
+from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from rl_agent.pool.schemas import ChatCall, CompletionCall
 
-T = TypeVar("T")
-RENDER = "/v1/chat/completions/render"
 LONGEST_RESPONSE = 2**24
 """Where nobody knows the context yet."""
-_OF_THE_CALL = frozenset({"stream", "stream_options", "stream_interval", "n", *OWN})
-"""Fields that say nothing of a prompt or a response, and are not for the engine that reads these."""
 MAX_EXCHANGES = 4096
 """Of one session."""
 
 
+class _Events(Protocol):
+    """The events of a streamed answer."""
+
+    def is_worth_showing(self, request: Request) -> bool: ...
+
+    def end(self, request: Request, said: Any) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One call of a client, and how its answer is made: of a text, or of a message."""
+
+    request: web.Request
+    asked: Asked
+    prompt: tuple[int, ...]
+    body: Callable[[Asked, str, list[Request], list[Any], tuple[int, ...]], bytes]
+    events: _Events
+    grow: Callable[[Request], Awaitable[bytes]]
+    """Events of what is new in a response that goes on; empty where nothing is sure yet."""
+    read: Callable[[Request], Awaitable[Any]]
+    """What a response that has ended says."""
+
+
 class OpenAiApi:
+    """The handlers of the OpenAI API."""
+
     def __init__(self, config: PoolConfig, batches: Batches) -> None:
         self._config = config
         self._batches = batches
         self._pool = batches.pool
+        self._reader = EngineReader(config, batches.pool)
         self._context: dict[str | None, int] = {}
         """Of the model: the shortest context of its engines, when any was last there."""
         self._started = int(time.time())
@@ -122,36 +136,36 @@ class OpenAiApi:
 
     @described(body=CompletionCall)
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        """As OpenAI's and vLLM's, over all engines."""
+        """Complete a prompt as OpenAI and vLLM do, over all engines."""
         asked = read_asked(await read_object(request), is_chat=False)
         self._check_model(asked)
-        prompt = asked.prompt_token_ids or await self._tokenize(asked)
-        async with self._requests(request, asked, prompt) as followed:
-            if asked.stream:
-                return await self._stream(request, asked, *followed[0], prompt)
-            ended = [await _end_of(one, watch) for one, watch in followed]
-            texts = [await text_of(one, self._pool) for one in ended]
-            self._record(request, asked, ended, prompt, texts)
-            body = completion_body(asked, self._pool.state.model, ended, texts, prompt)
-            return web.Response(body=body, content_type="application/json")
+        prompt = asked.prompt_token_ids or await self._reader.tokens_of_text(
+            asked.prompt_text, asked, adds_special_tokens=asked.adds_special_tokens
+        )
+        events = CompletionEvents(asked, self._pool.state.model, prompt)
+
+        async def grow(one: Request) -> bytes:
+            return events.grown(one)
+
+        read = partial(text_of, pool=self._pool)
+        return await self._answer(_Exchange(request, asked, prompt, completion_body, events, grow, read))
 
     @described(body=ChatCall)
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """As OpenAI's, over all engines."""
-        body = await read_object(request)
-        asked = read_asked(body, is_chat=True)
+        """Answer a chat as OpenAI does, over all engines."""
+        chat = await read_object(request)
+        asked = read_asked(chat, is_chat=True)
         self._check_model(asked)
-        prompt = await self._ask(RENDER, _alone(body), asked, partial(read_prompt, key="token_ids"))
-        async with self._requests(request, asked, prompt) as followed:
-            if asked.stream:
-                return await self._stream_chat(request, body, asked, *followed[0], prompt)
-            ended = [await _end_of(one, watch) for one, watch in followed]
-        choices = [
-            choice_of(one, await self._parsed(body, asked, one, len(prompt)), asked, index)
-            for index, one in enumerate(ended)
-        ]
-        self._record(request, asked, ended, prompt, [choice["message"] for choice in choices])
-        return web.json_response(chat_body(asked, self._pool.state.model, choices, ended, prompt))
+        prompt = await self._reader.tokens_of_chat(chat, asked)
+        events = ChatEvents(asked, self._pool.state.model, prompt, has_tools=bool(chat.get("tools")))
+
+        async def grow(one: Request) -> bytes:
+            made = len(one.token_ids)
+            message = await self._reader.message_now(chat, asked, one)
+            return b"" if message is None else events.piece(one, message, made)
+
+        read = partial(self._reader.message, chat, asked)
+        return await self._answer(_Exchange(request, asked, prompt, chat_body, events, grow, read))
 
     @described()
     async def session(self, request: web.Request) -> web.Response:
@@ -220,99 +234,38 @@ class OpenAiApi:
                 self._batches.end_call(key_of(run, name, index), one.request_id)
             self._pool.release([one.request_id for one, _ in followed])
 
-    async def _stream(
-        self,
-        request: web.Request,
-        asked: Asked,
-        one: Request,
-        watch: Watch,
-        prompt: tuple[int, ...],
-    ) -> web.StreamResponse:
-        """Pieces as they come; of what is begun afresh after a move, one."""
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        events = CompletionEvents(asked, self._pool.state.model, prompt)
-        holds = held_back(asked.params)
-        held, joined = "", 0
-        while one.is_open:
-            await watch.changed.wait()
-            watch.changed.clear()
-            if one.is_open and can_continue(asked.params) and events.is_worth_showing(one):
-                held, joined = held + "".join(one.texts[joined:]), len(one.texts)
-                shown = held[: max(0, len(held) - holds)]
-                held = held[len(shown) :]
-                await _write(request, response, events.piece(one, shown))
-        if one.failure:
-            return await _break_off(request, response, failure_of(one))
-        text = await text_of(one, self._pool)
-        self._record(request, asked, [one], prompt, [text])
-        written = events.piece(one, text[events.sent_characters :]) + events.end()
-        await _write(request, response, written)
-        await response.write_eof()
-        return response
+    async def _answer(self, call: _Exchange) -> web.StreamResponse:
+        async with self._requests(call.request, call.asked, call.prompt) as followed:
+            if call.asked.stream:
+                return await self._stream(call, *followed[0])
+            ended = [await _end_of(one, watch) for one, watch in followed]
+        said = [await call.read(one) for one in ended]
+        self._record(call, ended, said)
+        body = call.body(call.asked, self._pool.state.model, ended, said, call.prompt)
+        return web.Response(body=body, content_type="application/json")
 
-    async def _stream_chat(
-        self,
-        request: web.Request,
-        body: dict[str, Any],
-        asked: Asked,
-        one: Request,
-        watch: Watch,
-        prompt: tuple[int, ...],
-    ) -> web.StreamResponse:
-        """Pieces of what an engine takes the response for; of what is begun afresh after a move, one."""
-        events = ChatEvents(asked, self._pool.state.model, prompt, has_tools=bool(body.get("tools")))
+    async def _stream(self, call: _Exchange, one: Request, watch: Watch) -> web.StreamResponse:
+        """Send pieces as they come, and one piece of a response that begins anew after a move."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         while one.is_open:
             await watch.changed.wait()
             watch.changed.clear()
-            if one.is_open and can_continue(asked.params) and events.is_worth_showing(one):
-                made = len(one.token_ids)
-                message = await self._parsed_now(body, asked, one, len(prompt))
-                if message is not None and (written := events.piece(one, message, made)):
-                    await _write(request, response, written)
-        if one.failure:
-            return await _break_off(request, response, failure_of(one))
+            is_sure = one.is_open and can_continue(call.asked.params)
+            if is_sure and call.events.is_worth_showing(one) and (written := await call.grow(one)):
+                await _write(call.request, response, written)
         try:
-            message = await self._parsed(body, asked, one, len(prompt))
+            if one.failure:
+                raise failure_of(one)
+            said = await call.read(one)
         except web.HTTPException as error:
-            return await _break_off(request, response, error)
-        self._record(request, asked, [one], prompt, [message])
-        await _write(request, response, events.end(one, message))
+            return await _break_off(response, error)
+        self._record(call, [one], [said])
+        await _write(call.request, response, call.events.end(one, said))
         await response.write_eof()
         return response
 
-    # What engines do better ---------------------------------------------------------------------------------
-
-    async def _tokenize(self, asked: Asked) -> tuple[int, ...]:
-        body = {"prompt": asked.prompt_text, "add_special_tokens": asked.adds_special_tokens}
-        return await self._ask("/tokenize", body, asked, partial(read_prompt, key="tokens"))
-
-    async def _parsed(self, body: dict[str, Any], asked: Asked, one: Request, size: int) -> dict[str, Any]:
-        """What an engine takes the response for, as far as it is there: reasoning, content, tool calls."""
-        ask = derender_body(one, _alone(body), self._pool.state.model, size)
-        return await self._ask(DERENDER, ask, asked, partial(message_of, request=one, asked=asked))
-
-    async def _parsed_now(
-        self, body: dict[str, Any], asked: Asked, one: Request, size: int
-    ) -> dict[str, Any] | None:
-        """The same of a response that still grows; None if no engine says it at once."""
-        ask = derender_body(one, _alone(body), self._pool.state.model, size)
-        return await ask_now(self._pool, DERENDER, ask, partial(message_of, request=one, asked=asked))
-
-    async def _ask(self, path: str, body: dict[str, Any], asked: Asked, read: Read[T]) -> T:
-        limit_s = asked.timeout_s or self._config.request_timeout_s
-        pause_s = self._config.heartbeat_s / 2
-        return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)
-
-    def _record(
-        self,
-        request: web.Request,
-        asked: Asked,
-        ended: list[Request],
-        prompt: tuple[int, ...],
-        said: list[Any],
-    ) -> None:
-        name = _session_of(request)
+    def _record(self, call: _Exchange, ended: list[Request], said: list[Any]) -> None:
+        name = _session_of(call.request)
         if name is None:
             return
         exchanges = self._sessions.setdefault(name, [])
@@ -320,18 +273,18 @@ class OpenAiApi:
         while len(self._sessions) > self._config.max_sessions:
             self._sessions.popitem(last=False)
         for one, response in zip(ended, said, strict=True):
-            if one.failure or len(exchanges) >= MAX_EXCHANGES:
-                continue
+            if len(exchanges) >= MAX_EXCHANGES:
+                return
             exchanges.append(
                 {
-                    "messages": asked.messages,
-                    "prompt_token_ids": prompt,
+                    "messages": call.asked.messages,
+                    "prompt_token_ids": call.prompt,
                     "response": response,
                     "token_ids": list(one.token_ids),
                     "logprobs": list(one.logprobs),
                     "finish_reason": one.finish_reason,
                     "weight_versions": [asdict(span) for span in one.spans],
-                    "sampling": asked.params,
+                    "sampling": call.asked.params,
                     "time": time.time(),
                 }
             )
@@ -372,16 +325,10 @@ def failure_of(request: Request) -> web.HTTPException:
     return problem(request.failure_kind.http_status, request.failure)
 
 
-async def _break_off(
-    request: web.Request, response: web.StreamResponse, error: web.HTTPException
-) -> web.StreamResponse:
+async def _break_off(response: web.StreamResponse, error: web.HTTPException) -> web.StreamResponse:
     """End a stream with an error, as vLLM does; before its first event the error is the answer."""
     if not response.prepared:
         raise error
     await response.write(b"data: " + (error.text or "").encode() + b"\n\n" + DONE)
     await response.write_eof()
     return response
-
-
-def _alone(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name not in _OF_THE_CALL}

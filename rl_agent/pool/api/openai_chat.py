@@ -8,12 +8,14 @@ first character on that may begin a call. Tool calls come whole, at the end.
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec.json import encode
 
 from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, usage_of, versions_of, whole
 from rl_agent.pool.api.openai_schemas import Asked
 from rl_agent.pool.engines.answers import WrongAnswer
-from rl_agent.pool.runtime.detokenize import response_tokens
 from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
 
@@ -21,35 +23,48 @@ DERENDER = "/v1/chat/completions/derender"
 TEXTS = ("reasoning", "reasoning_content", "content")
 CALL_BEGINS = "<[{"
 """With one of these, in every format of tool calls that engines know."""
+CALL_ID = "chatcmpl-tool-"
 GROWTH = 16
 """A piece is asked for when a response has grown by this part of it: each is read from its beginning."""
 
 
-def derender_body(request: Request, chat: dict[str, Any], model: str, prompt_tokens: int) -> dict[str, Any]:
-    """What an engine is asked; where it looks for tool calls, it shows the special tokens too."""
-    said = list(request.token_ids) if request.is_open else response_tokens(request)
-    choice = {"index": 0, "token_ids": said or [0], "finish_reason": request.finish_reason or None}
+def derender_body(request: Request, said: Sequence[int], chat: dict[str, Any], model: str) -> dict[str, Any]:
+    """Ask what these tokens say; an engine that looks for tool calls shows the special tokens too."""
+    choice = {
+        "index": 0,
+        "token_ids": list(said) or [0],
+        "finish_reason": request.finish_reason or None,
+    }
     generated = {"choices": [choice], "model": model}
-    return {"generate_response": generated, "prompt_tokens": prompt_tokens, "chat_request": chat}
+    return {
+        "generate_response": generated,
+        "prompt_tokens": len(request.order.prompt_token_ids),
+        "chat_request": chat,
+    }
 
 
-def message_of(answer: dict[str, Any], request: Request, asked: Asked) -> dict[str, Any]:
-    """The message, without what nobody is to see: a stop string, half a character, what stands for no token.
+def message_of(answer: dict[str, Any], request: Request, said: Sequence[int], asked: Asked) -> dict[str, Any]:
+    """The message, without what nobody is to see: half a character at its end, what stands for no token.
 
     Raises WrongAnswer if the engine's answer holds no message.
     """
     message = _read_message(answer) | {"role": asked.role}
-    if not asked.is_parallel and message.get("tool_calls"):
-        message["tool_calls"] = message["tool_calls"][:1]
+    if calls := message.get("tool_calls"):
+        calls = calls if asked.is_parallel else calls[:1]
+        message["tool_calls"] = [call | {"id": _call_id(call.get("id"))} for call in calls]
     if request.is_open:
         return message
-    if not response_tokens(request):
+    if not said:
         return message | {"content": ""}
     last = "content" if message.get("content") else "reasoning"
     if text := message.get(last):
-        shown = _without_stop(text, request).rstrip("\ufffd")
-        message[last] = shown if shown or last == "content" else None
+        message[last] = text.rstrip("\ufffd")
     return message
+
+
+def _call_id(name: Any) -> str:
+    """The name of a tool call, in the form that vLLM gives it."""
+    return str(name) if str(name).startswith(CALL_ID) else f"{CALL_ID}{name}"
 
 
 def _read_message(answer: dict[str, Any]) -> dict[str, Any]:
@@ -65,40 +80,34 @@ def _read_message(answer: dict[str, Any]) -> dict[str, Any]:
     return dict(message)
 
 
-def _without_stop(text: str, request: Request) -> str:
+def cut_at_stop(text: str, request: Request) -> str:
+    """The text of all tokens without what follows a stop string, and without that if nobody is to see it."""
     stop = request.stop_reason
-    if not isinstance(stop, str):
-        return text
-    is_kept = bool(request.order.params.get("include_stop_str_in_output"))
     end = len(text) - request.cut_characters
-    if is_kept and text[:end].endswith(stop):
-        return text[:end]
-    return text[:end] if not is_kept and text.startswith(stop, end) else text
-
-
-def choice_of(request: Request, message: dict[str, Any], asked: Asked, index: int) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": index,
-        "message": message,
-        "logprobs": _logprobs(asked, request, 0, len(request.token_ids)),
-        "finish_reason": _finish_of(request, message),
-        "stop_reason": request.stop_reason,
-        "token_ids": list(request.token_ids) if asked.wants_token_ids else None,
-        "routed_experts": None,
-    }
-    return choice | ({"weight_versions": versions_of(request)} if asked.wants_token_ids else {})
+    if request.order.params.get("include_stop_str_in_output"):
+        return text[:end] if text[:end].endswith(str(stop)) else text
+    return text[:end] if text.startswith(str(stop), end) else text
 
 
 def chat_body(
-    asked: Asked,
-    model: str,
-    choices: list[dict[str, Any]],
-    ended: list[Request],
-    prompt: tuple[int, ...],
-) -> dict[str, Any]:
+    asked: Asked, model: str, ended: list[Request], messages: list[dict[str, Any]], prompt: tuple[int, ...]
+) -> bytes:
     """The answer of `/v1/chat/completions`."""
+    choices = [
+        {
+            "index": index,
+            "message": message,
+            "logprobs": _logprobs(asked, one, 0, len(one.token_ids)),
+            "finish_reason": _finish_of(one, message),
+            "stop_reason": one.stop_reason,
+            "token_ids": list(one.token_ids) if asked.wants_token_ids else None,
+            "routed_experts": None,
+        }
+        | ({"weight_versions": versions_of(one)} if asked.wants_token_ids else {})
+        for index, (one, message) in enumerate(zip(ended, messages, strict=True))
+    ]
     made = sum(len(one.token_ids) for one in ended)
-    return (
+    return encode(
         _base(asked, model, "chat.completion")
         | whole(len(prompt), made)
         | {"choices": choices, "prompt_logprobs": None, "prompt_text": None}

@@ -115,7 +115,9 @@ CHAT: dict[str, Field] = {
     **_SAMPLING,
     "skip_special_tokens": Field("rendered", True),
     **{name: Field("rendered") for name in _TEMPLATE},
-    "tool_choice": Field("rendered", note="`none` and `auto`; others need a grammar, and are refused"),
+    "tool_choice": Field(
+        "rendered", note="`none` and `auto`; others need a grammar, `null` loses the calls: refused"
+    ),
     "parallel_tool_calls": Field("pool", True),
     "include_reasoning": Field("refused", True, "leave out `reasoning` where it is read"),
     "response_format": Field("refused", _TEXT, "a grammar has to begin where the reasoning ends"),
@@ -138,13 +140,11 @@ DIFFERENCES = (
     " in vLLM, whose events may hold other tokens.",
     "A streamed chat says what the whole answer would. So a tool call that was cut off is text, with the"
     " finish `length`, and white space before a call is left out; vLLM's stream has begun the call by then.",
-    "A tool call is read from the tokens: one whose last token also completes a stop string is whole, where"
-    " vLLM shows it as text. Its `id` is the engine's own, without `chatcmpl-tool-`.",
     "An error that is found before the first event of a stream is an answer of its own, with its status; vLLM"
     " sends some of these as an event, with status 200.",
     "`usage.completion_tokens_details` is `null`: reasoning tokens are not counted.",
-    'Types are strict: `"3"`, `3.0` or `true` is no number, and `1` no truth value. But `null` is always as'
-    " if the field were left out, and there may be up to 64 stop strings, not only 4.",
+    'Types are strict: `"3"`, `3.0` or `true` is no number, and `1` no truth value. But there may be up to 64'
+    " stop strings, not only 4.",
     "Messages of errors are the pool's own words where the pool finds the error, and so may be their `type`"
     " and `param`.",
 )
@@ -168,8 +168,19 @@ _KNOWN_TO_THE_POOL = frozenset({"stop", "include_stop_str_in_output", "eos_token
 """Of sampling, and not for engines."""
 
 
+NEVER_NULL = frozenset(
+    {"add_special_tokens", "bad_words", "ignore_eos", "include_stop_str_in_output", "length_penalty"}
+    | {"min_tokens", "n", "priority", "request_id", "routed_experts_prompt_start", "skip_special_tokens"}
+    | {"spaces_between_special_tokens", "use_beam_search"}
+)
+"""Fields of a completion that vLLM takes no `null` for; a chat's are read by an engine, which refuses it."""
+
+
 def check_fields(body: Mapping[str, Any], *, is_chat: bool) -> None:
     """Raises web.HTTPException for the first field that asks for what the pool does not do."""
+    for name in () if is_chat else NEVER_NULL & body.keys():
+        if body[name] is None:
+            raise problem(400, f"{name}: null is no value of it; leave it out", param=name)
     for name, field in (CHAT if is_chat else COMPLETION).items():
         value = body.get(name)
         if field.how != "refused" or value is None or value == field.default:
@@ -177,8 +188,9 @@ def check_fields(body: Mapping[str, Any], *, is_chat: bool) -> None:
         shown = str(value)[:100]
         why = f": {field.note}" if field.note else ""
         raise problem(400, f"{name}={shown}: the pool does not do this; leave it out{why}", param=name)
-    if is_chat and body.get("tool_choice") not in (None, "none", "auto"):
-        words = "tool_choice: the pool does none and auto; leave it out"
+    choice = body.get("tool_choice", "auto")
+    if is_chat and choice not in ("none", "auto") and not (choice is None and not body.get("tools")):
+        words = f"tool_choice={str(choice)[:100]}: the pool does none and auto; leave it out"
         raise problem(400, words, param="tool_choice")
 
 

@@ -64,6 +64,8 @@ class Asked:
 def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
     """Raises web.HTTPException for what the pool does not do; other parameters are the engine's to judge."""
     check_fields(body, is_chat=is_chat)
+    _text_of(body, "user")
+    _bool(body, "return_token_offsets", default=False)
     n = _integer(body, "n", 1, at_least=1, at_most=256)
     stream = _bool(body, "stream", default=False)
     params = _params(body, is_chat=is_chat)

@@ -44,15 +44,18 @@ def response_tokens(request: Request) -> list[int]:
 async def _decode(token_ids: list[int], pool: Pool, *, skips: bool) -> str | None:
     """Let an engine decode tokens, with special tokens or without; None if no engine answers."""
     if not skips:
-        return await ask_now(
-            pool, "/detokenize", {"tokens": token_ids}, lambda answer: _text(answer["prompt"])
-        )
+        return await ask_now(pool, "/detokenize", {"tokens": token_ids}, read_text)
     if not token_ids:
         return ""
     response = {"choices": [{"index": 0, "token_ids": token_ids}]}
     reading = {"prompt": "-", "skip_special_tokens": True}  # without a prompt it is no request
     body = {"generate_responses": [response], "completion_request": reading}
     return await ask_now(pool, DERENDER, body, lambda answer: _text(answer["choices"][0]["text"]))
+
+
+def read_text(answer: dict[str, Any]) -> str:
+    """The text of tokens, out of the answer of `/detokenize`. Raises WrongAnswer."""
+    return _text(answer.get("prompt"))
 
 
 def _text(found: Any) -> str:

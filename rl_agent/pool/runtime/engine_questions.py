@@ -5,10 +5,10 @@ any engine ─(it fails, or answers what is none)─► another, until the deadl
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 from pydantic_core import to_json
 
@@ -62,7 +62,7 @@ async def _ask(link: EngineLink, path: str, body: dict[str, Any]) -> dict[str, A
     if status != 200:
         raise StreamError(f"{path} answered HTTP {status}")
     try:
-        answer = json.loads(payload)
+        answer = msgspec.json.decode(payload)
     except (ValueError, RecursionError) as error:
         raise WrongAnswer(f"{path} gave no JSON") from error
     if not isinstance(answer, dict):

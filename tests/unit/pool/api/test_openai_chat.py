@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from rl_agent.pool.api.openai_chat import ChatEvents, message_of
+from rl_agent.pool.api.openai_chat import ChatEvents, cut_at_stop, message_of
 from rl_agent.pool.api.openai_schemas import read_asked
 from rl_agent.pool.scheduler.records import Order, Request, RequestId, RequestState
 
@@ -165,8 +165,25 @@ def test_a_long_response_is_read_anew_only_when_it_has_grown():
     assert 20 < looks < 100
 
 
-def test_reasoning_of_which_a_stop_string_leaves_nothing_is_none():
-    one, asked = response(1, is_over=True), read_asked({"messages": [{}], "stop": ["\n"]}, is_chat=True)
-    one.stop_reason, one.cut_characters = "\n", 2
-    answer = {"choices": [{"message": {"reasoning": "\nx", "content": None}}]}
-    assert message_of(answer, one, asked)["reasoning"] is None
+@pytest.mark.parametrize(
+    ("text", "stop", "after", "keeps", "shown"),
+    [
+        ("One }} two", "}}", 6, False, "One "),
+        ("One }} two", "}}", 4, True, "One }}"),
+        ("One }}", "}}", 2, False, "One "),
+        ("}}", "}}", 2, False, ""),
+        ("it reads otherwise", "}}", 2, False, "it reads otherwise"),
+    ],
+)
+def test_a_text_ends_where_its_stop_string_begins_or_ends(text, stop, after, keeps, shown):
+    one = response(1, is_over=True)
+    one.stop_reason, one.cut_characters = stop, after
+    one.order.params["include_stop_str_in_output"] = keeps
+    assert cut_at_stop(text, one) == shown
+
+
+def test_tool_calls_are_named_as_vllm_names_them_and_half_a_character_is_not_shown():
+    answer = {"choices": [{"message": {"content": "Hi\ufffd", "tool_calls": [{"id": "7"}, {"id": "8"}]}}]}
+    asked = read_asked({"messages": [{}], "parallel_tool_calls": False}, is_chat=True)
+    message = message_of(answer, response(1, is_over=True), [0], asked)
+    assert message["tool_calls"] == [{"id": "chatcmpl-tool-7"}] and message["content"] == "Hi"

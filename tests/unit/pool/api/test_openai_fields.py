@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from rl_agent.pool.api.openai_answers import CompletionEvents, completion_body
-from rl_agent.pool.api.openai_fields import CHAT, COMPLETION, OWN
+from rl_agent.pool.api.openai_fields import CHAT, COMPLETION, NEVER_NULL, OWN
 from rl_agent.pool.api.openai_schemas import read_asked
 from rl_agent.pool.scheduler.records import Order, Request, RequestId, RequestState, Span
 
@@ -29,7 +29,8 @@ OTHER = {
     "routed_experts_prompt_start": 3,
 }
 """Values that ask for something, where it is not just the other of two."""
-SAMPLING = {"top_p": 0.5, "min_p": 0.1, "logit_bias": {"7": 1.0}, "ignore_eos": True}
+FORMATS = {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}
+SAMPLING = FORMATS | {"top_p": 0.5, "min_p": 0.1, "logit_bias": {"7": 1.0}, "ignore_eos": True}
 OTHER_THAN = {list: [7], bool: False}
 """Values of engines' fields that are not their defaults, by name or by the type of the default."""
 REFUSED = [
@@ -60,7 +61,8 @@ def test_a_field_that_is_refused_is_named_and_its_default_asks_for_nothing(is_ch
     value = OTHER.get(name, not table[name].default)
     error = refused(is_chat=is_chat, **{name: value})
     assert error["param"] == name and error["message"].startswith(f"{name}=")
-    for harmless in (None, table[name].default):
+    nothing = set() if not is_chat and name in NEVER_NULL else {None}
+    for harmless in (*nothing, table[name].default):
         assert name not in asked(is_chat=is_chat, **{name: harmless}).params
 
 
@@ -103,8 +105,15 @@ def test_engines_get_no_field_of_the_pool_or_of_a_prompt():
         ({"stream_interval": 0}, "stream_interval"),
         ({"is_chat": True, "tool_choice": "required"}, "tool_choice"),
         ({"is_chat": True, "tool_choice": {"function": {"name": "f"}}}, "tool_choice"),
+        ({"is_chat": True, "tool_choice": None, "tools": [{}]}, "tool_choice"),
         ({"model": 3}, "model"),
         ({"return_token_ids": 1}, "return_token_ids"),
+        ({"return_token_offsets": 2}, "return_token_offsets"),
+        ({"user": 3}, "user"),
+        ({"n": None}, "n"),
+        ({"ignore_eos": None}, "ignore_eos"),
+        ({"structured_outputs": []}, "structured_outputs"),
+        ({"response_format": "json"}, "response_format"),
     ],
     ids=str,
 )
@@ -173,7 +182,9 @@ def test_usage_of_a_streamed_completion_comes_in_its_own_last_event_or_in_all():
     ):
         body = asked(stream=True, stream_options=options, request_id="mine", return_token_ids=True)
         events = CompletionEvents(body, "m", (1, 2))
-        written = events.piece(made(1, is_over=False), "a") + events.piece(made(), "bcd") + events.end()
+        begun = made(1, is_over=False)
+        begun.texts.append("a")
+        written = events.grown(begun) + events.end(made(), "abcd")
         assert written.endswith(b"data: [DONE]\n\n")
         found = read(written)
         assert [at for at, event in enumerate(found) if "usage" in event] == places

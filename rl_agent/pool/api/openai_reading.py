@@ -1,0 +1,72 @@
+"""Asks engines what the pool cannot know itself: the tokens of a prompt, and the message that tokens are.
+
+A response that still grows is read as far as it is there, if an engine answers at once.
+"""
+
+from functools import partial
+from typing import Any, TypeVar
+
+from rl_agent.config import PoolConfig
+from rl_agent.pool.api.openai_chat import DERENDER, cut_at_stop, derender_body, message_of
+from rl_agent.pool.api.openai_fields import OWN
+from rl_agent.pool.api.openai_schemas import Asked
+from rl_agent.pool.runtime.detokenize import read_text, said_tokens
+from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
+from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scheduler.records import Request
+
+T = TypeVar("T")
+RENDER = "/v1/chat/completions/render"
+_OF_THE_CALL = frozenset({"stream", "stream_options", "stream_interval", "n", *OWN})
+"""Fields that say nothing of a prompt or a response, and are not for the engine that reads these."""
+
+
+class EngineReader:
+    """Raises web.HTTPException where no engine answers in time, or one refuses the request."""
+
+    def __init__(self, config: PoolConfig, pool: Pool) -> None:
+        self._config = config
+        self._pool = pool
+
+    async def tokens_of_text(self, text: str, asked: Asked, *, adds_special_tokens: bool) -> tuple[int, ...]:
+        body = {"prompt": text, "add_special_tokens": adds_special_tokens}
+        return await self._ask("/tokenize", body, asked, partial(read_prompt, key="tokens"))
+
+    async def tokens_of_chat(self, chat: dict[str, Any], asked: Asked) -> tuple[int, ...]:
+        return await self._ask(RENDER, _alone(chat), asked, partial(read_prompt, key="token_ids"))
+
+    async def message(self, chat: dict[str, Any], asked: Asked, one: Request) -> dict[str, Any]:
+        """The message that a response is: reasoning, content, tool calls."""
+        said = await self._said(asked, one)
+        read = partial(message_of, request=one, said=said, asked=asked)
+        return await self._ask(DERENDER, self._question(chat, one, said), asked, read)
+
+    async def message_now(self, chat: dict[str, Any], asked: Asked, one: Request) -> dict[str, Any] | None:
+        """The same of a response that still grows; None if no engine says it at once."""
+        said = list(one.token_ids)
+        read = partial(message_of, request=one, said=said, asked=asked)
+        return await ask_now(self._pool, DERENDER, self._question(chat, one, said), read)
+
+    def _question(self, chat: dict[str, Any], one: Request, said: list[int]) -> dict[str, Any]:
+        return derender_body(one, said, _alone(chat), self._pool.state.model)
+
+    async def _said(self, asked: Asked, one: Request) -> list[int]:
+        """The tokens of what the client is to see.
+
+        vLLM reads a response that a stop string ended as the text up to there, in which a tool call may have
+        lost its end. So it is read from the tokens of that text.
+        """
+        if not isinstance(one.stop_reason, str):
+            return said_tokens(one)
+        tokens = {"tokens": list(one.token_ids)}
+        text = cut_at_stop(await self._ask("/detokenize", tokens, asked, read_text), one)
+        return list(await self.tokens_of_text(text, asked, adds_special_tokens=False)) if text else []
+
+    async def _ask(self, path: str, body: dict[str, Any], asked: Asked, read: Read[T]) -> T:
+        limit_s = asked.timeout_s or self._config.request_timeout_s
+        pause_s = self._config.heartbeat_s / 2
+        return await ask_any(self._pool, path, body, read, timeout_s=limit_s, pause_s=pause_s)
+
+
+def _alone(chat: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in chat.items() if name not in _OF_THE_CALL}

@@ -1,0 +1,56 @@
+"""Each field of `/v1` alone, with right and wrong values: the pool and a real vLLM answer alike.
+
+A difference is allowed in one direction: the pool refuses in words what vLLM does, and names the field.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from rl_agent.pool.api.openai_fields import CHAT, COMPLETION, NEVER_NULL
+from tests.integration.pool.openai.field_values import CHATS, COMPLETIONS, cases
+from tests.integration.pool.openai.test_like_vllm import asked, both, comparable  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+MORE_THAN_VLLM = {("stop", 5)}
+"""Documented: up to 64 stop strings."""
+
+
+def difference(name: str, value: Any, body: dict[str, Any], ours: Any, theirs: Any) -> str:
+    """Where the pool says something else than vLLM; empty where it does not, or refuses in words."""
+    (status, _, text), (their_status, _, their_text) = ours, theirs
+    if status == 400:
+        error = json.loads(text)["error"]
+        is_named = error["param"] == name or name in error["message"]
+        return "" if is_named or their_status == 400 else f"refused without its name: {error['message']}"
+    if status == 200 != their_status and isinstance(value, list) and (name, len(value)) in MORE_THAN_VLLM:
+        return ""
+    if status != their_status:
+        return f"{status} instead of {their_status}: {text[:200]} {their_text[:200]}"
+    is_random = body.get("temperature") != 0
+    if status != 200 or text.startswith("data:") or is_random:
+        return ""
+    return "" if comparable(json.loads(text)) == comparable(json.loads(their_text)) else f"body: {text[:300]}"
+
+
+@pytest.mark.parametrize(("path", "table"), [(COMPLETIONS, COMPLETION), (CHATS, CHAT)])
+async def test_each_value_of_a_field_means_what_it_means_to_vllm_or_is_refused(both, path, table):  # noqa: F811
+    """One after the other: on a CPU what else is in a batch can change even a greedy response."""
+    pool, url = both
+    found = dict[str, str]()
+    for name, value, body in cases(path, set(table)):
+        ours, theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
+        if words := difference(name, value, body, ours, theirs):
+            found[f"{name}={value!r}"] = words
+    assert found == {}
+
+
+def test_the_pool_takes_no_null_where_vllm_takes_none():
+    from typing import get_args
+
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    fields = CompletionRequest.model_fields.items()
+    assert {name for name, field in fields if type(None) not in get_args(field.annotation)} == NEVER_NULL

@@ -1,0 +1,66 @@
+"""Chats with tools through the pool beside a real vLLM's own answers, from a model that calls tools."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rl_agent.testing.pool_setup import manager
+from tests.integration.conftest import running_server
+from tests.integration.pool.openai.calling_model import ANSWERS, make_calling_model
+from tests.integration.pool.openai.field_values import CHATS, TOOL
+from tests.integration.pool.openai.test_like_vllm import asked, comparable, events_of
+from tests.integration.pool.test_vllm import SLOW
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
+
+SAID = [
+    *((user, {}) for user in ANSWERS),
+    *(("talk", {"stop": [word]}) for word in ("</tool_call>", "}}", "1}", "add.", "\n")),
+    *((user, {"stop": ["}}"], "include_stop_str_in_output": True}) for user in ("call", "twice")),
+    ("twice", {"parallel_tool_calls": False}),
+    ("twice", {"stop": ['"b"']}),
+    ("call", {"max_tokens": 20}),
+    ("call", {"tool_choice": "none"}),
+    ("call", {"tools": None, "tool_choice": None}),
+]
+
+
+@pytest.fixture(scope="module")
+def calling_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calling")
+    model = make_calling_model(folder / "model")
+    words = ("+engine.extra_args.enable-auto-tool-choice=true", "+engine.extra_args.tool-call-parser=hermes")
+    with running_server(model, folder / "log", *words, max_num_seqs=8) as plan:
+        yield plan.config.engine.base_url
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """A call's id is new every time; that it is one of vLLM's kind is all that can be compared."""
+    calls = [call | {"id": call["id"].rpartition("-")[0]} for call in message.get("tool_calls") or []]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+@pytest.mark.parametrize(("user", "more"), SAID, ids=str)
+async def test_a_chat_with_tools_is_answered_as_by_vllm(calling_server, user, more):
+    """Whole and in a stream, wherever a stop string ends it."""
+    body = {"messages": [{"role": "user", "content": user}], "temperature": 0, "tools": [TOOL]} | more
+    async with manager(*SLOW) as pool:
+        await pool.join(calling_server)
+        await pool.ready(1)
+        ours, theirs = [await asked(pool, at, CHATS, body) for at in (pool.url, calling_server)]
+        assert ours[0] == theirs[0] == 200, ours
+        found, expected = [json.loads(one[2]) for one in (ours, theirs)]
+        for answer in (found, expected):
+            for choice in answer["choices"]:
+                choice["message"] = without_ids(choice["message"])
+        assert comparable(found) == comparable(expected)
+        streamed = events_of((await asked(pool, pool.url, CHATS, body | {"stream": True}))[2])
+    [choice] = found["choices"]
+    assert spoken(streamed) == (choice["message"].get("content") or "", choice["finish_reason"])
+
+
+def spoken(events: list[dict[str, Any]]) -> tuple[str, str]:
+    """The content and the finish of a stream."""
+    choices = [choice for event in events for choice in event["choices"]]
+    return "".join(one["delta"].get("content") or "" for one in choices), choices[-1]["finish_reason"]
