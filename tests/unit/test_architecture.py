@@ -26,6 +26,7 @@ LAYERS = {
     "off_loop": 0,
     "json_values": 0,
     "terminal": 0,
+    "unauthenticated": 0,
     "tls": 1,
     "small_http": 1,
     "sections": 1,

@@ -3,14 +3,12 @@
     accept ─► TLS, if any ─► first request that `guard` lets in ─► welcome: it stays as long as it is used
        └── unknown: `login_timeout_s` at most, so many from one address, so many in all ──► closed
 
-Where there are too many unknown connections the oldest goes: a client sends its request at once, so whoever
-has said nothing for longest is the one that only takes the place away. A connection that is welcome is closed
-when it has been idle for `IDLE_S`; a slow answer to it is not idle.
+Where there are too many unknown connections the oldest goes (`unauthenticated`). A connection that is welcome
+is closed when it has been idle for `IDLE_S`; a slow answer to it is not idle.
 """
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import socket
 import ssl
@@ -24,6 +22,7 @@ from aiohttp.http import HttpProcessingError
 from rl_agent.config import PoolConfig
 from rl_agent.errors import ConfigError, MachineError
 from rl_agent.pool.problem import words_of
+from rl_agent.unauthenticated import RateLimitedLog, Unauthenticated, network_of
 
 log = logging.getLogger(__name__)
 BACKLOG = 1024
@@ -37,40 +36,10 @@ HOSTS = 4
 _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
-class Unknown:
-    """Connections that have not shown yet that they may stay, by address, oldest first."""
+class UnknownConnection:
+    """A connection that may not stay yet, and what closes it."""
 
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
-        self._closers: dict[str, dict[object, Callable[[], object]]] = {}
-        self._count = 0
-        self.evicted = 0
-
-    def add(self, address: str, who: object, close: Callable[[], object]) -> None:
-        if len(self._closers.get(address, ())) >= self._at_most:
-            self._evict(address)
-        elif self._count >= HOSTS * self._at_most:
-            self._evict(max(self._closers, key=lambda one: len(self._closers[one])))
-        self._closers.setdefault(address, {})[who] = close
-        self._count += 1
-
-    def replace(self, address: str, who: object, close: Callable[[], object]) -> None:
-        """From here on it is closed another way."""
-        if who in self._closers.get(address, ()):
-            self._closers[address][who] = close
-
-    def remove(self, address: str, who: object) -> None:
-        of_address = self._closers.get(address, {})
-        if of_address.pop(who, None) is not None:
-            self._count -= 1
-            if not of_address:
-                del self._closers[address]
-
-    def _evict(self, address: str) -> None:
-        who, close = next(iter(self._closers[address].items()))
-        self.remove(address, who)
-        self.evicted += 1
-        close()
+    close: Callable[[], object]
 
 
 class Connection(web.RequestHandler):
@@ -78,7 +47,7 @@ class Connection(web.RequestHandler):
 
     __slots__ = ("_forget", "_login")
 
-    def __init__(self, server: web.Server, login_timeout_s: float, forget: Callable[[], None]) -> None:
+    def __init__(self, server: web.Server, login_timeout_s: float, forget: Callable[[], object]) -> None:
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {"access_log": None, "logger": log}
         # Bodies stay as they were sent: inflating one would be work before the token is looked at.
@@ -131,7 +100,9 @@ class Door:
         self._login_timeout_s = config.login_timeout_s
         self._tls = tls
         self._sockets = _listen(config.host, config.port)
-        self.unknown = Unknown(config.max_unknown_connections)
+        most = config.max_unknown_connections
+        self._unknown = Unauthenticated[UnknownConnection](at_most=HOSTS * most, at_most_a_network=most)
+        self._warnings = RateLimitedLog(log)
 
     @property
     def url(self) -> str:
@@ -160,14 +131,17 @@ class Door:
                 log.warning("no connection can be accepted now: %s", error.strerror)
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            address, who = network_of(str(peer[0])), object()
-            admitting = self._admit(arrived, server, partial(self.unknown.remove, address, who))
-            job = jobs.create_task(admitting, name=f"admit {address}")
-            self.unknown.add(address, who, job.cancel)
-            job.add_done_callback(partial(self._admitted, address, who))
+            network, who = network_of(str(peer[0])), UnknownConnection()
+            admitting = self._admit(arrived, server, partial(self._unknown.leave, who))
+            job = jobs.create_task(admitting, name=f"admit {network}")
+            who.close = job.cancel
+            if (oldest := self._unknown.arrive(who, network)) is not None:
+                oldest.close()
+                self._warnings.warning(f"too many connections without a token, the last from {network}")
+            job.add_done_callback(partial(_admitted, who))
 
     async def _admit(
-        self, arrived: socket.socket, server: web.Server, forget: Callable[[], None]
+        self, arrived: socket.socket, server: web.Server, forget: Callable[[], object]
     ) -> Connection | None:
         """Make a connection of what was accepted. None if that fails: TLS begins with a handshake."""
         connection = None
@@ -184,19 +158,10 @@ class Door:
                 forget()
         return connection
 
-    def _admitted(self, address: str, who: object, job: "asyncio.Task[Connection | None]") -> None:
-        if not job.cancelled() and (connection := job.result()) is not None:
-            self.unknown.replace(address, who, connection.abort)
 
-
-def network_of(address: str) -> str:
-    """What counts as one place that connections come from: an IPv4 address, or an IPv6 network."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+def _admitted(who: UnknownConnection, job: "asyncio.Task[Connection | None]") -> None:
+    if not job.cancelled() and (connection := job.result()) is not None:
+        who.close = connection.abort
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

@@ -1,6 +1,6 @@
 """Decides which connections a weight server keeps when there are too many. Pure.
 
-    arrives ─► greets: one of few places; if all are taken, the oldest who greets goes
+    arrives ─► greets: one of few places (`unauthenticated`), which the oldest of the fullest host loses
                  │ shows the token
                  └─► is served: one of more places; if all are taken, one of the host that has most goes
 
@@ -10,6 +10,8 @@ the token does not keep others away.
 
 from collections import Counter
 from typing import Generic, TypeVar
+
+from rl_agent.unauthenticated import Unauthenticated
 
 V = TypeVar("V")
 MOST_GREETING = 128
@@ -21,29 +23,19 @@ class Admission(Generic[V]):
 
     def __init__(self, most_served: int) -> None:
         self._most_served = most_served
-        self._greeting: dict[V, str] = {}
+        self._greeting = Unauthenticated[V](at_most=MOST_GREETING, at_most_a_network=MOST_GREETING_A_HOST)
         self._served: dict[V, str] = {}
 
     def arrive(self, visitor: V, host: str) -> V | None:
-        """Let one greet; whom to drop for that."""
-        waiting = list(self._greeting.items())
-        of_host = [other for other, its_host in waiting if its_host == host]
-        dropped = None
-        if len(of_host) >= MOST_GREETING_A_HOST:
-            dropped = of_host[0]
-        elif len(waiting) >= MOST_GREETING:
-            dropped = waiting[0][0]
-        if dropped is not None:
-            del self._greeting[dropped]
-        self._greeting[visitor] = host
-        return dropped
+        """Let one greet; the connection to drop for that."""
+        return self._greeting.arrive(visitor, host)
 
     def has_room_for(self, host: str) -> bool:
         return len(self._served) < self._most_served or self._largest_beside(host) is not None
 
     def serve(self, visitor: V) -> tuple[bool, V | None]:
-        """Whether one who has shown the token is served, and whom to drop for that."""
-        host = self._greeting.pop(visitor, None)
+        """Serve one who has shown the token, if there is room; and the connection to drop for that."""
+        host = self._greeting.leave(visitor)
         if host is None or not self.has_room_for(host):
             return False, None
         dropped = None
@@ -55,7 +47,7 @@ class Admission(Generic[V]):
         return True, dropped
 
     def leave(self, visitor: V) -> None:
-        self._greeting.pop(visitor, None)
+        self._greeting.leave(visitor)
         self._served.pop(visitor, None)
 
     def _largest_beside(self, host: str) -> str | None:

@@ -6,18 +6,17 @@ A thread a connection. Who does not show the token, and who is dropped for other
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
+from rl_agent.unauthenticated import RateLimitedLog, network_of
 from rl_agent.weights.connection.channel import Channel, accept, shut
 from rl_agent.weights.server.admission import Admission
 from rl_agent.weights.sources.source import reason_of
 
 _log = logging.getLogger(__name__)
 _ACCEPT_POLL_S = 0.2
-_LOG_EVERY_S = 10.0
 _BACKLOG = 128
 
 Serve = Callable[[Channel, str, ExitStack], None]
@@ -38,7 +37,7 @@ class Listener:
         self._lock = threading.Lock()
         self._admission = Admission[socket.socket](most)
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._warnings = RateLimitedLog()
+        self._warnings = RateLimitedLog(_log)
         self._listeners = _listen(hosts, port)
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="weights-accept", daemon=True)
@@ -88,10 +87,10 @@ class Listener:
             except TimeoutError:
                 continue
             except OSError as error:  # a client that was gone before it was accepted, or no descriptors left
-                self._warnings.log(f"cannot accept a receiver: {error}")
+                self._warnings.warning(f"cannot accept a receiver: {error}")
                 self.stopping.wait(_ACCEPT_POLL_S)
                 continue
-            self._let_in(connection, peer[0])
+            self._let_in(connection, network_of(peer[0]))
 
     def _let_in(self, connection: socket.socket, host: str) -> None:
         thread = threading.Thread(
@@ -106,13 +105,13 @@ class Listener:
                 self._connections[connection] = thread
                 self._drop(self._admission.arrive(connection, host), "showed no token in time")
         if not has_room:
-            self._warnings.log(f"receiver {host} was turned away: all connections are taken")
+            self._warnings.warning(f"receiver {host} was turned away: all connections are taken")
             connection.close()
             return
         try:
             thread.start()
         except RuntimeError as error:  # there can be no more threads
-            self._warnings.log(f"cannot serve receiver {host}: {error}")
+            self._warnings.warning(f"cannot serve receiver {host}: {error}")
             self._forget(connection)
 
     def _meet(self, connection: socket.socket, host: str) -> None:
@@ -136,11 +135,11 @@ class Listener:
             if has_token or isinstance(error, ConnectionError):  # it has changed its mind
                 _log.info("receiver %s left: %s", host, reason_of(error))
             else:
-                self._warnings.log(f"receiver {host} was turned away: {reason_of(error)}")
+                self._warnings.warning(f"receiver {host} was turned away: {reason_of(error)}")
 
     def _drop(self, connection: socket.socket | None, why: str) -> None:
         if connection is not None:
-            self._warnings.log(f"a connection was ended: its host {why}")
+            self._warnings.warning(f"a connection was ended: its host {why}")
             shut(connection)
 
     def _forget(self, connection: socket.socket) -> None:
@@ -148,27 +147,6 @@ class Listener:
             self._admission.leave(connection)
             del self._connections[connection]
         connection.close()
-
-
-class RateLimitedLog:
-    """Warnings that strangers cause: the first at once, then one in a while, with how many were left out."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._next_at = float("-inf")
-        self._left_out = 0
-
-    def log(self, text: str) -> None:
-        with self._lock:
-            now = self._clock()
-            if now < self._next_at:
-                self._left_out += 1
-                return
-            left_out, self._left_out = self._left_out, 0
-            self._next_at = now + _LOG_EVERY_S
-        more = f" ({left_out} more before that were not logged)" if left_out else ""
-        _log.warning("%s%s", text, more)
 
 
 def _listen(hosts: Sequence[str], port: int) -> list[socket.socket]:

@@ -8,7 +8,6 @@ import ssl
 
 import pytest
 
-from rl_agent.pool.api.connections import HOSTS, Unknown, network_of
 from rl_agent.testing.certificate import make_certificate
 from rl_agent.testing.pool_setup import manager
 from rl_agent.tls import trusting
@@ -86,7 +85,7 @@ async def test_who_has_shown_its_token_may_wait_for_longer(guarded):
 ITEM = {"id": "a", "prompt_token_ids": [1], "max_tokens": 1}
 
 
-async def test_who_says_nothing_makes_room_for_who_does(guarded):
+async def test_who_says_nothing_makes_room_for_who_does_and_that_is_logged_once(guarded, caplog):
     async with manager(guarded, "max_unknown_connections=8", "login_timeout_s=60") as pool:
         silent = [await connect(pool) for _ in range(40)]
         status, _ = await pool.call("GET", "/status", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -96,6 +95,8 @@ async def test_who_says_nothing_makes_room_for_who_does(guarded):
         assert not any(reader.at_eof() for reader, _ in silent[33:])
         for _, writer in silent:
             writer.close()
+    [line] = [line for line in caplog.messages if "without a token" in line]
+    assert line.endswith("the last from 127.0.0.1")
 
 
 async def test_a_handshake_that_is_not_finished_is_closed(tmp_path):
@@ -111,28 +112,6 @@ async def test_a_handshake_that_is_not_finished_is_closed(tmp_path):
         assert await is_closed(reader)
         writer.close()
         assert (await pool.call("GET", "/status"))[0] == 200
-
-
-def test_no_address_takes_the_places_of_all():
-    closed = []
-    unknown = Unknown(at_most=4)
-    for number in range(10):
-        unknown.add("a", number, lambda number=number: closed.append(number))
-    assert closed == list(range(6))
-    for number in range(100):
-        unknown.add(f"host-{number}", "who", lambda number=number: closed.append(f"host-{number}"))
-    assert len(closed) == 6 + 4 + 100 - HOSTS * 4
-    assert closed[6] == 6  # of whoever has most
-    unknown.remove("host-99", "who")
-    unknown.remove("host-99", "who")
-    unknown.add("host-0", "again", lambda: None)
-    assert len(closed) == 6 + 4 + 100 - HOSTS * 4
-
-
-def test_one_network_is_one_address():
-    assert network_of("2001:db8::1") == network_of("2001:db8::ffff") != network_of("2001:db8:0:1::1")
-    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") == "192.0.2.1"
-    assert network_of("fe80::1%eth0") == "fe80::/64"
 
 
 BAD_HEADS = {

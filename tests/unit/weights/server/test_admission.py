@@ -1,12 +1,9 @@
-"""Who may be connected to a weight server, and that strangers do not fill its log."""
-
-import logging
+"""Who may be connected to a weight server."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_agent.weights.server.admission import MOST_GREETING, MOST_GREETING_A_HOST, Admission
-from rl_agent.weights.server.connections import RateLimitedLog
 
 
 def arrivals(admission, host, count, *, start=0):
@@ -72,14 +69,3 @@ def test_no_more_are_served_than_may_be_and_a_host_that_asks_gets_its_share(step
             admission.leave(visitor)
             served.discard(visitor)
         assert len(served) <= most
-
-
-def test_what_strangers_cause_is_logged_at_once_and_then_now_and_again(caplog):
-    now = [0.0]
-    complaints = RateLimitedLog(clock=lambda: now[0])
-    with caplog.at_level(logging.WARNING):
-        for _ in range(1000):
-            complaints.log("turned away")
-        now[0] += 11.0
-        complaints.log("turned away")
-    assert caplog.messages == ["turned away", "turned away (999 more before that were not logged)"]
