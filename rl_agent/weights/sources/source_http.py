@@ -9,7 +9,6 @@ import io
 import random
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from rl_agent.errors import WeightsError
-from rl_agent.weights.connection.channel import shut
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from rl_agent.weights.format.pieces import Bits
+from rl_agent.weights.sources.interruptible import Interruptible
 from rl_agent.weights.store.store import MANIFEST, version_name
 
 _PORTS = {"http": 80, "https": 443}
@@ -49,16 +48,12 @@ class HttpSource:
         return HttpConnection(self)
 
 
-class HttpConnection:
+class HttpConnection(Interruptible):
     """Raises WeightsError for an answer that is none, OSError where the connection breaks."""
 
-    is_cut_at_once = True
-
     def __init__(self, source: HttpSource) -> None:
+        super().__init__()
         self._source = source
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._is_interrupted = False
         self._addresses: list[Any] = []
         self._tls: ssl.SSLContext | None = None
 
@@ -72,15 +67,6 @@ class HttpConnection:
         self._addresses = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
         if url.scheme == "https":
             self._tls = self._source.tls or ssl.create_default_context()
-
-    def interrupt(self) -> None:
-        with self._lock:
-            self._is_interrupted = True
-            if self._socket is not None:
-                shut(self._socket)
-
-    def close(self) -> None:
-        """Nothing is open between requests."""
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
         content = self._document(f"{version_name(weight_version)}/{MANIFEST}", deadline)
@@ -129,7 +115,7 @@ class HttpConnection:
             raise WeightsError(f"{path}: {error!r}") from error
         finally:
             client.close()
-            self._drop()
+            self.close()
 
     def _connect(self, deadline: Deadline) -> socket.socket:
         """To the first of the host's addresses that can be reached."""
@@ -151,22 +137,6 @@ class HttpConnection:
         wrapped.settimeout(deadline.remaining_s(self._source.idle_timeout_s))
         wrapped.do_handshake()
         return wrapped
-
-    def _keep(self, connection: socket.socket) -> socket.socket:
-        """So that it can be interrupted; what was kept before is closed."""
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-            self._socket = connection
-            if self._is_interrupted:
-                raise ConnectionAbortedError("interrupted")
-            return connection
-
-    def _drop(self) -> None:
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
 
 
 def _read_into(response: HTTPResponse, target: memoryview) -> None:

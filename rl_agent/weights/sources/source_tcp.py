@@ -1,17 +1,17 @@
 """Reads pieces from a weight server over one connection; several of these make several streams."""
 
 import socket
-import threading
 from dataclasses import dataclass
 
 from msgspec import UNSET
 
 from rl_agent.errors import WeightsError
 from rl_agent.weights.connection import messages
-from rl_agent.weights.connection.channel import Channel, connect, shut
+from rl_agent.weights.connection.channel import Channel, connect
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.format.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from rl_agent.weights.format.pieces import Bits, bits_to_text
+from rl_agent.weights.sources.interruptible import Interruptible
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,12 @@ class TcpSource:
         return TcpConnection(self)
 
 
-class TcpConnection:
+class TcpConnection(Interruptible):
     """Raises WeightsError for an answer that is none, OSError where the connection breaks."""
 
-    is_cut_at_once = True
-
     def __init__(self, source: TcpSource) -> None:
+        super().__init__()
         self._source = source
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._is_interrupted = False
         self._channel: Channel | None = None
 
     def open(self, deadline: Deadline) -> None:
@@ -55,23 +51,8 @@ class TcpConnection:
         family, kind, protocol, _, address = socket.getaddrinfo(
             source.host, source.port, type=socket.SOCK_STREAM
         )[0]
-        with self._lock:
-            if self._is_interrupted:
-                raise ConnectionAbortedError("interrupted")
-            self._socket = socket.socket(family, kind, protocol)
-        self._channel = connect(self._socket, address, source.token, deadline, source.idle_timeout_s)
-
-    def interrupt(self) -> None:
-        """End whatever another thread waits for on this connection, now and later."""
-        with self._lock:
-            self._is_interrupted = True
-            if self._socket is not None:
-                shut(self._socket)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
+        connection = self._keep(socket.socket(family, kind, protocol))
+        self._channel = connect(connection, address, source.token, deadline, source.idle_timeout_s)
 
     def manifest(self, weight_version: int, digest: str | None, deadline: Deadline) -> Manifest:
         self._ask(messages.ManifestQuestion(weight_version), deadline)
