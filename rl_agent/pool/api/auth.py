@@ -1,4 +1,4 @@
-"""Who may talk to the manager, and how much: network, token, rate. Every route but /health is behind it.
+"""Checks network, token and rate of every call to the manager, except for /health.
 
 All of it is decided by the head of a request; nothing has read a byte of its body by then.
 """
@@ -24,7 +24,7 @@ TOKEN_RECHECK_S = 2.0
 
 
 class TokenCheck:
-    """The valid tokens; their file is read again when it changes, so that tokens rotate without a restart."""
+    """Holds the valid tokens; reads their file again when it changes, so tokens rotate without a restart."""
 
     def __init__(self, tokens: tuple[str, ...], file: Path | None) -> None:
         self._file = file
@@ -37,7 +37,7 @@ class TokenCheck:
         return bool(self._tokens)
 
     def is_among(self, header: str) -> bool:
-        """Compares in constant time, against every token whatever the first ones said."""
+        """Compare in constant time, with every token whatever the first ones gave."""
         self._look_again()
         kind, _, given = header.partition(" ")
         offered = given.strip() if kind.lower() == "bearer" else ""
@@ -58,7 +58,7 @@ class TokenCheck:
 
 
 class Bucket:
-    """At most `rate` calls a second, with a second's worth saved up."""
+    """A token bucket: at most `rate` calls a second, and a burst of one second's worth."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -77,7 +77,7 @@ class Bucket:
 
 
 def is_same_secret(given: str, secret: str) -> bool:
-    """In constant time, whatever bytes were given: headers keep what is no UTF-8 as surrogates."""
+    """Compare in constant time, whatever bytes were given: headers keep what is no UTF-8 as surrogates."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
 
 
@@ -86,7 +86,7 @@ IS_OPERATOR = web.RequestKey("is_operator", bool)
 
 
 def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """The middleware."""
+    """Return the middleware that checks every call."""
     networks = networks_of("allowed_sender_ips", config.allowed_sender_ips)
     tokens = TokenCheck(tokens_of(config, environ), config.token_file)
     admins = TokenCheck(admin_tokens_of(config), config.admin_token_file)
@@ -134,7 +134,7 @@ def is_inside(address: str | None, networks: tuple[Network, ...]) -> bool:
 
 
 def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) -> None:
-    """An engine's address must be its registrant's own, or in a network that the manager's owner allowed.
+    """Refuse an engine's address that is neither its registrant's own nor in an allowed network.
 
     Raises web.HTTPException. Names are not resolved: what they mean can change after the check.
     """
@@ -150,7 +150,7 @@ def check_address(host: str, peer: str | None, networks: tuple[Network, ...]) ->
 
 
 def check_source(host: str) -> None:
-    """Where a publisher sends workers; raises web.HTTPException for what is no machine."""
+    """Check an address that workers will fetch from. Raises web.HTTPException if it is no host's."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

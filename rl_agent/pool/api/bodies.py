@@ -49,12 +49,12 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 
 async def read(request: web.Request, model: type[T]) -> T:
-    """The body as `model`. Raises web.HTTPException."""
+    """Read the body as `model`. Raises web.HTTPException."""
     return _parse(await read_body(request, SMALL_BYTES) or b"{}", model)
 
 
 def read_query(request: web.Request, model: type[T]) -> T:
-    """What follows the question mark, as `model`. Raises web.HTTPException."""
+    """Read the query string as `model`. Raises web.HTTPException."""
     try:
         return model.model_validate(dict(request.query))
     except ValidationError as error:
@@ -62,7 +62,7 @@ def read_query(request: web.Request, model: type[T]) -> T:
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:
-    """The body of a call of the OpenAI API, whose keys are its own. Raises web.HTTPException."""
+    """Read the body of a call of the OpenAI API, whose keys are its own. Raises web.HTTPException."""
     payload = await read_body(request, CALL_BYTES)
     if payload.count(b",") > MAX_VALUES:
         raise problem(

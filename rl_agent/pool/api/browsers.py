@@ -1,4 +1,4 @@
-"""What a web page may not make a browser ask here: forged requests (CSRF), names that lead home (rebinding).
+"""Refuses what a web page can make a browser send: forged requests (CSRF) and DNS rebinding.
 
 A manager without a token answers whoever is on its machine, and a browser there shows pages from anywhere.
 What such a page can send gives it away: a name of its own as `Host`, an `Origin` that is not ours, the word
@@ -20,7 +20,7 @@ _FOREIGN = ("cross-site", "same-site")
 
 
 def served_names(config: PoolConfig) -> frozenset[str]:
-    """Names, in lower case, by which this manager is called; addresses always do."""
+    """Return the names, in lower case, that `Host` may hold; an address always may."""
     return frozenset(name.lower() for name in (config.host, socket.gethostname(), *config.allowed_hosts))
 
 

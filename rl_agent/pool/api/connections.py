@@ -1,4 +1,4 @@
-"""The manager's port: connections are accepted, and closed if they do not show soon that they may stay.
+"""Accepts connections at the manager's port, and closes those that show no valid token in time.
 
     accept ─► TLS, if any ─► first request that `guard` lets in ─► welcome: it stays as long as it is used
        └── unknown: `login_timeout_s` at most, so many from one address, so many in all ──► closed
@@ -43,7 +43,7 @@ class UnknownConnection:
 
 
 class Connection(web.RequestHandler):
-    """One connection; `welcome` lets it stay."""
+    """An HTTP connection, closed after the login timeout unless `welcome` was called."""
 
     __slots__ = ("_forget", "_login")
 
@@ -76,7 +76,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What a client does wrong is its own affair: one line to it, none to the log."""
+        """Answer a client's own mistake with one line, and log none."""
         if not isinstance(exc, _OF_CLIENTS):
             return super().handle_error(request, status, exc, message)
         words = " ".join((message or str(exc) or "this is no HTTP").split())
@@ -165,7 +165,7 @@ def _admitted(who: UnknownConnection, job: "asyncio.Task[Connection | None]") ->
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """A name may have several addresses: all at the same port. Raises ConfigError."""
+    """Listen at every address of a name, all at the same port. Raises ConfigError."""
     sockets: list[socket.socket] = []
     try:
         for family, _, _, _, where in socket.getaddrinfo(

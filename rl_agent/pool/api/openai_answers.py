@@ -22,14 +22,14 @@ _NUMBERS = count(1)
 
 
 def unique() -> str:
-    """Never given before, not by another manager either."""
+    """Return a name that was never given before, not by another manager either."""
     return f"{_START}-{next(_NUMBERS)}"
 
 
 def completion_body(
     asked: Asked, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
 ) -> bytes:
-    """The answer of `/v1/completions`."""
+    """Return the body of the answer of `/v1/completions`."""
     choices = [
         _choice(asked, one, (0, len(one.token_ids)), text, 0)
         | {
@@ -60,19 +60,19 @@ class CompletionEvents:
         self._sent_characters = 0
 
     def is_worth_showing(self, request: Request) -> bool:
-        """Of a response that goes on: the first token at once, then as many together as was asked for."""
+        """Tell whether a growing response has enough for an event: one token, then `stream_interval` each."""
         new = len(request.token_ids) - self._sent_tokens
         return new >= (self._asked.stream_interval if self._has_begun else 1)
 
     def grown(self, request: Request) -> bytes:
-        """The event of what is new in a response that goes on."""
+        """Return the event of what is new in a response that goes on."""
         held = self._held + "".join(request.texts[self._read_texts :])
         shown = held[: max(0, len(held) - self._holds)]
         self._held, self._read_texts = held[len(shown) :], len(request.texts)
         return self._piece(request, shown)
 
     def end(self, request: Request, text: str) -> bytes:
-        """All that is left of the response whose text this is, with the finish."""
+        """Return the last events of the response whose text this is."""
         written = self._piece(request, text[self._sent_characters :])
         if self._asked.includes_usage:
             usage = usage_of(len(self._prompt), self._sent_tokens)
@@ -100,14 +100,14 @@ def usage_of(prompt: int, made: int) -> dict[str, Any]:
 
 
 def whole(prompt: int, made: int) -> dict[str, Any]:
-    """What an answer has that is no stream's."""
+    """Return the fields of an answer that a stream has not."""
     details = {"prompt_tokens_details": None, "completion_tokens_details": None}
     absent = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
     return dict.fromkeys(absent) | {"usage": usage_of(prompt, made) | details}
 
 
 def versions_of(request: Request) -> list[dict[str, Any]]:
-    """Which engine and weight version made the tokens from `start` on."""
+    """Return which engine and weight version made the tokens from each `start` on."""
     return [
         {"start": span.start, "engine_id": span.engine_id, "weight_version": span.weight_version}
         for span in request.spans
@@ -115,7 +115,7 @@ def versions_of(request: Request) -> list[dict[str, Any]]:
 
 
 def names_of(asked: Asked, request: Request, start: int, end: int) -> Sequence[str]:
-    """What tokens are called; nothing, where nobody needs names."""
+    """Return the names of tokens; none where nobody needs them."""
     if not asked.needs_names:
         return ()
     if asked.names_by_id:

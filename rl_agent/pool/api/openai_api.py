@@ -93,7 +93,7 @@ class OpenAiApi:
 
     @described()
     async def models(self, request: web.Request) -> web.Response:
-        """The model that the pool serves."""
+        """Return the model that the pool serves."""
         state, limit = self._pool.state, self._context_limit()
         if limit is None:
             raise problem(503, "no engine has joined yet, so no model is known")
@@ -103,7 +103,7 @@ class OpenAiApi:
         return web.json_response({"object": "list", "data": [card | of_vllm | ours]})
 
     def _context_limit(self) -> int | None:
-        """Tokens of a prompt and its response together; None while no engine has joined."""
+        """Return the most tokens of prompt and response together; None while no engine has joined."""
         state = self._pool.state
         limits = [engine.max_model_len for engine in state.engines.values() if engine.max_model_len]
         if limits:
@@ -111,13 +111,13 @@ class OpenAiApi:
         return self._context.get(state.model)
 
     def _check_model(self, asked: Asked) -> None:
-        """Names that the pool has served stand for what it serves now. Raises web.HTTPException."""
+        """Refuse a model that the pool has never served; an earlier name means the current one."""
         models = self._pool.state.models
         if asked.model and models and asked.model not in models:
             raise problem(404, f"The model `{asked.model}` does not exist.", param="model")
 
     def _wanted_tokens(self, asked: Asked, prompt: tuple[int, ...]) -> int:
-        """How many to sample at most. Raises web.HTTPException if the context has not as many left."""
+        """Return how many tokens to sample at most. Raises web.HTTPException if the context is too short."""
         limit, size = self._context_limit(), len(prompt)
         left = None if limit is None else limit - size
         if asked.wanted_tokens is None:
@@ -169,7 +169,7 @@ class OpenAiApi:
 
     @described()
     async def session(self, request: web.Request) -> web.Response:
-        """What passed with this X-Session-Id: tokens, logprobs, versions."""
+        """Return the exchanges recorded under an X-Session-Id: tokens, logprobs, weight versions."""
         name = request.match_info["session"]
         if name not in self._sessions:
             raise problem(404, f"there is no session {name[:200]!r}")
@@ -185,7 +185,7 @@ class OpenAiApi:
 
     @described()
     async def end_episode(self, request: web.Request) -> web.Response:
-        """None of its turns will come any more; whose it is, `X-Run` says, as with its turns."""
+        """End an episode, of which no turn will come any more; `X-Run` names its run, as with its turns."""
         self._pool.handle(EpisodeEnded(_run_of(request), request.match_info["episode"]))
         return web.json_response({})
 
@@ -195,7 +195,7 @@ class OpenAiApi:
     async def _requests(
         self, request: web.Request, asked: Asked, prompt: tuple[int, ...]
     ) -> AsyncIterator[list[tuple[Request, Watch]]]:
-        """The pool's requests for one call, `n` of them; whoever leaves early cancels what is open."""
+        """Submit the `n` requests of one call; leaving the block cancels those still open."""
         wanted = self._wanted_tokens(asked, prompt)
         if self._pool.open_requests() + asked.n > self._config.max_open_requests:
             raise problem(429, "the pool has as many open requests as it takes")
@@ -306,7 +306,7 @@ def _header(request: web.Request, key: str) -> str:
 
 
 async def _write(request: web.Request, response: web.StreamResponse, events: bytes) -> None:
-    """Until something is there to be written, a failure is an answer of its own."""
+    """Write events; the stream begins with the first, so that a failure before it is an answer of its own."""
     if not response.prepared:
         await response.prepare(request)
     await response.write(events)
@@ -320,7 +320,7 @@ async def _end_of(request: Request, watch: Watch) -> Request:
 
 
 def failure_of(request: Request) -> web.HTTPException:
-    """The error that the client of a failed request gets."""
+    """Return the error that the client of a failed request gets."""
     assert request.failure_kind is not None, "the request has not failed"
     return problem(request.failure_kind.http_status, request.failure)
 

@@ -1,4 +1,4 @@
-"""Chat completions out of responses, whole or in pieces while they grow. Pure.
+"""Makes chat completions of responses, whole or in pieces while they grow. Pure.
 
 An engine says what tokens mean (reasoning, content, tool calls: `derender`), of a half response as if it had
 been cut off there. A piece is what is new of that. What the end might still change is held back: half a
@@ -44,7 +44,7 @@ def derender_body(request: Request, said: Sequence[int], chat: dict[str, Any], m
 
 
 def message_of(answer: dict[str, Any], request: Request, said: Sequence[int], asked: Asked) -> dict[str, Any]:
-    """The message, without what nobody is to see: half a character at its end, what stands for no token.
+    """Return the message without half a character at its end, and without what stands for no token.
 
     Raises WrongAnswer if the engine's answer holds no message.
     """
@@ -63,7 +63,7 @@ def message_of(answer: dict[str, Any], request: Request, said: Sequence[int], as
 
 
 def _call_id(name: Any) -> str:
-    """The name of a tool call, in the form that vLLM gives it."""
+    """Return the id of a tool call in the form that vLLM gives it."""
     return str(name) if str(name).startswith(CALL_ID) else f"{CALL_ID}{name}"
 
 
@@ -81,7 +81,7 @@ def _read_message(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def cut_at_stop(text: str, request: Request) -> str:
-    """The text of all tokens without what follows a stop string, and without that if nobody is to see it."""
+    """Return the text up to the stop string that ended it, and that too if it is to be shown."""
     stop = request.stop_reason
     end = len(text) - request.cut_characters
     if request.order.params.get("include_stop_str_in_output"):
@@ -92,7 +92,7 @@ def cut_at_stop(text: str, request: Request) -> str:
 def chat_body(
     asked: Asked, model: str, ended: list[Request], messages: list[dict[str, Any]], prompt: tuple[int, ...]
 ) -> bytes:
-    """The answer of `/v1/chat/completions`."""
+    """Return the body of the answer of `/v1/chat/completions`."""
     choices = [
         {
             "index": index,
@@ -134,13 +134,13 @@ class ChatEvents:
         return new > self._looked_at // GROWTH and (new >= self._asked.stream_interval or not self._looked_at)
 
     def piece(self, request: Request, message: dict[str, Any], made: int) -> bytes:
-        """What the first `made` tokens of a response that goes on have brought; empty if nothing is sure."""
+        """Return the event of what the first `made` tokens added; empty while none of it is certain."""
         self._looked_at = made
         new = self._new({name: self._sure(name, message) for name in TEXTS})
         return self._events(request, new, made, {"finish_reason": None}) if new else b""
 
     def end(self, request: Request, message: dict[str, Any]) -> bytes:
-        """All that is left, with the finish."""
+        """Return the last events: all that is left, and the finish."""
         delta: dict[str, Any] = self._new({name: message.get(name) or "" for name in TEXTS})
         if calls := message.get("tool_calls"):
             delta["tool_calls"] = [call | {"index": index} for index, call in enumerate(calls)]
@@ -164,7 +164,7 @@ class ChatEvents:
         return text.rstrip("\ufffd").rstrip()
 
     def _new(self, texts: dict[str, str]) -> dict[str, Any]:
-        """What was shown is not taken back, should an engine ever change its mind."""
+        """Return the text that was not shown yet; what was shown is never taken back."""
         new: dict[str, Any] = {}
         for name, text in texts.items():
             shown = self._shown.get(name, "")
@@ -204,7 +204,7 @@ def _finish_of(request: Request, message: dict[str, Any]) -> str:
 
 
 def _logprobs(asked: Asked, request: Request, start: int, end: int) -> dict[str, Any] | None:
-    """Of the sampled tokens; the bytes are of a token's text, also where it is called by its id."""
+    """Return the sampled tokens' logprobs; bytes are of a token's text, also where it is named by its id."""
     if not asked.wants_logprobs:
         return None
     names = names_of(asked, request, start, end)

@@ -1,4 +1,4 @@
-"""Every field of vLLM's completion and chat requests, and what the pool does with it. Pure.
+"""Lists every field of vLLM's completion and chat requests, and what the pool does with it. Pure.
 
 `docs/reference/openai-api.md` is made from these tables; an extended test holds them against the fields of
 vLLM as it is installed. A field that is in no table is given to the engine, which judges it.
@@ -22,7 +22,7 @@ MEANING: dict[How, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What becomes of a field. `default` is vLLM's; `null` and the default always ask for nothing."""
+    """The treatment of a field. `default` is vLLM's; the default always asks for nothing."""
 
     how: How
     default: Any = None
@@ -195,7 +195,7 @@ def check_fields(body: Mapping[str, Any], *, is_chat: bool) -> None:
 
 
 def sampling_of(body: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
-    """What decides how tokens are drawn and how a response ends; what only states a default is left out."""
+    """Return the sampling parameters of a request, without those that only state a default."""
     fields, found = CHAT if is_chat else COMPLETION, dict[str, Any]()
     for name, value in body.items():
         field = fields.get(name)

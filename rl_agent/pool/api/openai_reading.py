@@ -36,13 +36,13 @@ class EngineReader:
         return await self._ask(RENDER, _alone(chat), asked, partial(read_prompt, key="token_ids"))
 
     async def message(self, chat: dict[str, Any], asked: Asked, one: Request) -> dict[str, Any]:
-        """The message that a response is: reasoning, content, tool calls."""
+        """Return the message of a response that has ended: reasoning, content, tool calls."""
         said = await self._said(asked, one)
         read = partial(message_of, request=one, said=said, asked=asked)
         return await self._ask(DERENDER, self._question(chat, one, said), asked, read)
 
     async def message_now(self, chat: dict[str, Any], asked: Asked, one: Request) -> dict[str, Any] | None:
-        """The same of a response that still grows; None if no engine says it at once."""
+        """Return the message so far of a response that still grows; None if no engine answers at once."""
         said = list(one.token_ids)
         read = partial(message_of, request=one, said=said, asked=asked)
         return await ask_now(self._pool, DERENDER, self._question(chat, one, said), read)
@@ -51,7 +51,7 @@ class EngineReader:
         return derender_body(one, said, _alone(chat), self._pool.state.model)
 
     async def _said(self, asked: Asked, one: Request) -> list[int]:
-        """The tokens of what the client is to see.
+        """Return the tokens of what the client is to see.
 
         vLLM reads a response that a stop string ended as the text up to there, in which a tool call may have
         lost its end. So it is read from the tokens of that text.

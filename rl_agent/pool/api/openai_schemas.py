@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def needs_names(self) -> bool:
-        """Of the tokens, from the engine that makes them."""
+        """Tell whether the engine must name the tokens that it samples."""
         return self.wants_logprobs and (self.needs_text or self.messages is not None)
 
 
@@ -149,7 +149,7 @@ def _usage_options(body: dict[str, Any], *, stream: bool) -> tuple[bool, bool]:
 
 
 def _role(body: dict[str, Any]) -> str:
-    """The model goes on with the last message where it is not asked for one of its own."""
+    """Return the answer's role: the last message's where the model goes on with that."""
     messages = body.get("messages")
     if not messages or body.get("add_generation_prompt") is not False:
         return "assistant"
@@ -188,7 +188,7 @@ def _name(body: dict[str, Any], key: str) -> str | None:
 
 
 def _token_ids(prompt: Any) -> tuple[int, ...]:
-    """Token ids, also as a list of one list; empty if the prompt is text."""
+    """Return the prompt's token ids, also of a list of one list; none if it is text."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list | str):
         prompt = prompt[0]
     if not isinstance(prompt, list) or not prompt:

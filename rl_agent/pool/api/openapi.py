@@ -1,4 +1,4 @@
-"""The service's own description, `GET /openapi.json`, out of what the handlers themselves read and answer.
+"""Describes the service at `GET /openapi.json` from the models that its handlers read and answer.
 
 A handler says with `@described` which models its body, query and answer are; the same models check them. The
 handler's docstring is the summary.

@@ -1,4 +1,4 @@
-"""The manager's own HTTP: engines register and beat, runs submit and collect, people look."""
+"""Handles the manager's own routes: engines register and beat, runs submit and collect, people look."""
 
 import asyncio
 import secrets
@@ -94,22 +94,22 @@ class PoolApi:
 
     @described()
     async def health(self, request: web.Request) -> web.Response:
-        """Whether the manager lives; the one route without a token."""
+        """Tell that the manager runs; the only route without a token."""
         return web.json_response({"status": "ok"})
 
     @described()
     async def status(self, request: web.Request) -> web.Response:
-        """Everything about the pool; no prompts and no responses."""
+        """Return the state of the pool; no prompts and no responses."""
         return web.json_response(status_of(self._batches, self._config))
 
     @described(content="text/plain")
     async def metrics(self, request: web.Request) -> web.Response:
-        """Prometheus text."""
+        """Return the metrics as Prometheus text."""
         return web.Response(text=metrics_text(self._batches), content_type="text/plain")
 
     @described(body=RegisterRequest, status=201, answer=RegisterAnswer)
     async def register(self, request: web.Request) -> web.Response:
-        """An engine joins the pool."""
+        """Register an engine with the pool."""
         asked = await read(request, RegisterRequest)
         if len(self._pool.state.engines) >= self._config.max_engines:
             raise problem(503, f"the pool has {self._config.max_engines} engines, as many as it takes")
@@ -141,7 +141,7 @@ class PoolApi:
         return web.json_response(answer.model_dump(), status=201)
 
     def _secret_for(self, request: web.Request) -> str:
-        """Of a new engine: the one that its worker has, which so outlives this manager, or a new one."""
+        """Return a new engine's secret: that of its worker, which so outlives this manager, or a new one."""
         given = request.headers.get(ENGINE_SECRET)
         if given is None:
             return secrets.token_hex(16)
@@ -150,7 +150,7 @@ class PoolApi:
         return given
 
     def _check_name(self, offer: EngineOffer, request: web.Request) -> None:
-        """A name that is in the pool may be registered again only by whoever did it first."""
+        """Refuse a name that another worker has registered in the pool."""
         present = self._pool.find_engine(offer.name)
         if present is not None and not self._is_of(request, present):
             raise problem(
@@ -171,7 +171,7 @@ class PoolApi:
         return str(url.origin())
 
     async def tunnel(self, request: web.Request) -> web.WebSocketResponse:
-        """The connection over which a worker's engine is reached."""
+        """Open the connection over which a worker's engine is reached."""
         engine = self._engine(request)
         transport = self._tunnels.get(engine)
         if transport is None:
@@ -185,7 +185,7 @@ class PoolApi:
 
     @described(body=BeatRequest, answer=BeatAnswer)
     async def beat(self, request: web.Request) -> web.Response:
-        """The engine itself answered just now: renews its lease. With a problem it did not."""
+        """Renew the lease of an engine that has just answered its worker, or report its problem."""
         asked = await read(request, BeatRequest)
         engine = self._engine(request)
         load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
@@ -204,7 +204,7 @@ class PoolApi:
         return web.json_response(answer.model_dump())
 
     def _weights_report(self, said: WeightsState | None, peer: str | None) -> WeightsReport | None:
-        """A worker may name only its own address as a source; another one, as behind NAT, helps nobody."""
+        """Return a worker's report; a source at another address than its own, as behind NAT, is left out."""
         if said is None:
             return None
         source = said.source
@@ -224,7 +224,7 @@ class PoolApi:
 
     @described(body=DrainRequest, query=DrainQuery)
     async def drain(self, request: web.Request) -> web.Response:
-        """The engine leaves at a deadline; its requests go before, each at the end of its chunk."""
+        """Drain an engine: its requests leave at the end of their chunks, and it at the deadline."""
         asked = await read(request, DrainRequest)
         deadline_s = read_query(request, DrainQuery).deadline_s
         deadline_s = asked.deadline_s if deadline_s is None else deadline_s
@@ -235,7 +235,7 @@ class PoolApi:
 
     @described(body=LeaveRequest)
     async def leave(self, request: web.Request) -> web.Response:
-        """The engine is gone."""
+        """Remove an engine that has ended."""
         asked = await read(request, LeaveRequest)
         engine = self._engine(request, by_operator=True)
         self._pool.handle(events.EngineEnded(engine, asked.reason, asked.is_crash))
@@ -243,7 +243,7 @@ class PoolApi:
 
     @described(body=ModelRequest)
     async def model(self, request: web.Request) -> web.Response:
-        """What engines must serve from now on."""
+        """Set the model that engines must serve from now on."""
         asked = await read(request, ModelRequest)
         if asked.weight_version < self._pool.state.weight_version and not asked.is_rollback:
             raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
@@ -252,7 +252,7 @@ class PoolApi:
 
     @described(body=WeightsRequest)
     async def weights(self, request: web.Request) -> web.Response:
-        """The weight version that engines must load from now on."""
+        """Set the weight version that engines must load from now on."""
         asked = await read(request, WeightsRequest)
         for source in asked.sources:
             check_source(URL(source).host or "")
@@ -264,7 +264,7 @@ class PoolApi:
 
     @described(content="application/octet-stream")
     async def weights_file(self, request: web.Request) -> web.StreamResponse:
-        """A file of the version that engines must load, or a range of it, if its trainer is on this host."""
+        """Send a file of the wanted weight version, or a range of it, if its trainer is on this host."""
         wanted, known = self._pool.state.weights, self._snapshot
         if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
             raise problem(404, "this is not the weight version that engines must load")
@@ -291,7 +291,7 @@ class PoolApi:
 
     @described(query=Cursor, answer=Sample, content="application/x-ndjson")
     async def samples(self, request: web.Request) -> web.StreamResponse:
-        """`?after=CURSOR&min=N&wait_s=S`: at least N lines of JSON, fewer if nothing more is to come."""
+        """Stream samples (`?after=CURSOR&min=N&wait_s=S`): N lines, fewer if no more will come."""
         name = _run_name(request)
         run = self._batches.runs.get(name)
         if run is None:
@@ -322,7 +322,7 @@ class PoolApi:
         return web.json_response({})
 
     async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:
-        """Wait for `at_least` samples, or all that will come, or the end of the time; then those."""
+        """Wait for `at_least` samples, the last one or the deadline; then yield what is there."""
         try:
             async with asyncio.timeout(wait_s):
                 while len(run.samples) < at_least and not (run.is_finished or self._batches.is_over):
@@ -335,7 +335,7 @@ class PoolApi:
             yield sample
 
     def _engine(self, request: web.Request, *, by_operator: bool = False) -> str:
-        """Its id, if the call is of its worker, or of an operator where that is enough."""
+        """Return the engine's id, if its worker calls, or an operator where that is enough."""
         name = request.match_info["engine"]
         found = self._pool.find_engine(name)
         if found is None:
@@ -351,7 +351,7 @@ class PoolApi:
 
 
 def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
-    """What the pool wants, with sources as long as the worker needs them."""
+    """Return the weight version to load, with sources while the worker needs them."""
     wanted = state.weights
     if wanted is None:
         return None

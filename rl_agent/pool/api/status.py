@@ -1,4 +1,4 @@
-"""What people and Prometheus see of a pool."""
+"""Reports the state of a pool to people and to Prometheus."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -14,7 +14,7 @@ from rl_agent.pool.scheduler.state import PoolState
 
 
 def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
-    """Everything in one JSON object; no prompts and no responses."""
+    """Return the state of the pool as one JSON object; no prompts and no responses."""
     pool = batches.pool
     state, now, account = pool.state, pool.clock(), pool.state.account
     engines = [_engine_status(engine, now) for engine in state.engines.values()]
@@ -58,7 +58,7 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
 
 
 def totals_of(state: PoolState, now: float) -> EngineTotals:
-    """Of all engines that this manager has had."""
+    """Return the totals over all engines that this manager has had."""
     totals = replace(state.account.gone)
     for engine in state.engines.values():
         totals.add(engine, now)
@@ -99,7 +99,7 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
 
 
 def metrics_text(batches: Batches) -> str:
-    """Prometheus text; two gauges go by vLLM's names, so that a client of one engine understands a pool."""
+    """Return Prometheus text; two gauges have vLLM's names, so that a client of an engine can read them."""
     registry = CollectorRegistry()
     registry.register(_Collector(batches))  # type: ignore[arg-type]
     return generate_latest(registry).decode()

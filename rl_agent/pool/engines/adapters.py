@@ -1,4 +1,4 @@
-"""How each kind of engine is asked for tokens and how it answers. Pure: requests out, chunks in.
+"""Encodes requests for each kind of engine, and decodes its answers. Pure: requests out, chunks in.
 
     vllm         POST /v1/completions with token ids: every version, gives text
     vllm-tokens  POST /inference/v1/generate: no text, and less of the server's time a token. For servers
@@ -23,7 +23,7 @@ C = TypeVar("C", covariant=True)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What an engine is asked for."""
+    """A request for tokens, whatever the kind of engine."""
 
     model: str
     prompt: Sequence[int]
@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 class Reader(Protocol):
     def read(self, payload: bytes) -> list[Chunk]:
-        """Chunks of one event. Raises StreamError."""
+        """Return the chunks of one event. Raises StreamError."""
         ...
 
 
@@ -53,7 +53,7 @@ class Adapter(Protocol):
 
 
 class _Wire(msgspec.Struct, frozen=True):
-    """What is read of an event, checked; msgspec takes a fifth of pydantic's time."""
+    """The base of what is read of an event; msgspec checks it in a fifth of pydantic's time."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -133,7 +133,7 @@ _SGLANG = msgspec.json.Decoder(_Sglang)
 
 
 class _TokenCount:
-    """Tokens seen, against the engine's own count."""
+    """Compares the tokens seen with the engine's own count."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -159,7 +159,7 @@ class _VllmEvent(Protocol[C]):
 
 
 def _choice_of(event: _VllmEvent[C]) -> C | None:
-    """The only response of a stream; None in an event that holds none of it. Raises like `_raise_error`."""
+    """Return the only response of a stream, None in an event without it. Raises like `_raise_error`."""
     _raise_error(event.error)
     return event.choices[0] if event.choices else None
 
@@ -171,7 +171,7 @@ _VLLM_STREAM: dict[str, Any] = {
 
 
 def _vllm_sampling(asked: Asked) -> dict[str, Any]:
-    """Lengths are the pool's."""
+    """Return the sampling parameters with the length that the pool sets."""
     interval = {} if asked.stream_interval is None else {"stream_interval": asked.stream_interval}
     return interval | asked.params | {"max_tokens": asked.max_tokens, "logprobs": 0}
 
@@ -218,7 +218,7 @@ class _CompletionReader:
 
 
 def _split(whole: Chunk, offsets: tuple[int, ...]) -> list[Chunk]:
-    """One chunk for each token, so that a stop string ends at the token that completes it."""
+    """Split into one chunk for each token, so that a stop string ends at the token that completes it."""
     size = len(whole.token_ids)
     if len(offsets) != size:
         return [whole]
@@ -243,7 +243,7 @@ _FINAL_ONLY = 2
 
 
 class VllmTokens:
-    """Half of what it saves is the text of each token, which vLLM makes for the logprobs as well.
+    """vLLM's route by tokens alone; half of what it saves is the text that logprobs hold of each token.
 
     `flat_logprobs` spares the server a dictionary a token. Where the model itself names several ends of
     turn, completions say which of the further ones came (`stop_reason`), and this route says nothing.
@@ -285,7 +285,7 @@ class _TokensReader:
 
 
 class Sglang:
-    """Its stream interval is the server's own (`--stream-interval`)."""
+    """SGLang's own route; its stream interval is the server's (`--stream-interval`)."""
 
     kind = "sglang"
     path = "/generate"
@@ -362,7 +362,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def detect(paths: Sequence[str]) -> Adapter | None:
-    """The adapter for a server with these routes; None if none of them is known."""
+    """Return the adapter for a server with these routes; None if none of them is known."""
     if "/generate" in paths and ("/model_info" in paths or "/get_model_info" in paths):
         return ADAPTERS["sglang"]
     by_route: list[Adapter] = [ADAPTERS["vllm"], ADAPTERS["vllm-tokens"]]

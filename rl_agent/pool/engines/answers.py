@@ -1,4 +1,4 @@
-"""What an engine answers, judged as it comes in: what it cannot have sampled goes no further. Pure."""
+"""Checks an engine's answer as it comes in, and refuses what it cannot have sampled. Pure."""
 
 import msgspec
 
@@ -27,7 +27,7 @@ class Refused(StreamError):
 
 
 class WrongAnswer(StreamError):
-    """What the engine sent cannot be what it sampled: the engine is at fault, not the request or the way."""
+    """The engine sent what it cannot have sampled: it is at fault, not the request or the network."""
 
 
 ENDINGS = (*FINISHED, ABORTED, "error")
@@ -74,12 +74,12 @@ class AnswerCheck:
 
 
 def excerpt(text: str) -> str:
-    """The beginning of what an engine says, as one line."""
+    """Return the beginning of an engine's text as one line."""
     return " ".join(text[:400].split())
 
 
 def words_of_error(payload: bytes) -> str:
-    """What an engine has against a request: the message of vLLM's error, or the beginning of any answer."""
+    """Return an engine's reason for an error: the message of vLLM's, or the beginning of any answer."""
     try:
         return excerpt(_ERROR.decode(payload).error.message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -98,5 +98,5 @@ _ERROR = msgspec.json.Decoder(_ErrorBody)
 
 
 def is_refusal(status: int) -> bool:
-    """Whether an HTTP status puts the fault with the request; too busy and too slow do not."""
+    """Tell whether an HTTP status blames the request; too busy and too slow do not."""
     return 400 <= status < 500 and status not in (401, 403, 404, 408, 409, 425, 429)

@@ -1,4 +1,4 @@
-"""Which requests vLLM may be asked for by tokens alone, where nobody needs text. Pure."""
+"""Decides which requests vLLM may be sent by tokens alone, where nobody needs text. Pure."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _SAME = _MODELS_OWN | {
 
 
 def is_same(params: dict[str, Any]) -> bool:
-    """Whether `/inference/v1/generate` samples with these as `/v1/completions` would.
+    """Tell whether `/inference/v1/generate` samples with these as `/v1/completions` would.
 
     What is left unstated that one never takes from the model's generation_config.json; it does not say
     which of `stop_token_ids` ended a response; and other parameters it takes as they are, unchecked, or

@@ -1,4 +1,4 @@
-"""One engine as the manager reaches it: over HTTP, or over the connection that its worker holds.
+"""Sends requests to one engine, over HTTP or over the connection that its worker holds.
 
 A `Transport` opens one request and streams the answer; leaving its block early closes the connection, which
 makes every engine abort the request. Nothing here waits for a stalled stream: the machine does.
@@ -50,7 +50,7 @@ class Answer(Protocol):
     status: int
 
     async def read(self) -> bytes:
-        """What came in the meantime; empty at the end."""
+        """Return the bytes that have arrived; empty at the end."""
         ...
 
 
@@ -62,7 +62,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says it is."""
+    """The description that an engine gives of itself."""
 
     kind: str
     model: str
@@ -81,7 +81,7 @@ class HttpAnswer:
 
 
 class HttpTransport:
-    """Straight to the engine's address."""
+    """A transport that connects to the engine's own address."""
 
     def __init__(self, session: aiohttp.ClientSession, base_url: str, api_key: str | None = None) -> None:
         self._session = session
@@ -108,7 +108,7 @@ class HttpTransport:
 
 
 class _Overheard:
-    """An answer of whose bytes somebody is told as they come."""
+    """An answer that reports when bytes of it arrive."""
 
     def __init__(self, answer: Answer, on_bytes: Callable[[], None]) -> None:
         self._answer = answer
@@ -122,7 +122,7 @@ class _Overheard:
 
 
 class EngineLink:
-    """Questions to one engine. `probe` must have succeeded before `generate`."""
+    """A client of one engine. `probe` must have succeeded before `generate`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -134,7 +134,7 @@ class EngineLink:
         """A cheaper way for what needs no text, where the engine has one."""
 
     async def probe(self) -> EngineInfo:
-        """Who is there. Raises StreamError if it does not answer, or answers like no engine."""
+        """Identify the engine. Raises StreamError if it does not answer, or answers like no engine."""
         await self.get("/health")
         try:
             served = read_served_model(await self.get("/v1/models"))
@@ -147,7 +147,7 @@ class EngineLink:
         return self.info
 
     async def _started_on(self) -> str | None:
-        """Of an SGLang that has taken other weights: it names their folder for its model. None if it has not.
+        """Return the folder that SGLang was started on if it has loaded others since, else None.
 
         Raises EngineError.
         """
@@ -171,7 +171,7 @@ class EngineLink:
         return adapter
 
     async def look(self, timeout_s: float) -> Load | None:
-        """Its load, if it reports that soon. Raises StreamError unless it says in time that it is well."""
+        """Return its load, if it reports that soon. Raises StreamError unless it is healthy in time."""
         self._expect("/health", *await self._answer("GET", "/health", timeout_s=timeout_s))
         try:
             return await self.load(min(timeout_s, LOAD_TIMEOUT_S))
@@ -179,7 +179,7 @@ class EngineLink:
             return None
 
     async def load(self, timeout_s: float = CONTROL_TIMEOUT_S) -> Load | None:
-        """None if the engine does not report it."""
+        """Return the engine's load; None if it does not report it."""
         status, payload = await self._answer("GET", "/metrics", timeout_s=timeout_s)
         return read_load(payload.decode("utf-8", "replace")) if status == 200 else None
 
@@ -196,8 +196,9 @@ class EngineLink:
         needs_names: bool = False,
         vocab_size: int | None = None,
     ) -> AsyncGenerator[Chunk, None]:
-        """The response as it is made, or without an interval whole. Raises StreamError, Refused, WrongAnswer.
+        """Yield the response as it grows, or whole if there is no interval.
 
+        Raises StreamError, Refused and WrongAnswer.
         The last chunk has the finish. Who reads on to the end leaves the connection to the next request.
         Who needs no text may get some all the same.
         """
@@ -227,7 +228,7 @@ class EngineLink:
 
     @asynccontextmanager
     async def _asked(self, asked: Asked, cheaper: Adapter | None) -> AsyncIterator[tuple[Adapter, Answer]]:
-        """Which way answers, and the beginning of its answer. Raises StreamError, Refused.
+        """Open the request by the cheaper route or the usual one. Raises StreamError, Refused.
 
         Whatever a cheaper way has against a request, the usual one has the last word. If that takes what the
         other refused, the other is asked no more: vLLM 0.32 forbids it (403) unless started with
@@ -252,7 +253,7 @@ class EngineLink:
         return self._expect(path, *await self._answer("GET", path))
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and payload of a short request. Raises StreamError if there is no answer."""
+        """Return status and payload of a short request. Raises StreamError if there is no answer."""
         return await self._answer("POST", path, body)
 
     async def _answer(
@@ -290,7 +291,7 @@ def _payloads(events: EventReader, part: bytes) -> list[bytes]:
 
 
 async def _read_to_end(answer: Answer) -> None:
-    """What follows the finish; a connection that is left before its end cannot be used again."""
+    """Read what follows the finish; a connection that is left before its end cannot be used again."""
     try:
         async with asyncio.timeout(LAST_WORDS_S):
             while await answer.read():
@@ -316,7 +317,7 @@ async def _raise_status(answer: Answer) -> None:
 
 
 def read_load(text: str) -> Load | None:
-    """Running, waiting and KV use out of Prometheus text, summed (KV: the highest) over replicas.
+    """Read running, waiting and KV use from Prometheus text, summed (KV: the highest) over replicas.
 
     None where it has none of them, or one that is no count.
     """

@@ -4,7 +4,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class EventReader:
-    """`feed` gives the payloads of the events that are complete; half a one waits for its rest."""
+    """Splits bytes into events: `feed` returns the payloads of those that are complete."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []

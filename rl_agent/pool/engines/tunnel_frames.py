@@ -1,4 +1,4 @@
-"""What travels over the connection that a worker holds: many HTTP exchanges, told apart by number. Pure.
+"""Defines the frames of a worker's tunnel: many HTTP exchanges over one connection, by number. Pure.
 
 A frame is one binary message: a line of JSON, then raw bytes.
     manager → worker   {"kind": "open", "id": 7, "method": "POST", "path": "/v1/completions"} + body

@@ -1,4 +1,4 @@
-"""The manager's end of a worker's connection: an engine that cannot be reached, reached.
+"""Sends requests through a worker's tunnel to an engine that has no address.
 
 The worker opens one websocket to the manager and keeps it; requests to its engine travel over it. If it
 breaks, all requests on it break (and move on); the worker may connect again while its lease holds.
@@ -22,7 +22,7 @@ _Event = tunnel_frames.ToManager | None
 
 
 class TunnelTransport:
-    """Requests over whatever connection the worker holds now."""
+    """A transport over the connection that the worker holds at the time."""
 
     def __init__(self) -> None:
         self._socket: web.WebSocketResponse | None = None
@@ -74,7 +74,7 @@ class TunnelTransport:
                     stream.put_nowait((None, b""))
 
     def _receive(self, message: bytes) -> bool:
-        """False if it is no frame: the connection is of no more use."""
+        """Deliver one frame; False if it is none, and the connection cannot be used any further."""
         try:
             frame, payload = tunnel_frames.read_for_manager(message)
         except ValueError:
@@ -92,7 +92,7 @@ class TunnelAnswer:
         self._stream = stream
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes; empty at the end."""
         payload = b""
         while not payload:
             frame, payload = await _next(self._stream)

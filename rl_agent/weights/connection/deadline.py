@@ -16,7 +16,7 @@ class Deadline:
         return cls(time.monotonic() + seconds)
 
     def remaining_s(self, at_most: float = float("inf")) -> float:
-        """Seconds until then, capped. Raises TimeoutError when there are none."""
+        """Return the seconds until then, capped. Raises TimeoutError when there are none."""
         left_s = self.at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("deadline reached")
@@ -27,5 +27,5 @@ class Deadline:
         return time.monotonic() >= self.at
 
     def sooner(self, seconds: float) -> "Deadline":
-        """This deadline, or one after `seconds`, whichever comes first."""
+        """Return this deadline, or one after `seconds`, whichever comes first."""
         return Deadline(min(self.at, time.monotonic() + seconds))

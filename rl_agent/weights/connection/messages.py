@@ -14,7 +14,7 @@ Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class _Question(Struct, tag_field="op", forbid_unknown_fields=True, frozen=True):
-    """What a receiver may ask: the base class of the questions below."""
+    """The base class of the questions of a receiver."""
 
 
 class ManifestQuestion(_Question, tag="manifest", frozen=True):

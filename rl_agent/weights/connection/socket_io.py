@@ -42,7 +42,7 @@ class TimedSocket:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the other side has closed the connection; one that says nothing has not."""
+        """Tell whether the other side has closed the connection; a silent one has not."""
         try:
             return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:

@@ -19,7 +19,7 @@ MOST_GREETING_A_HOST = 16
 
 
 class Admission(Generic[V]):
-    """Which connections may greet and be served. Its owner locks every call, and closes those to drop."""
+    """The connections that greet and are served. Its owner locks every call, and closes those to drop."""
 
     def __init__(self, most_served: int) -> None:
         self._most_served = most_served
@@ -51,7 +51,7 @@ class Admission(Generic[V]):
         self._served.pop(visitor, None)
 
     def _largest_beside(self, host: str) -> str | None:
-        """The host that has most of the places, if it has more still after giving one to `host`."""
+        """Return the host with most places, if it keeps more than `host` after giving it one."""
         places = Counter(self._served.values())
         largest, most = max(places.items(), key=lambda item: item[1], default=(host, 0))
         return largest if most >= places[host] + 2 else None

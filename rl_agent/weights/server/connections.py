@@ -24,7 +24,7 @@ Serve = Callable[[Channel, str, ExitStack], None]
 
 
 class Listener:
-    """Use as a context manager: it is open from entry to exit, and has ended all its threads after."""
+    """A listening server, open from entry to exit of its block; no thread of it is left after."""
 
     def __init__(
         self, hosts: Sequence[str], port: int, *, most: int, token: bytes | None, idle_s: float, serve: Serve
@@ -54,7 +54,7 @@ class Listener:
             return len(self._connections)
 
     def change_token(self, token: bytes) -> None:
-        """From now on clients have to know this one; those that are connected by another are dropped."""
+        """Require this token from now on; clients that are connected with another are dropped."""
         with self._lock:
             if token != self._token:
                 self._token = token
@@ -150,7 +150,7 @@ class Listener:
 
 
 def _listen(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """At all of them or, where an OSError is raised, at none."""
+    """Listen at all addresses or, where an OSError is raised, at none."""
     with ExitStack() as stack:
         listeners = []
         for host in hosts:

@@ -62,7 +62,7 @@ class ServerSettings:
 
 class Memory(Protocol):
     def place(self, weight_version: int, blob: str, descriptor: int, here: Collection[int]) -> RemoteMemory:
-        """Where a transfer engine finds a blob; what belongs to versions not `here` may go."""
+        """Return where a transfer engine finds a blob; what belongs to versions not `here` may go."""
 
     def close(self) -> None: ...
 
@@ -79,7 +79,7 @@ class _Visit:
 
 
 class WeightServer:
-    """Use as a context manager: it serves from entry to exit, and has ended all its threads after."""
+    """A weight server, running from entry to exit of its block; no thread of it is left after."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class WeightServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The first of the addresses."""
+        """Return the first of the addresses."""
         return self.addresses[0]
 
     @property
     def sources(self) -> list[str]:
-        """Its addresses as they are announced."""
+        """Return the addresses as they are announced."""
         return [
             f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
             for host, port in self.addresses
@@ -138,12 +138,12 @@ class WeightServer:
 
     @property
     def connections(self) -> int:
-        """How many receivers are connected."""
+        """Return how many receivers are connected."""
         return self._listener.connections
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of pieces that were sent so far, over connections and pairs."""
+        """Return the bytes of pieces that were sent so far, over connections and pairs."""
         return self._sent_bytes
 
     def __enter__(self) -> "WeightServer":

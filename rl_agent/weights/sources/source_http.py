@@ -58,7 +58,7 @@ class HttpConnection(Interruptible):
         self._tls: ssl.SSLContext | None = None
 
     def open(self, deadline: Deadline) -> None:
-        """Only finds the host, which nothing can interrupt; each request makes its own connection."""
+        """Find the host, which nothing can interrupt; each request makes its own connection."""
         url = urlsplit(self._source.url)
         if url.scheme not in _PORTS or url.hostname is None:
             raise WeightsError(f"{self._source.url}: is not an http address")
@@ -75,7 +75,7 @@ class HttpConnection(Interruptible):
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
-        """Any of them: such a server has whole versions and does not know who else asks."""
+        """Return any of them: such a server has whole versions and does not know who else asks."""
         candidates = np.flatnonzero(wanted).tolist()
         return random.sample(candidates, min(limit, len(candidates)))
 
@@ -118,7 +118,7 @@ class HttpConnection(Interruptible):
             self.close()
 
     def _connect(self, deadline: Deadline) -> socket.socket:
-        """To the first of the host's addresses that can be reached."""
+        """Connect to the first of the host's addresses that can be reached."""
         for place, (family, kind, protocol, _, address) in enumerate(self._addresses):
             try:
                 connection = self._keep(socket.socket(family, kind, protocol))
@@ -165,7 +165,7 @@ class _Timed:
         return self._hurry().recv_into(buffer)
 
     def close(self) -> None:
-        """Comes before the answer is read, if that is the last one."""
+        """Do nothing: the client calls it before the answer is read, if that is the last one."""
 
     def _hurry(self) -> socket.socket:
         self._socket.settimeout(self._deadline.remaining_s(self._idle_s))

@@ -16,7 +16,7 @@ from rl_agent.weights.sources.interruptible import Interruptible
 
 @dataclass(frozen=True, slots=True)
 class RemoteMemory:
-    """Where a transfer engine can read a blob from the sender's memory."""
+    """The place of a blob in the sender's memory, for a transfer engine."""
 
     session: str
     address: int
@@ -62,7 +62,7 @@ class TcpConnection(Interruptible):
     def recommend(
         self, weight_version: int, blob: str, wanted: Bits, limit: int, wait_s: float, deadline: Deadline
     ) -> list[int]:
-        """Which of the wanted pieces to ask for next; none if the server has none of them yet."""
+        """Return which of the wanted pieces to ask for next; none if the server has none of them yet."""
         question = messages.RecommendQuestion(weight_version, blob, bits_to_text(wanted), limit, wait_s)
         indices = self._ask(question, deadline).indices
         if indices is UNSET:
