@@ -189,7 +189,7 @@ def check_fields(body: Mapping[str, Any], *, is_chat: bool) -> None:
         why = f": {field.note}" if field.note else ""
         raise problem(400, f"{name}={shown}: the pool does not do this; leave it out{why}", param=name)
     choice = body.get("tool_choice", "auto")
-    if is_chat and choice not in ("none", "auto") and not (choice is None and not body.get("tools")):
+    if is_chat and choice not in ("none", "auto"):  # for null vLLM parses calls, and then drops them
         words = f"tool_choice={str(choice)[:100]}: the pool does none and auto; leave it out"
         raise problem(400, words, param="tool_choice")
 

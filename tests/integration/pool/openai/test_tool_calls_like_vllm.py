@@ -22,7 +22,7 @@ SAID = [
     ("twice", {"stop": ['"b"']}),
     ("call", {"max_tokens": 20}),
     ("call", {"tool_choice": "none"}),
-    ("call", {"tools": None, "tool_choice": None}),
+    ("call", {"tools": None}),
 ]
 
 

@@ -105,7 +105,7 @@ def test_engines_get_no_field_of_the_pool_or_of_a_prompt():
         ({"stream_interval": 0}, "stream_interval"),
         ({"is_chat": True, "tool_choice": "required"}, "tool_choice"),
         ({"is_chat": True, "tool_choice": {"function": {"name": "f"}}}, "tool_choice"),
-        ({"is_chat": True, "tool_choice": None, "tools": [{}]}, "tool_choice"),
+        ({"is_chat": True, "tool_choice": None}, "tool_choice"),
         ({"model": 3}, "model"),
         ({"return_token_ids": 1}, "return_token_ids"),
         ({"return_token_offsets": 2}, "return_token_offsets"),
