@@ -108,7 +108,8 @@ async def both(vllm_server):
 
 
 async def asked(pool: Client, url: str, path: str, body: dict[str, Any]) -> tuple[int, str, str]:
-    async with pool.session.post(url + path, json=body) as answer:
+    # vLLM drops a connection that is idle for 5 s, maybe under the next request.
+    async with pool.session.post(url + path, json=body, headers={"Connection": "close"}) as answer:
         return answer.status, answer.content_type, await answer.text()
 
 
