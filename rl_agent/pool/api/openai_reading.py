@@ -10,7 +10,7 @@ from rl_agent.config import PoolConfig
 from rl_agent.pool.api.openai_chat import DERENDER, cut_at_stop, derender_body, message_of
 from rl_agent.pool.api.openai_fields import OWN
 from rl_agent.pool.api.openai_schemas import Asked
-from rl_agent.pool.runtime.detokenize import read_text, said_tokens
+from rl_agent.pool.runtime.detokenize import read_text, response_tokens
 from rl_agent.pool.runtime.engine_questions import Read, ask_any, ask_now, read_prompt
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler.records import Request
@@ -57,7 +57,7 @@ class EngineReader:
         lost its end. So it is read from the tokens of that text.
         """
         if not isinstance(one.stop_reason, str):
-            return said_tokens(one)
+            return response_tokens(one)
         tokens = {"tokens": list(one.token_ids)}
         text = cut_at_stop(await self._ask("/detokenize", tokens, asked, read_text), one)
         return list(await self.tokens_of_text(text, asked, adds_special_tokens=False)) if text else []
