@@ -19,7 +19,9 @@ FAST = ("cluster.heartbeat_s=0.1", "cluster.lease_s=3", f"cluster.start_timeout_
 
 @functools.cache
 def base_plan(folder: Path, *words: str) -> Plan:
-    return make_plan(folder, *FAST, *words, engine_url="http://127.0.0.1:1", model=folder)
+    keys = {word.partition("=")[0] for word in words}
+    fast = [word for word in FAST if word.partition("=")[0] not in keys]
+    return make_plan(folder, *fast, *words, engine_url="http://127.0.0.1:1", model=folder)
 
 
 def plan(folder: Path, rank: int, num_nodes: int, *words: str, **changes: object) -> Plan:
