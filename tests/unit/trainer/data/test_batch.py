@@ -1,34 +1,13 @@
 """A packed batch holds sequences end to end, and scores each response token from the one before it."""
 
-import dataclasses
-
 import numpy as np
 import torch
 
 from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.data.samples import make_group
-from rl_agent.types import EpisodeKey, Generation
-from tests.unit.rollout.trajectories_made import make_step, make_trajectory
+from tests.unit.trainer.data.test_samples import sibling, steps_of
 
 CPU = torch.device("cpu")
-
-
-def generation(*token_ids: int) -> Generation:
-    return Generation(token_ids, tuple(-0.1 * t for t in token_ids), "", "stop", 3, 4)
-
-
-def steps_of(*turns: tuple[tuple[int, ...], tuple[int, ...], bool]):
-    return tuple(
-        dataclasses.replace(
-            make_step(), prompt_token_ids=prompt, generation=generation(*said), context_reset=is_reset
-        )
-        for prompt, said, is_reset in turns
-    )
-
-
-def sibling(attempt: int, **changes):
-    episode = make_trajectory(**changes)
-    return dataclasses.replace(episode, key=EpisodeKey("task", 1, attempt))
 
 
 def test_a_packed_batch_points_each_response_token_at_the_token_before_it():

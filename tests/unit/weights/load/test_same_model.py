@@ -10,14 +10,8 @@ from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.same_model import check_same_model, shapes_of
 from rl_agent.weights.load.vllm_worker import WeightsWorker
 from rl_agent.weights.publish.publish import Publisher
-from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
+from tests.unit.weights.weight_versions import open_store, random_state, settings
 from tests.unit.weights.weight_versions import settings as publish_settings
-
-
-@pytest.fixture
-def store(tmp_path):
-    with publish_steps(tmp_path, 2) as opened:
-        yield opened
 
 
 class FakeWorker(WeightsWorker):

@@ -11,7 +11,6 @@ from rl_agent.weights.load.base import TornEngine
 from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.load.vllm_names import AS_STARTED
 from rl_agent.weights.store.store import FULL
-from tests.unit.weights.weight_versions import publish_steps
 
 
 class FakeServer:
@@ -65,12 +64,6 @@ async def load(server, store, weight_version, previous):
                 return await running.load(snapshot, previous=older if previous else None)
     finally:
         await runner.cleanup()
-
-
-@pytest.fixture
-def store(tmp_path):
-    with publish_steps(tmp_path, 2) as opened:
-        yield opened
 
 
 def test_a_server_that_has_no_label_for_versions_takes_them_without(store):

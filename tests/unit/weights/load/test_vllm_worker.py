@@ -1,66 +1,19 @@
 """A worker loads the announced version of its model, or keeps what it has and says why."""
 
 import os
-from types import SimpleNamespace
 
-import aiohttp
 import pytest
 import torch
-from aiohttp import web
 
 from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_transfers import StateDict
 from rl_agent.weights.load.base import verify
 from rl_agent.weights.load.fingerprint import fingerprint
-from rl_agent.weights.load.vllm_load import VllmServer
 from rl_agent.weights.load.vllm_names import AS_STARTED
-from rl_agent.weights.load.vllm_worker import WeightsWorker
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
-from tests.unit.weights.weight_versions import publish_steps, settings, state_of
-
-
-async def load(server, store, weight_version, previous):
-    app = web.Application()
-    app.router.add_post("/{route}", server.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            running = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
-            with store.hold(weight_version) as snapshot, store.hold(previous or weight_version) as older:
-                return await running.load(snapshot, previous=older if previous else None)
-    finally:
-        await runner.cleanup()
-
-
-@pytest.fixture
-def store(tmp_path):
-    with publish_steps(tmp_path, 2) as opened:
-        yield opened
-
-
-class FakeWorker(WeightsWorker):
-    device = torch.device("cpu")
-
-    def __init__(self, model, data_parallel_size=1):
-        self.parallel_config = SimpleNamespace(data_parallel_size=data_parallel_size)
-        self.model_config = SimpleNamespace(model=str(model), quantization=None)
-        self.model_runner = self
-        self.loaded = {}
-
-    def reload_weights(self, weights_iterator):
-        self.loaded = dict(weights_iterator)
-
-    def get_model(self):
-        return self
-
-    def named_parameters(self):
-        return self.loaded.items()
-
-    def named_modules(self):
-        return []
+from tests.unit.weights.load.test_same_model import FakeWorker
+from tests.unit.weights.weight_versions import settings, state_of
 
 
 def test_what_the_models_own_loader_raises_is_an_answer_and_the_worker_holds_no_version(store, tmp_path):

@@ -100,24 +100,6 @@ def test_a_reason_is_one_short_printable_line(text, kind):
     assert 0 < len(reason) <= 300
 
 
-@pytest.fixture
-def never(monkeypatch):
-    """A wait that no interrupt ends, until the test does."""
-    monkeypatch.setattr("rl_agent.weights.sources.asking.GRACE_S", 0.05)
-    monkeypatch.setattr("rl_agent.weights.download.fetch.GRACE_S", 0.05)
-    released = threading.Event()
-
-    def wait(right, *_):
-        released.wait(60)
-        return right
-
-    yield wait
-    released.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith(("fetch-", "ask-")):
-            thread.join(30)
-
-
 @pytest.mark.parametrize("method", ["open", "recommend", "read_piece", "close"])
 def test_a_source_that_cannot_be_interrupted_holds_up_nothing(sender, receive, never, method):
     stuck = StoreSource(sender, "stuck", {method: never}, is_cut_at_once=False)

@@ -1,0 +1,23 @@
+"""What the tests of sources share."""
+
+import threading
+
+import pytest
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """A wait that no interrupt ends, until the test does."""
+    monkeypatch.setattr("rl_agent.weights.sources.asking.GRACE_S", 0.05)
+    monkeypatch.setattr("rl_agent.weights.download.fetch.GRACE_S", 0.05)
+    released = threading.Event()
+
+    def wait(right, *_):
+        released.wait(60)
+        return right
+
+    yield wait
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith(("fetch-", "ask-")):
+            thread.join(30)
