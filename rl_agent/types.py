@@ -80,6 +80,8 @@ class StepResult:
     """The environment ended the episode for a limit of its own."""
     changed: bool = True
     """False where the action left the visible state as it was (screen environments)."""
+    invalid: bool = False
+    """The action could not be read or carried out; the observation says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class Step:
     env_s: float = 0.0
     context_reset: bool = False
     """True where `prompt_token_ids` is the whole context again (history was cut, or holds images)."""
+    invalid: bool = False
+    """The environment could not read the action, or not carry it out."""
 
 
 class Status(StrEnum):

@@ -15,7 +15,7 @@ def final_answer(response: str) -> str:
 
 
 def is_tagged(response: str) -> bool:
-    """Whether the final answer is marked by a tag, and so is the answer alone."""
+    """Return whether the final answer is marked by a tag, and so is the answer alone."""
     return next(enclosed(_conclusion(response), *_TAGS), None) is not None
 
 

@@ -21,10 +21,13 @@ from rl_agent.types import Observation, StepResult, Task
 class Environment(Protocol):
     """One live environment; made with `env_config.kwargs[kind]` as keyword arguments.
 
-    A class may also have two more methods, both called on the class:
+    A class may also have more methods, all called on the class:
 
     - `check_task(task)` raises ValueError that says what a task lacks to run here; every task is checked
       before a run starts.
+    - `tools(task)` returns the functions that an agent may call, as the list of JSON schemas that chat
+      templates take (`[{"type": "function", "function": {"name": …, "parameters": …}}, …]`). Where the agent
+      acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON.
     - `async close_shared()` closes what instances share (processes, connections); it is called once after
       the last instance is closed.
     """

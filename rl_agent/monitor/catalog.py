@@ -22,7 +22,7 @@ class Metric:
     meaning: str
 
     def fits(self, name: str) -> bool:
-        """Whether a logged name is one of this metric."""
+        """Return whether a logged name is one of this metric."""
         return _pattern(self.name).fullmatch(name) is not None
 
 

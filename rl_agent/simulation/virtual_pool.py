@@ -7,6 +7,7 @@ that make real tokens and misbehave (`rl_agent.testing.pool_world`).
 """
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,7 +32,7 @@ E = TypeVar("E", bound=RunsRequests)
 
 
 @dataclass(slots=True, kw_only=True)
-class VirtualPool(Generic[E]):
+class VirtualPool(ABC, Generic[E]):
     """The scheduler and a clock: `at` plans something, `run` lets time pass, `tell` gives an event."""
 
     rules: PoolRules
@@ -90,13 +91,13 @@ class VirtualPool(Generic[E]):
     def _after_step(self) -> None:
         """Look at the state after each event; for subclasses."""
 
+    @abstractmethod
     def _probe(self, engine_id: str) -> None:
         """Ask an engine how it is, and tell the answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_ended(self, request: Request) -> None:
         """Take note that a request has ended."""
-        raise NotImplementedError
 
     def _on_set_aside(self, words: str) -> None:
         """Take note of an event that the scheduler could not handle; for subclasses."""

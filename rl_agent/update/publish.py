@@ -67,7 +67,7 @@ def _is_adapter(folder: Path) -> bool:
 
 
 def _is_published(plan: Plan, iteration: int, checkpoint: Path | None) -> bool:
-    """Whether the served version was made from this training."""
+    """Return whether the served version was made from this training."""
     served = versions.served_folder(plan.paths)
     record = versions.read_record(served) if served is not None else None
     if served is None or record is None or (record.run_id, record.iteration) != (plan.run_id, iteration):

@@ -59,7 +59,7 @@ def same_update(
 
 
 def is_finished(training: Path, before: UpdateSummary) -> bool:
-    """Whether a training reached its last step with finite weights, and only has to be published."""
+    """Return whether a training reached its last step with finite weights, and only has to be published."""
     checkpoint = find_checkpoint(training)
     return (
         checkpoint is not None

@@ -144,7 +144,7 @@ class ChunkQueue:
     # --- the master ---
     @property
     def is_published(self) -> bool:
-        """Whether the phase was cut into chunks already."""
+        """Return whether the phase was cut into chunks already."""
         return self._ledger is not None
 
     @property

@@ -79,7 +79,7 @@ class Member(NodeProcess):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other member is alive: then every chunk that is not claimed is this node's."""
+        """Return whether no other member is alive: then every chunk that is not claimed is this node's."""
         return not any(m.status == "alive" and m.incarnation != self.incarnation for m in self.members)
 
     def participants(self) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ class Member(NodeProcess):
 
     @property
     def has_newer_order(self) -> bool:
-        """Whether the master has replaced the order that this node carries out."""
+        """Return whether the master has replaced the order that this node carries out."""
         order = self.view.order if self.view else None
         return order is not None and order.seq > self._seq
 
@@ -234,5 +234,5 @@ class Member(NodeProcess):
         return records.parse(Decision, record) if is_ours else None
 
     def has_decision(self, key: PhaseKey) -> bool:
-        """Whether a phase was decided."""
+        """Return whether a phase was decided."""
         return self.decision(*key) is not None

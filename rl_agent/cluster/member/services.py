@@ -28,7 +28,7 @@ class Driver:
         self._was_stopped = False
 
     def is_stopped(self) -> bool:
-        """Whether run.sh was stopped (SIGSTOP). Raises RetryLater if it has ended."""
+        """Return whether run.sh was stopped (SIGSTOP). Raises RetryLater if it has ended."""
         if self._process is None:
             return False
         is_stopped = self._process.is_stopped

@@ -81,7 +81,7 @@ class ChunkLedger:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no chunk is open, and the file of every lost node was read."""
+        """Return whether no chunk is open, and the file of every lost node was read."""
         is_open = any(entry.status == "open" for entry in self.chunks.values())
         return not is_open and not self.unread_shards
 
@@ -134,7 +134,7 @@ class ChunkLedger:
         return claimed._retire(incarnation)
 
     def has_open(self, incarnation: str) -> bool:
-        """Whether a node has claimed a chunk and not completed it."""
+        """Return whether a node has claimed a chunk and not completed it."""
         return any(entry.owner == incarnation and entry.status == "open" for entry in self.chunks.values())
 
     def lose(self, incarnation: str) -> "ChunkLedger":

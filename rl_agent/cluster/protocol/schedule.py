@@ -34,7 +34,7 @@ class FinishedIterations:
 
 
 def is_evaluated(iteration: int, eval_interval: int) -> bool:
-    """Whether an iteration has an evaluation: iteration % N == 1, or N == 1."""
+    """Return whether an iteration has an evaluation: iteration % N == 1, or N == 1."""
     return iteration % eval_interval == 1 % eval_interval
 
 

@@ -39,7 +39,7 @@ def shared_values(config: Config) -> dict[str, Any]:
 
 
 def is_per_node(key: str) -> bool:
-    """Whether a key may differ between the nodes of a run."""
+    """Return whether a key may differ between the nodes of a run."""
     return any(key == own or key.startswith(own + ".") for own in PER_NODE)
 
 

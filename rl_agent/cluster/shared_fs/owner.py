@@ -37,7 +37,7 @@ def write_owner(path: Path, owner: ProcessId) -> None:
 
 
 def is_owner_running(path: Path) -> bool:
-    """Whether a file names a process that runs on this host."""
+    """Return whether a file names a process that runs on this host."""
     owner = read_owner(path)
     return owner is not None and owner.is_running
 

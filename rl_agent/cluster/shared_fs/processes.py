@@ -68,7 +68,7 @@ class ProcessId:
 
     @property
     def is_here(self) -> bool:
-        """Whether this host can tell if the process is running."""
+        """Return whether this host can tell if the process is running."""
         return self.host == pid_space()
 
     @property
@@ -80,12 +80,12 @@ class ProcessId:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs on this host, stopped (SIGSTOP) or not."""
+        """Return whether the process runs on this host, stopped (SIGSTOP) or not."""
         return self.state != ""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process exists and was stopped (SIGSTOP or a debugger)."""
+        """Return whether the process exists and was stopped (SIGSTOP or a debugger)."""
         return self.state in ("T", "t")
 
 

@@ -144,6 +144,7 @@ class Episode:
                 changed=result.changed,
                 env_s=self._setup.clock() - asked,
                 context_reset=turn.context_reset,
+                invalid=result.invalid,
             )
             self.steps.append(step)
             if result.done or result.truncated or len(self.steps) == spec.max_steps:
@@ -259,6 +260,7 @@ def _result(result: object) -> StepResult:
         done=bool(result.done),
         truncated=bool(result.truncated),
         changed=bool(result.changed),
+        invalid=bool(result.invalid),
     )
 
 

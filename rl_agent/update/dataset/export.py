@@ -135,7 +135,7 @@ def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> E
 
 
 def _is_of(chat: ChatTokenizer, context: Sequence[int], response: ExportedResponse) -> bool:
-    """Whether the model's tokenizer decodes the response's tokens to the recorded text.
+    """Return whether the model's tokenizer decodes the response's tokens to the recorded text.
 
     The text lacks the token that ended the response, and a character whose end was not sampled.
     """
@@ -150,7 +150,7 @@ def _is_of(chat: ChatTokenizer, context: Sequence[int], response: ExportedRespon
 def _is_shown(
     turns: Sequence[ExportedStep], token_ids: Sequence[int], images: int, settings: ExportSettings
 ) -> bool:
-    """Whether all tokens for media belong to images: a model or a task may have written some."""
+    """Return whether all tokens for media belong to images: a model or a task may have written some."""
     written = [turn.generation.token_ids for turn in turns] if images else [token_ids]
     if any(not settings.media.isdisjoint(tokens) for tokens in written):
         return False
@@ -158,7 +158,7 @@ def _is_shown(
 
 
 def _is_taken_as_it_is(path: Path, max_pixels: int) -> bool:
-    """Whether LLaMA-Factory leaves an image unchanged, as the engine did."""
+    """Return whether LLaMA-Factory leaves an image unchanged, as the engine did."""
     from PIL import Image
 
     try:

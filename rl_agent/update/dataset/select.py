@@ -110,7 +110,7 @@ class Candidates:
 
 
 def is_positive(outcome: EpisodeOutcome, config: TrainerConfig) -> bool:
-    """Whether an episode is complete with a reward at or above the threshold."""
+    """Return whether an episode is complete with a reward at or above the threshold."""
     is_complete = outcome.status is Status.COMPLETED and outcome.reward is not None
     return is_complete and outcome.reward >= config.reward_threshold  # type: ignore[operator]
 

@@ -22,7 +22,7 @@ def unseen_iterations(plan: Plan) -> list[int]:
 
 
 def has_ended(plan: Plan) -> bool:
-    """Whether a run of updates alone ends because there is nothing new."""
+    """Return whether a run of updates alone ends because there is nothing new."""
     is_open = plan.command.rl_phase == "update" and plan.command.max_iterations is None
     return is_open and not unseen_iterations(plan)
 

@@ -44,7 +44,7 @@ def builds_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a process of this machine has the lock open, as its maker does until it removes it."""
+    """Return whether a process of this machine has the lock open, as its maker does until it removes it."""
     try:
         sought = lock.stat()
     except FileNotFoundError:

@@ -155,7 +155,7 @@ def mark_served(paths: RunPaths, now: float) -> None:
 
 
 def is_unserved(paths: RunPaths) -> bool:
-    """Whether no engine was ever ready on the published version that `model.pt` names."""
+    """Return whether no engine was ever ready on the published version that `model.pt` names."""
     folder = served_folder(paths)
     return folder is not None and read_record(folder) is not None and not (folder / SERVED).exists()
 

@@ -52,7 +52,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same bytes, type and shape."""
+    """Return whether two tensors have the same bytes, type and shape."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     with one.file.open("rb") as first, other.file.open("rb") as second:

@@ -52,7 +52,7 @@ def update_steps(samples: int, world_size: int, config: TrainerConfig) -> int:
 
 
 def restarts_schedule(config: TrainerConfig) -> bool:
-    """Whether the schedule of the learning rate restarts in each update."""
+    """Return whether the schedule of the learning rate restarts in each update."""
     return config.lr_scheduler_type not in _ENDLESS
 
 
@@ -67,7 +67,7 @@ def find_progress(folder: Path) -> OptimizerState | None:
 
 
 def needs_reshape(progress: OptimizerState, setup: TrainingSetup) -> bool:
-    """Whether DeepSpeed's shards were saved by another number of processes than train now."""
+    """Return whether DeepSpeed's shards were saved by another number of processes than train now."""
     return progress.deepspeed_ranks not in (0, setup.world_size)
 
 
