@@ -48,21 +48,27 @@ class Ranks:
 
     def sum(self, tensor: Tensor, over: Literal["shard", "replicate"] | None = None) -> None:
         """Sum a tensor in place over the ranks of this one's row or column, else over all."""
-        if over is None or self.mesh[over].size() > 1:
+        size = self.world_size if over is None else self.mesh[over].size()
+        if size > 1:
             dist.all_reduce(tensor, group=None if over is None else self.mesh.get_group(over))
 
     def max_over_world(self, tensor: Tensor) -> None:
         """Take the maximum over all ranks in place."""
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        if self.world_size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
     def any_of_world(self, is_so: bool) -> bool:
-        """Return whether it is so for any rank."""
+        """Return whether it is so for any rank; asked before every group, so a rank alone asks nobody."""
+        if self.world_size == 1:
+            return is_so
         flag = torch.tensor([is_so], dtype=torch.int32)
         self.max_over_world(flag)
         return bool(flag.item())
 
     def bytes_of_first(self, content: bytes | None) -> bytes | None:
         """Broadcast what rank 0 passes; what the others pass does not matter."""
+        if self.world_size == 1:
+            return content
         length = torch.tensor([-1 if content is None else len(content)])
         dist.broadcast(length, 0)
         if length < 0:
