@@ -29,6 +29,7 @@ COMMON = [
     "reasoning-gym",
     "rich",
     "safetensors",
+    "scipy",
     "tokenizers",
     "uvloop",
     "wandb",

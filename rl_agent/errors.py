@@ -86,6 +86,10 @@ class RetryLater(HarnessError):
     exit_code = EXIT_RETRY_LATER
 
 
+class NothingCompleted(HarnessError):
+    """Not one episode of an iteration ended with a reward: more iterations would fail in the same way."""
+
+
 class EngineDied(HarnessError):
     """The server process ended before it was ready."""
 

@@ -89,8 +89,9 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         result = module.main(rest, **{name: given[name] for name in given if name in wanted})
         return result if isinstance(result, VerbResult) else VerbResult(status=result)
     except HarnessError as error:
-        print(indented(f"{verb}: {error}"), file=sys.stderr)
-        return VerbResult(status=error.exit_code)
+        line = f"{verb}: {error}"
+        print(indented(line), file=sys.stderr)
+        return VerbResult(status=error.exit_code, problem=line)
     except OSError as error:
         # A path that a person gave can be anything: a loop of links, a name too long, a folder for a file.
         if not takes_paths or error.filename is None:

@@ -14,6 +14,8 @@ class VerbResult:
 
     fields: Mapping[str, str | int] = field(default_factory=dict)
     status: int = 0
+    problem: str = ""
+    """The line that a person was shown; bash does not receive it."""
 
     def words(self) -> list[str]:
         """Return the fields as `name=value`."""

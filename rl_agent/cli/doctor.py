@@ -15,6 +15,7 @@ from rl_agent.cluster.protocol.records import MASTER_FILE, ClusterPaths, RankRec
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.cluster.shared_fs.processes import members, pid_space, read_groups
 from rl_agent.errors import ConfigError
+from rl_agent.monitor.report import failure_lines, reward_rows
 from rl_agent.paths import RunPaths
 
 SUMMARY = "report who of a run is alive, who waits for whom and since when, and what to do"
@@ -41,7 +42,8 @@ def main(argv: list[str]) -> int:
     log_path = log_folder(options.log_path)
     look = look_twice(SharedFolder(log_path))
     seen, advice = diagnose(look)
-    print("\n".join(seen))
+    failures = failure_lines(reward_rows(RunPaths(log_path)))
+    print("\n".join([*seen, *failures]))
     well = "nothing: the run is done" if look.view.ended else "nothing: the run goes on"
     print("\n".join(["", "what to do", *(f"  - {line}" for line in advice or [well])]))
     if options.stacks:

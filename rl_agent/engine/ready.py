@@ -24,8 +24,12 @@ def wait_ready(
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    on_wait: Callable[[float], None] = lambda waited_s: None,
 ) -> Probe:
-    """Return the probe that found the wanted model, at most `timeout_s` after the call."""
+    """Return the probe that found the wanted model, at most `timeout_s` after the call.
+
+    `on_wait` is called with the seconds so far after each look that found nothing yet.
+    """
     started = clock()
     while True:
         if not is_alive():
@@ -43,4 +47,5 @@ def wait_ready(
                 f"the engine was not ready after engine.start_timeout_s={timeout_s:.0f} ({found.detail});"
                 f" {log} ends:\n{last_lines(log)}"
             )
+        on_wait(clock() - started)
         sleep(_POLL_S)

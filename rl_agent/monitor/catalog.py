@@ -42,7 +42,7 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def _part(part: str) -> str:
-    return "[^/]+" if part.startswith("<") else re.escape(part)
+    return re.sub("<[^>]*>", "[^/]+", re.escape(part))
 
 
 def _table(prefix: str, rows: str) -> tuple[Metric, ...]:
@@ -86,6 +86,9 @@ ROLLOUT = Chapter(
         abandoned_share | share | of the episodes: given up by the stop rule
         success_rate | share | of the completed episodes: reward at or above the threshold
         reward_mean |  | mean reward of the completed episodes
+        reward_std |  | standard deviation of the rewards of the completed episodes
+        zero_std_groups_share | share | of the groups with two siblings that have a reward: all their rewards
+            are equal, so that relative advantages are 0 (TRL's `frac_reward_zero_std`)
         truncated_share | share | of the completed episodes: cut by the step limit or a full context
         steps_mean |  | turns an episode took
         prompt_tokens | tokens | of new prompt text; a context that was sent again in full counts in full
@@ -94,6 +97,12 @@ ROLLOUT = Chapter(
         cut_responses_share | share | of the responses: ended at the token limit
         <difficulty>/<number> |  | each of the numbers above, for the tasks of one difficulty
         failures/<kind> |  | episodes that ended by this kind of error
+        commonest_failures |  | their commonest messages with how often each occurred
+        outcomes |  | number of test tasks by test set and by `ATTEMPTS/SUCCESSES`
+        pass@<k> | share | chance that one of k attempts solves a test task (`test_tasks_repeat_times`)
+        avg@<k> | share | of the k attempts at a test task: solved
+        set/<test set>/pass@<k> | share | the same for the tasks whose field `test_set` has this value
+        set/<test set>/avg@<k> | share | the same for the tasks whose field `test_set` has this value
         queue_s_p50 | s | a response waited for its turn at the engine: median
         queue_s_p95 | s | the same: 95th percentile
         request_s_p50 | s | the engine took for a response: median

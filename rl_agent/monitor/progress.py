@@ -42,6 +42,7 @@ class RolloutSnapshot:
     done: int
     running: int
     finishing: int
+    """Episodes that ended and are being scored by a judge and written."""
     at_engine: int
     engine_limit: int
     queued: int
@@ -54,7 +55,9 @@ class RolloutSnapshot:
     elapsed_s: float
     slowest: tuple[SlowEpisode, ...]
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Number of failed episodes by reason; abandoned ones are not failures."""
+    """Number of failed episodes by kind; abandoned ones are not failures."""
+    commonest_failures: tuple[str, ...] = ()
+    """Their commonest messages with how often each occurred, the most frequent first."""
 
     def tokens_per_s(self) -> float:
         """Return the mean rate of sampled tokens so far."""
@@ -71,13 +74,18 @@ def line(now: RolloutSnapshot) -> str:
     """Format a snapshot as one log line."""
     reward = "-" if now.reward_mean is None else f"{now.reward_mean:.3f}"
     return (
-        f"{now.split} iteration {now.iteration}: {now.done}/{now.submitted} done"
-        f" ({now.not_completed} without reward{_reasons(now)}),"
-        f" {now.running} running, {now.finishing} finishing,"
-        f" {now.at_engine}/{now.engine_limit} at the engine, {now.queued} queued,"
+        f"{now.split} iteration {now.iteration}: {now.done}/{now.submitted} episodes done"
+        f" ({now.not_completed} of them failed{_reasons(now)}),"
+        f" {now.running} running, {now.finishing} being scored and saved,"
+        f" {now.at_engine} requests generating (at most {now.engine_limit}), {now.queued} waiting,"
         f" reward {reward}, {now.tokens_per_s():.0f} tokens/s, {duration(now.elapsed_s)} elapsed,"
-        f" {duration(now.eta_s())} left"
+        f" {duration(now.eta_s())} left{_example(now)}"
     )
+
+
+def _example(now: RolloutSnapshot) -> str:
+    """Return the commonest failure's message, for the end of a line; empty without any."""
+    return f"; most failed like this: {now.commonest_failures[0]}" if now.commonest_failures else ""
 
 
 def _reasons(now: RolloutSnapshot) -> str:
@@ -139,6 +147,7 @@ def _table(now: RolloutSnapshot) -> "Group":
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
     head = Table.grid(padding=(0, 2))
     head.add_row(
@@ -155,7 +164,10 @@ def _table(now: RolloutSnapshot) -> "Group":
         slowest.add_row(slow.name, str(slow.steps), duration(slow.elapsed_s))
     body = Table.grid(padding=(0, 4))
     body.add_row(states, slowest)
-    return Group(head, body)
+    failures = [
+        Text(f"failed: {reason}", overflow="ellipsis", no_wrap=True) for reason in now.commonest_failures
+    ]
+    return Group(head, body, *failures)
 
 
 def _states(now: RolloutSnapshot) -> dict[str, str]:
@@ -163,9 +175,9 @@ def _states(now: RolloutSnapshot) -> dict[str, str]:
     return {
         "waiting": str(waiting),
         "running": str(now.running),
-        "at the engine": f"{now.at_engine} of {now.engine_limit}, {now.queued} queued",
-        "finishing": str(now.finishing),
-        "without reward": f"{now.not_completed}{_reasons(now)}",
+        "requests": f"{now.at_engine} generating (at most {now.engine_limit}), {now.queued} waiting",
+        "scored and saved": str(now.finishing),
+        "failed": f"{now.not_completed}{_reasons(now)}",
         "reward": "-" if now.reward_mean is None else f"{now.reward_mean:.3f}",
         "tokens/s": f"{now.tokens_per_s():.0f}",
     }

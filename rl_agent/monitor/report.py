@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from rl_agent.monitor import metrics
+from rl_agent.monitor.attempts import Estimate, estimates_of
 from rl_agent.paths import RunPaths
 
 
@@ -22,29 +25,88 @@ class TimelineSpan:
     end: float
 
 
-def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]]:
+Row = dict[str, Any]
+"""The merged records of an iteration."""
+
+COLUMNS = {
+    "test\nsuccess": "test/success_rate",
+    "test\nreward": "test/reward_mean",
+    "train\nsuccess": "train/success_rate",
+    "train\nreward": "train/reward_mean",
+    "train\nepisodes": "train/episodes",
+    "trained\non": "update/samples",
+    "\nloss": "update/loss",
+}
+"""Headings of the table of rewards, in two lines so that it fits a terminal of 80 columns."""
+
+
+def by_iteration(records: Iterable[dict[str, Any]]) -> dict[int, Row]:
     """Merge the records of each iteration; of a repeated iteration the later record counts."""
-    rows: dict[int, dict[str, float]] = {}
+    rows: dict[int, Row] = {}
     for record in records:
         if "iteration" in record:
             rows.setdefault(int(record["iteration"]), {}).update(record)
     return dict(sorted(rows.items()))
 
 
-def reward_table(rows: dict[int, dict[str, float]]) -> Table:
+def reward_table(rows: dict[int, Row]) -> Table:
     """Make the table of rewards: a row for each iteration."""
-    columns = {
-        "evaluated": "test/success_rate",
-        "reward": "test/reward_mean",
-        "rollout": "train/success_rate",
-        "episodes": "train/episodes",
-        "trained on": "update/samples",
-        "loss": "update/loss",
-    }
-    table = Table("iteration", *columns, title="success rate and reward per iteration")
+    table = Table(title="success rate and mean reward of each iteration", box=box.SIMPLE)
+    for heading in ("\niteration", *COLUMNS):
+        table.add_column(heading, justify="right", no_wrap=True)
     for iteration, row in rows.items():
-        table.add_row(str(iteration), *(_cell(row.get(key)) for key in columns.values()))
+        table.add_row(str(iteration), *(_cell(row.get(key)) for key in COLUMNS.values()))
     return table
+
+
+def attempts_table(rows: dict[int, Row]) -> Table | None:
+    """Make the table of pass@k and avg@k with 95 % intervals, the test sets side by side.
+
+    None if no evaluation tried a task twice and none has named test sets.
+    """
+    outcomes = {iteration: row["test/outcomes"] for iteration, row in rows.items() if "test/outcomes" in row}
+    found = {
+        iteration: {name: estimates_of(tried) for name, tried in sets.items()}
+        for iteration, sets in outcomes.items()
+    }
+    names = sorted({name for sets in found.values() for name in sets})
+    measures = dict.fromkeys(one.name for sets in found.values() for some in sets.values() for one in some)
+    if len(names) < 2 and len(measures) < 2:
+        return None
+    table = Table(title="test tasks solved, with 95 % confidence intervals", box=box.SIMPLE)
+    table.add_column("iteration", justify="right")
+    table.add_column("measure")
+    for name in names:
+        table.add_column(escape(name) or "all tasks", justify="right")
+    for iteration, sets in found.items():
+        for measure in measures:
+            cells = (next((one for one in sets.get(name, ()) if one.name == measure), None) for name in names)
+            table.add_row(str(iteration), measure, *map(_estimate, cells))
+    return table
+
+
+def _estimate(found: Estimate | None) -> str:
+    if found is None:
+        return "-"
+    interval = found.interval
+    return f"{found.value:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
+
+
+def failure_lines(rows: dict[int, Row]) -> list[str]:
+    """Return the commonest reasons of each split whose newest iteration has failures, a line each."""
+    lines = []
+    for split in ("train", "test"):
+        collected = [iteration for iteration, row in rows.items() if f"{split}/episodes" in row]
+        iteration = max(collected, default=0)
+        row = rows.get(iteration, {})
+        if reasons := row.get(f"{split}/commonest_failures"):
+            episodes = row.get(f"{split}/episodes", 0)
+            failed = round(episodes * (1 - row.get(f"{split}/completed_share", 0.0)))
+            lines.append(
+                f"{split} iteration {iteration}: {failed:,.0f} of {episodes:,.0f} episodes have no reward,"
+                f" most often: {'; '.join(map(str, reasons))}"
+            )
+    return lines
 
 
 def _cell(value: float | None) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.protocol.ledger import ShardExtent
-from rl_agent.errors import ConfigError, StoreError, deliberate
+from rl_agent.errors import ConfigError, NothingCompleted, StoreError, deliberate
 from rl_agent.monitor import metrics as metrics_file
 from rl_agent.paths import rank_of
 from rl_agent.rollout import conditions, takeover
@@ -28,6 +28,7 @@ from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import Losses, ManifestEntry, Part, read_parts
 from rl_agent.rollout.trajectories.shard import ShardHeader, whole_bytes
+from rl_agent.types import Status
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.5
@@ -71,7 +72,10 @@ class Lead:
         """Lines of this node's file that could not be read; their episodes are run again."""
 
     async def run(self) -> str:
-        """Lead the rollout to its end; returns its account. Raises like `run.run_rollout`."""
+        """Lead the rollout to its end; returns its account.
+
+        Raises like `run.run_rollout`, and NothingCompleted once all is recorded and nothing has a reward.
+        """
         work, rollout = self._work, self._rollout
         work.on_lost = self._survey_lost
         earlier = await asyncio.to_thread(self._take_over)
@@ -94,7 +98,19 @@ class Lead:
         takeover.finish(*self._place, list(entries.values()))
         work.close()
         rollout.keep_lengths()
+        self._check_completed()
         return account(self._ledger.asked, rollout.collector.ended)
+
+    def _check_completed(self) -> None:
+        """Name the commonest failures. Raises NothingCompleted if no episode at all ended with a reward."""
+        ended, reasons = self._rollout.collector.ended, self._rollout.commonest_failures()
+        total, completed = ended.total(), ended[Status.COMPLETED]
+        where = f"{self._header.split} iteration {self._header.iteration}"
+        why = "; ".join(reasons) or "they were abandoned"
+        if total and not completed:
+            raise NothingCompleted(f"{where}: none of {total:,} episodes has a reward: {why}")
+        if reasons:
+            log.warning("%s: %s of %s episodes have no reward: %s", where, total - completed, total, why)
 
     def _take_over(self) -> list[ManifestEntry]:
         """Count what earlier files hold, once those that do not count are set aside."""
@@ -202,7 +218,7 @@ class Lead:
             damaged=losses.damaged,
         )
 
-    def _resampled(self) -> dict[str, float | int | str]:
+    def _resampled(self) -> dict[str, object]:
         """Return what became of the reserve, for the metrics and the log; nothing where there is none."""
         sample, asked, left_out = self._sample, self._ledger.asked, self._resampling.left_out
         if not self._resampling.has_reserve:

@@ -146,7 +146,7 @@ class RankRollout:
             done, submitted = self.collector.done, self.collector.submitted
             where = f"{assignment.split} iteration {assignment.iteration}"
             self._member.set_doing(
-                f"{where}: {done} of {submitted} episodes, {self._gate.in_use} at the engine"
+                f"{where}: {done} of {submitted} episodes, {self._gate.in_use} requests generating"
             )
             await asyncio.sleep(CHECK_INTERVAL_S)
 
@@ -155,7 +155,11 @@ class RankRollout:
             await asyncio.to_thread(run_pool.check_engine, self._assignment.plan, os.environ)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
-    def record(self) -> dict[str, float | int | str]:
+    def commonest_failures(self) -> list[str]:
+        """Return why most of the counted episodes without a reward have none, the commonest reason first."""
+        return self._metrics.reasons.commonest()
+
+    def record(self) -> dict[str, object]:
         """Return the iteration's line of `metrics.jsonl`; its seconds are those of this rank."""
         split, elapsed_s = self._assignment.split, time.monotonic() - self._started
         tokens = self._metrics.total.response_tokens - self._tokens_before
@@ -165,7 +169,11 @@ class RankRollout:
             f"{split}/rollout_s": elapsed_s,
         }
         place = {"time": time.time(), "iteration": self._assignment.iteration, "split": split}
-        return {**place, **numbers}
+        counts: dict[str, object] = {
+            f"{split}/commonest_failures": self.commonest_failures(),
+            f"{split}/outcomes": self._metrics.outcomes(),
+        }
+        return {**place, **numbers, **{name: found for name, found in counts.items() if found}}
 
     def snapshot(self) -> progress.RolloutSnapshot:
         collector, total = self.collector, self._metrics.total
@@ -191,6 +199,7 @@ class RankRollout:
                 for episode in slowest
             ),
             failures=self._metrics.failures,
+            commonest_failures=tuple(self.commonest_failures()),
         )
 
 

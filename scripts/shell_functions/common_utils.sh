@@ -7,6 +7,11 @@ readonly PROJECT_ROOT
 readonly SHELL_FUNCTIONS=$PROJECT_ROOT/scripts/shell_functions
 readonly STOP_GRACE_S=3 # a stopping run gives each of its groups this long before KILL
 readonly POLL_S=0.1
+readonly SILENT_S=2 # nobody waits longer for something without being told for what
+readonly -A GROUP_WORDS=(
+  [node]='the rollout and its environments' [vllm]='the engine' [trainer]='the trainer, which saves a checkpoint,'
+  [training]='the training' [manager]="the pool's manager" [wandb]='wandb, which uploads the rest,'
+)
 NOW_S=0          # what look_at_clock has seen
 declare -A PLAN=()        # what the verb `environment` says about the plan
 declare -A PGID_OF=()     # name of a running group -> process id of its leader
@@ -136,12 +141,12 @@ signal_marked() {
 }
 
 # TERM to the leader, to the others once it is gone, KILL for what is left after the grace. Returns 1 if
-# something survives even that.
-# Usage: end_marked <token> <leader-pid> <grace-seconds>
+# something survives even that. With a name it says every few seconds what it waits for.
+# Usage: end_marked <token> <leader-pid> <grace-seconds> [name]
 end_marked() {
-  local token=$1 leader=$2 deadline
+  local token=$1 leader=$2 name=${4:-} began deadline line_at
   look_at_clock
-  deadline=$((NOW_S + $3))
+  began=$NOW_S deadline=$((NOW_S + $3)) line_at=$((NOW_S + SILENT_S))
   signal_marked TERM "$token" "$leader"
   while [[ -n $(marked_processes "$token") ]]; do
     if [[ -n $leader && ! -e /proc/$leader/exe ]]; then
@@ -149,6 +154,10 @@ end_marked() {
       leader=''
     fi
     look_at_clock
+    if [[ -n $name ]] && ((NOW_S >= line_at)); then
+      say "waiting for ${GROUP_WORDS[$name]:-$name} to end, $((NOW_S - began)) s so far (killed after $3 s)" 2>&"$REPORT_FD"
+      line_at=$((NOW_S + SILENT_S))
+    fi
     if ((NOW_S >= deadline || IS_HURRIED)); then
       signal_marked KILL "$token"
       ((NOW_S < deadline + 3)) || return 1
@@ -164,8 +173,10 @@ stop_group() {
   local leader=${PGID_OF[$name]:-}
   [[ -n $leader ]] || return 0
 
+  exec {REPORT_FD}>&2
   # What bash would say of a child that had to be killed is no news.
-  end_marked "${TOKEN_OF[$name]}" "$leader" "$grace_s" 2>/dev/null || status=$?
+  end_marked "${TOKEN_OF[$name]}" "$leader" "$grace_s" "$name" 2>/dev/null || status=$?
+  exec {REPORT_FD}>&-
   if ((status == 0)); then
     wait "$leader" 2>/dev/null || true
     rm -f -- "${PLAN[groups]}/$name"

@@ -23,6 +23,7 @@ on_exit() {
   [[ -z $PLANNER_PID ]] || kill -TERM "$PLANNER_PID" 2>/dev/null
   if [[ -n ${PLAN[groups]:-} ]]; then
     (($1 == 0)) || say "stopping (status $1); the same command with --resume goes on"
+    printf '%s\n' "$1" >"${PLAN[groups]}.exit-status"
     # It ends what it is doing, and takes leave of the others; at the end of a run there is no hurry.
     stop_group node "$(($1 ? STOP_GRACE_S : 15))"
     stop_group trainer "$TRAINER_GRACE_S"

@@ -1,12 +1,15 @@
 """However the driver ends, what it started is gone within 15 s, and nothing else is touched."""
 
 import os
+import re
 import signal
 import subprocess
 import time
 
 import pytest
 
+from rl_agent.cluster.protocol.records import MASTER_FILE, View, parse
+from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.paths import RunPaths
 from tests.shell.conftest import wait_until
 
@@ -23,6 +26,12 @@ def seconds_until_gone(harness, process):
     process.wait(LIMIT_S)
     wait_until(lambda: not harness.processes(), LIMIT_S, harness)
     return time.monotonic() - started
+
+
+def how_it_ended(harness) -> tuple[int, str]:
+    """What doctor reads in the log path."""
+    ended = parse(View, SharedFolder(harness.log).read(MASTER_FILE)).ended
+    return ended.status, ended.reason
 
 
 PHASES = {
@@ -46,6 +55,7 @@ def test_ctrl_c_ends_everything_and_exits_130(harness, phase):
 
     assert seconds_until_gone(harness, process) < LIMIT_S
     assert process.returncode == 130
+    assert how_it_ended(harness) == (130, "interrupted by Ctrl+C")
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -58,6 +68,7 @@ def test_term_ends_everything_and_exits_143(harness, phase):
 
     assert seconds_until_gone(harness, process) < LIMIT_S
     assert process.returncode == 143
+    assert how_it_ended(harness) == (143, "stopped by TERM")
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -92,6 +103,7 @@ def test_processes_that_ignore_term_are_killed(harness):
 
     assert seconds_until_gone(harness, process) < LIMIT_S
     assert process.returncode == 143
+    assert re.search(r"waiting for the engine to end, \d s so far \(killed after 3 s\)", harness.stderr)
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(harness):

@@ -15,6 +15,7 @@ from typing import Self
 from rl_agent.cli._options import member_or_alone, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.cluster.protocol.records import PhaseKey
 from rl_agent.cluster.protocol.schedule import needed_iteration, oldest_version
 from rl_agent.config import Plan
@@ -27,7 +28,6 @@ EXAMPLE = """examples:
 """
 LOST, FAILED = "lost", "failed"
 _LOOK_S = 0.1
-_REPORT_AFTER_S, _REPORT_EVERY_S = 5.0, 60.0
 
 
 def main(argv: list[str], member: Member | None = None) -> VerbResult:
@@ -50,7 +50,7 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
     staleness, limit_s = plan.config.grpo.batch.max_staleness, plan.config.grpo.timeout_s
     needed = needed_iteration(phase, iteration, staleness=staleness, last=plan.last_iteration)
     began = time.monotonic()
-    deadline, report_at = began + limit_s, began + _REPORT_AFTER_S
+    deadline, report_at = began + limit_s, began + next_line_s(0)
     member = training.member
     member.set_doing(f"{phase} of iteration {iteration}: waiting for the trainer to publish {needed}")
     with training:
@@ -61,18 +61,18 @@ def _wait(plan: Plan, phase: str, iteration: int, training: "_Training") -> Verb
                 reached = (progress.iteration, progress.weight_version)
                 oldest = oldest_version(phase, iteration, *reached, staleness=staleness)
                 return VerbResult({"min_weight_version": oldest})
-            published = "its start" if progress is None else f"iteration {progress.iteration}"
+            published = "no iteration" if progress is None else f"iteration {progress.iteration}"
             if (end := training.end()) is not None:
                 kind, reason = end
                 print(f"{reason} before iteration {needed}, after {published}", file=sys.stderr)
                 return VerbResult({"end": kind}, EXIT_RETRY_LATER)
             now = time.monotonic()
             if now >= report_at:
-                report_at = now + _REPORT_EVERY_S
+                report_at = began + next_line_s(now - began)
                 print(
-                    f"waiting {now - began:.0f} s for the trainer (process {training.pid}) to publish"
-                    f" iteration {needed}, at most trainer.timeout_s={limit_s:g}; it is after {published},"
-                    " see its log",
+                    f"waiting for the trainer (process {training.pid}) to publish iteration {needed},"
+                    f" {now - began:.0f} s so far; it has finished {published}, its log shows more"
+                    f" (the run gives up after {limit_s:g} s, trainer.timeout_s)",
                     file=sys.stderr,
                     flush=True,
                 )

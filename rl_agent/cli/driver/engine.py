@@ -8,12 +8,14 @@ from pathlib import Path
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
-from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, probe
+from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, last_lines, probe
 from rl_agent.errors import ConfigError
+from rl_agent.terminal import indented
 
 SUMMARY = "check which model the engine serves, or wait until it is ready"
 EXAMPLE = """examples:
@@ -21,6 +23,7 @@ EXAMPLE = """examples:
   python -m rl_agent.cli engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
 """
 
+_LOG_CHARACTERS = 120
 CHECK_TIMEOUT_S = 15.0
 """Longer than while it starts: a server on a busy machine that is taken for hung costs a start."""
 
@@ -78,12 +81,32 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
             member.check()
         return _probe(plan)
 
+    line_s = next_line_s(0)
+
+    def report(waited_s: float) -> None:
+        nonlocal line_s
+        if waited_s >= line_s:
+            line_s = next_line_s(waited_s)
+            (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
+            limit_s = plan.config.engine.start_timeout_s
+            print(
+                f"waiting for the engine to be ready, {waited_s:.0f} s so far (at most {limit_s:g},"
+                f" engine.start_timeout_s); its log ends: {indented(said[:_LOG_CHARACTERS])}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    if member is not None:
+        member.set_doing("starting the engine")
     leader = ProcessId.of(pid)
     found = wait_ready(
         ask,
         lambda: leader.is_running,
         log,
         timeout_s=plan.config.engine.start_timeout_s,
+        on_wait=report,
     )
+    if member is not None:
+        member.set_doing("the engine is ready")
     print(found.detail, file=sys.stderr)
     return 0

@@ -18,12 +18,16 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
 from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.shared_fs.processes import pid_space
+from rl_agent.config import Plan
 from rl_agent.env import verifier
+from rl_agent.types import MAX_MESSAGE
 
 SUMMARY = "answer the verbs of one run.sh over a pipe (for run.sh)"
 EXAMPLE = """examples:
@@ -43,15 +47,37 @@ def main(argv: list[str], call: Call) -> int:
     # Whatever else writes to stdout, here or in a child, must not be taken for a reply.
     os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _leave)
+    exit_status = exit_status_file(plan)
+    exit_status.unlink(missing_ok=True)
+    problem = ""
     with Member.enter(plan, os.environ, is_joiner=plan.command.join) as member:
         try:
             send_reply(replies, VerbResult())
             while words := read_request(requests):
-                send_reply(replies, answer(words, call, member))
+                record = answer(words, call, member)
+                problem = record.problem or problem
+                send_reply(replies, record)
         except Stopped:
-            member.end(_LEFT, "was stopped")
+            member.end(*why_stopped(exit_status, problem))
             raise
     return 0
+
+
+def exit_status_file(plan: Plan) -> Path:
+    """Return where run.sh writes the status with which it ends, before it stops this process."""
+    folder = plan.groups_dir(pid_space())
+    return folder.with_name(f"{folder.name}.exit-status")
+
+
+def why_stopped(exit_status: Path, problem: str) -> tuple[int, str]:
+    """Return the exit status of run.sh and the reason in words; TERM's if run.sh did not name one."""
+    try:
+        status = int(exit_status.read_text())
+    except (OSError, ValueError):
+        status = _LEFT
+    if status in _INTERRUPTED:
+        return status, _INTERRUPTED[status]
+    return status, " ".join(problem.split())[:MAX_MESSAGE] or f"failed with status {status}"
 
 
 def read_request(requests: BinaryIO) -> list[str]:
@@ -91,6 +117,12 @@ def answer(words: list[str], call: Call, member: Member) -> VerbResult:
 
 
 _LEFT = 128 + signal.SIGTERM
+_INTERRUPTED = {
+    0: "done",
+    128 + signal.SIGHUP: "the terminal was closed",
+    128 + signal.SIGINT: "interrupted by Ctrl+C",
+    _LEFT: "stopped by TERM",
+}
 
 
 def _leave(*_: object) -> None:

@@ -10,6 +10,7 @@ import time
 
 from rl_agent.cli._options import member_or_alone, plan_parser, read_plan
 from rl_agent.cluster.member.member import Member
+from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
 from rl_agent.monitor.progress import LINE_INTERVAL_S
 from rl_agent.update.llamafactory.training_log import TrainingProgress
@@ -45,14 +46,20 @@ def _watch(
     try:
         began = time.monotonic()
         deadline, report_at = began + timeout_s, began + LINE_INTERVAL_S
+        silent_until_s = next_line_s(0)
         while not select.select([process], [], [], _LOOK_S)[0]:
             now = time.monotonic()
             if now >= deadline:
                 return EXIT_DEADLINE
-            if member.is_master and now >= report_at:
+            if now >= report_at:
                 report_at = now + LINE_INTERVAL_S
-                if line := progress.line(now - began):
+                line = progress.line(now - began) if member.is_master else ""
+                if line:
                     member.set_doing(line)
+                elif now - began >= silent_until_s:
+                    line = f"update iteration {iteration}: {_waiting(member)}, {now - began:.0f} s so far"
+                if line:
+                    silent_until_s = next_line_s(now - began)
                     print(line, file=sys.stderr, flush=True)
             decision = member.decision(iteration, phase)
             if decision is not None:  # before this node has finished: another one is lost
@@ -64,3 +71,10 @@ def _watch(
     finally:
         os.close(process)
     return 0
+
+
+def _waiting(member: Member) -> str:
+    """Describe a training of which this node sees no new step; only the master has its log."""
+    if member.is_master:
+        return "training, no new optimizer step"
+    return "training together with the other nodes; the master, rank 0, shows the steps"

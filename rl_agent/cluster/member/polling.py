@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 
 from rl_agent.errors import DeadlineError, RetryLater, StoreError
 
-FIRST_LINE_S = 10.0
-NEXT_LINES_S = 60.0
+_FIRST_LINE_S, _EARLY_LINES_S, _LATE_LINES_S = 5.0, 10.0, 60.0
+_EARLY_S = 120.0
+"""A person watches the first minutes of a wait; after that, lines fill the log."""
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_GAP_S = 2.0
 _STOP_TIMEOUT_S = 5.0
@@ -87,6 +88,13 @@ class PollingThread:
             self._wake.clear()
 
 
+def next_line_s(waited_s: float) -> float:
+    """Return how long a wait has lasted when its next line is due, if it has lasted `waited_s` now."""
+    if waited_s < _FIRST_LINE_S:
+        return _FIRST_LINE_S
+    return waited_s + (_EARLY_LINES_S if waited_s < _EARLY_S else _LATE_LINES_S)
+
+
 class Wait:
     """A wait with a deadline that logs, now and then, which nodes it waits for.
 
@@ -112,7 +120,7 @@ class Wait:
         self._log = log
         self._clock = clock
         self._since = self._now = clock()
-        self._next_line = self._since + FIRST_LINE_S
+        self._next_line = self._since + next_line_s(0)
         self._counts: list[int] = []
         self._hanging_s = 0.0
 
@@ -129,7 +137,7 @@ class Wait:
             who = self._who() or "this node itself"
             raise DeadlineError(f"{self._what}: waited {waited_s:.0f} s for {who}")
         if now >= self._next_line:
-            self._next_line = now + NEXT_LINES_S
+            self._next_line = self._since + next_line_s(waited_s)
             if who := self._who():
                 self._log(f"{self._what}: waiting for {who}, {waited_s:.0f} s so far")
         return min(_LONGEST_PAUSE_S, self._timeout_s - waited_s)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from rl_agent.cluster.protocol.records import RankRecord, View
 from rl_agent.cluster.protocol.stragglers import missing_ranks, stragglers
 
+_NOTHING_WRONG = (75, 129, 130, 143)
+"""Exit codes of a run that was interrupted, or that something outside broke off."""
+
 
 @dataclass(frozen=True, slots=True)
 class FolderPolls:
@@ -101,7 +104,9 @@ def _advice(look: FolderPolls) -> Iterator[str]:
     view = look.view
     if view.ended is not None:
         if view.ended.status != 0:
-            yield "start the nodes again, rank 0 with --resume"
+            again = "the same command" if len(view.weights) == 1 else "the same command at every node, rank 0"
+            first = "" if view.ended.status in _NOTHING_WRONG else "correct what the reason names; then "
+            yield f"{first}{again} with --resume goes on"
         return
     if not look.master_beats and view.master in look.stopped:
         yield f"rank 0 ({view.host}) is stopped (SIGSTOP): kill -CONT {look.records[view.master].process.pid}"

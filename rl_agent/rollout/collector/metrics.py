@@ -12,10 +12,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_agent.types import Split, Status, Trajectory
+from rl_agent.monitor import attempts
+from rl_agent.rollout.collector.failures import FailureReasons
+from rl_agent.terminal import one_line
+from rl_agent.types import EpisodeKey, Split, Status, Trajectory
 
 Numbers = dict[str, float]
 
+TEST_SET = "test_set"
+"""Field of a task that names the test set to which it belongs."""
+MAX_TEST_SETS = 50
+"""Numbers are kept of so many test sets; the tasks of further ones count in the whole alone."""
+MAX_NAME = 60
 _LOWEST_S = 1e-4
 _GROWTH = 1.1
 
@@ -47,6 +55,7 @@ class Tally:
     statuses: Counter[Status] = field(default_factory=Counter)
     successes: int = 0
     reward_sum: float = 0.0
+    reward_squares: float = 0.0
     truncated: int = 0
     steps: int = 0
     prompt_tokens: int = 0
@@ -60,6 +69,7 @@ class Tally:
         if trajectory.reward is not None:
             self.successes += is_success
             self.reward_sum += trajectory.reward
+            self.reward_squares += trajectory.reward**2
             self.truncated += trajectory.truncated
         self.steps += len(trajectory.steps)
         for step in trajectory.steps:
@@ -73,7 +83,8 @@ class Tally:
         numbers |= {f"{status}_share": _share(self.statuses[status], episodes) for status in Status}
         if completed:  # without a reward there is no mean, and 0 would be a claim
             numbers["success_rate"] = self.successes / completed
-            numbers["reward_mean"] = self.reward_sum / completed
+            numbers["reward_mean"] = mean = self.reward_sum / completed
+            numbers["reward_std"] = math.sqrt(max(self.reward_squares / completed - mean**2, 0.0))
             numbers["truncated_share"] = self.truncated / completed
         numbers["steps_mean"] = _share(self.steps, episodes)
         numbers["prompt_tokens"] = self.prompt_tokens
@@ -92,10 +103,15 @@ class RolloutMetrics:
         self._success_reward = success_reward
         self._of_difficulty: dict[str, Tally] = {}
         self.failures: Counter[str] = Counter()
+        self.reasons = FailureReasons()
         self._queue = Durations()
         self._request = Durations()
         self._environment = Durations()
         self._judge: dict[str, float] = {}
+        self._tried: dict[str, dict[str, tuple[int, int]]] = {"": {}}
+        """Attempts with a reward and successes by test set and task; the whole is the set without a name."""
+        self._rewards: dict[tuple[str, int], tuple[int, float, float]] = {}
+        """Of each group of a rollout: siblings with a reward, the lowest and the highest of their rewards."""
 
     def add(self, trajectory: Trajectory) -> None:
         is_success = trajectory.reward is not None and trajectory.reward >= self._success_reward
@@ -104,12 +120,34 @@ class RolloutMetrics:
         of_difficulty.add(trajectory, is_success=is_success)
         if trajectory.failure is not None and trajectory.status is not Status.ABANDONED:
             self.failures[trajectory.failure.kind] += 1
+            self.reasons.add(trajectory.failure)
+        if trajectory.reward is not None:
+            if self._split == "test":
+                self._add_attempt(trajectory, is_success=is_success)
+            else:
+                self._add_sibling(trajectory.key, trajectory.reward)
         for step in trajectory.steps:
             self._queue.add(step.generation.queue_s)
             self._request.add(step.generation.duration_s)
             self._environment.add(step.env_s)
         if "judge_model" in trajectory.reward_detail:
             self._add_verdict(trajectory.reward_detail)
+
+    def _add_attempt(self, trajectory: Trajectory, *, is_success: bool) -> None:
+        for name in {"", _set_of(trajectory)}:
+            if name in self._tried or len(self._tried) <= MAX_TEST_SETS:
+                tasks = self._tried.setdefault(name, {})
+                tried, solved = tasks.get(trajectory.key.task_id, (0, 0))
+                tasks[trajectory.key.task_id] = (tried + 1, solved + is_success)
+
+    def _add_sibling(self, key: EpisodeKey, reward: float) -> None:
+        count, lowest, highest = self._rewards.get((key.task_id, key.group), (0, reward, reward))
+        spread = (count + 1, min(lowest, reward), max(highest, reward))
+        self._rewards[key.task_id, key.group] = spread
+
+    def outcomes(self) -> dict[str, dict[str, int]]:
+        """Return how often the tasks of each test set were tried and solved; empty for a rollout."""
+        return {name: attempts.outcomes_of(tasks) for name, tasks in sorted(self._tried.items()) if tasks}
 
     def _add_verdict(self, detail: dict[str, Any]) -> None:
         spent = {"verdicts": 1, "cached": detail["is_cached"]}
@@ -122,6 +160,12 @@ class RolloutMetrics:
         numbers = {f"{split}/{name}": value for name, value in self.total.numbers().items()}
         for difficulty, tally in sorted(self._of_difficulty.items()):
             numbers |= {f"{split}/{difficulty}/{name}": value for name, value in tally.numbers().items()}
+        if compared := [spread for spread in self._rewards.values() if spread[0] > 1]:
+            equal = sum(lowest == highest for _, lowest, highest in compared)
+            numbers[f"{split}/zero_std_groups_share"] = equal / len(compared)
+        for name, outcomes in self.outcomes().items():
+            prefix = f"{split}/set/{name}" if name else split
+            numbers |= {f"{prefix}/{measure}": v for measure, v in attempts.numbers_of(outcomes).items()}
         numbers |= {f"{split}/failures/{kind}": count for kind, count in sorted(self.failures.items())}
         numbers |= {f"{split}/judge_{name}": value for name, value in self._judge.items()}
         durations = {"queue": self._queue, "request": self._request, "environment": self._environment}
@@ -129,6 +173,12 @@ class RolloutMetrics:
             numbers[f"{split}/{name}_s_p50"] = histogram.percentile(0.50)
             numbers[f"{split}/{name}_s_p95"] = histogram.percentile(0.95)
         return numbers
+
+
+def _set_of(trajectory: Trajectory) -> str:
+    """Return the name of the test set as a part of a metric's name; empty if the task names none."""
+    name = trajectory.task.extra.get(TEST_SET, "")
+    return one_line(str(name)[:MAX_NAME]).replace("/", "_").strip()
 
 
 def _share(part: float, whole: float) -> float:

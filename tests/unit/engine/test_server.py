@@ -233,6 +233,20 @@ def test_a_server_that_becomes_ready_is_waited_for(tmp_path):
     assert start.now == pytest.approx(20, abs=1)
 
 
+def test_a_wait_for_a_server_says_how_long_it_has_lasted(tmp_path):
+    start, waited = Start(ready_at=2), []
+    wait_ready(
+        start.ask,
+        start.is_alive,
+        tmp_path / "log",
+        timeout_s=60.0,
+        clock=lambda: start.now,
+        sleep=start.sleep,
+        on_wait=waited.append,
+    )
+    assert waited[0] == 0.0 and waited[-1] == pytest.approx(1.75)
+
+
 def test_a_server_dead_at_second_3_fails_at_second_4_with_its_last_words(tmp_path):
     log = tmp_path / "log"
     log.write_text("first\n" + "noise\n" * 50 + "CUDA error: out of luck\n")

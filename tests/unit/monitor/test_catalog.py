@@ -47,7 +47,14 @@ def of_rollouts() -> set[str]:
     found = RolloutMetrics("train", success_reward=1.0)
     found.add(replace(make_trajectory(0, reward=1.0), reward_detail=judged))
     found.add(make_trajectory(1, reward=None, status=Status.FAILED))
-    return set(found.numbers())
+    sibling = make_trajectory(0, reward=0.0)
+    found.add(replace(sibling, key=replace(sibling.key, attempt=1)))
+    tested = RolloutMetrics("test", success_reward=1.0)
+    for index in range(2):  # two attempts at one task of a named test set
+        one = make_trajectory(0, split="test")
+        task = replace(one.task, extra={"test_set": "sums"})
+        tested.add(replace(one, key=replace(one.key, group=index), task=task))
+    return set(found.numbers()) | set(tested.numbers())
 
 
 def of_a_streaming_trainer(folder) -> set[str]:

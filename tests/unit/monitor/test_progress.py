@@ -28,14 +28,19 @@ SNAPSHOT = RolloutSnapshot(
 
 def test_a_progress_line_says_how_far_how_fast_and_how_long():
     assert line(SNAPSHOT) == (
-        "train iteration 3: 60/100 done (4 without reward), 8 running, 2 finishing, 5/32 at the engine,"
-        " 0 queued, reward 0.500, 100 tokens/s, 0:10 elapsed, 0:20 left"
+        "train iteration 3: 60/100 episodes done (4 of them failed), 8 running, 2 being scored and saved,"
+        " 5 requests generating (at most 32), 0 waiting, reward 0.500, 100 tokens/s, 0:10 elapsed, 0:20 left"
     )
 
 
 def test_a_progress_line_names_failures_by_kind_the_most_frequent_first():
     failed = replace(SNAPSHOT, failures={"TimeoutError": 1, "EngineError": 3})
-    assert "(4 without reward: 3 EngineError, 1 TimeoutError)" in line(failed)
+    assert "(4 of them failed: 3 EngineError, 1 TimeoutError)" in line(failed)
+
+
+def test_a_progress_line_ends_with_the_commonest_failure():
+    failed = replace(SNAPSHOT, commonest_failures=("3 x EngineError: no room", "1 x TimeoutError: slow"))
+    assert line(failed).endswith("0:20 left; most failed like this: 3 x EngineError: no room")
 
 
 @pytest.mark.parametrize(
@@ -55,5 +60,5 @@ def test_the_table_shows_the_states_and_the_slowest_episode():
     shown = console.export_text()
 
     assert "task-1:0:0" in shown
-    assert "5 of 32" in shown
+    assert "5 generating (at most 32)" in shown
     assert "60/100" in shown

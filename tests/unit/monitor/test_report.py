@@ -1,9 +1,21 @@
 """The closing report: what is drawn and summed is what was recorded."""
 
+import io
+
+from rich.console import Console
+
 from rl_agent.cli import report as verb
 from rl_agent.errors import ConfigError
 from rl_agent.monitor import metrics
-from rl_agent.monitor.report import by_iteration, read_timeline, timeline_table
+from rl_agent.monitor.report import (
+    COLUMNS,
+    attempts_table,
+    by_iteration,
+    failure_lines,
+    read_timeline,
+    reward_table,
+    timeline_table,
+)
 from rl_agent.paths import RunPaths
 
 
@@ -43,3 +55,39 @@ def test_a_folder_without_a_run_is_refused_with_the_flag_named(tmp_path):
         assert "--log-path" in str(error)
     else:
         raise AssertionError("no error")
+
+
+def shown(table, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def test_the_table_of_rewards_fits_a_terminal_of_80_columns_with_whole_headings():
+    numbers = dict.fromkeys(COLUMNS.values(), 0.123) | {"train/episodes": 123_456, "update/samples": 123_456}
+    text = shown(reward_table({100: numbers}))
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    for heading in COLUMNS:
+        assert all(word in text for word in heading.split())
+
+
+def test_pass_at_k_of_several_test_sets_stands_side_by_side_with_intervals():
+    sets = {"": {"4/0": 10, "4/4": 10}, "[bold]sums": {"4/4": 10}}
+    text = shown(attempts_table({1: {"test/outcomes": sets}}))
+    assert "all tasks" in text and "[bold]sums" in text
+    (line,) = (line for line in text.splitlines() if "pass@4" in line)
+    assert (
+        "0.500 (0.299-0.701)" in line and "1.000 (0.722-1.000)" in line
+    )  # Wilson's for 10 of 20 and 10 of 10
+
+
+def test_one_attempt_a_task_of_one_test_set_needs_no_second_table():
+    assert attempts_table({1: {"test/outcomes": {"": {"1/1": 5}}}}) is None
+
+
+def test_the_commonest_failures_of_the_newest_iteration_are_named():
+    failed = {"test/episodes": 64, "test/completed_share": 0.25, "test/commonest_failures": ["48 x E: [why]"]}
+    assert failure_lines({1: failed}) == [
+        "test iteration 1: 48 of 64 episodes have no reward, most often: 48 x E: [why]"
+    ]
+    assert failure_lines({1: failed, 2: {"test/episodes": 64, "test/completed_share": 1.0}}) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_agent.errors import ConfigError, RetryLater, StoreError
+from rl_agent.errors import ConfigError, NothingCompleted, RetryLater, StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.conditions import Conditions
 from rl_agent.rollout.lead import Lead
@@ -20,7 +20,7 @@ from rl_agent.rollout.sample import Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import read_header
-from rl_agent.types import EpisodeKey, EpisodeSpec
+from rl_agent.types import EpisodeKey, EpisodeSpec, Status
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
 
 SIZE = 12
@@ -71,14 +71,16 @@ class FakeWork:
 class FakeRollout:
     """Records what is published (but `skipped`) through the real file; counts like the real one."""
 
-    def __init__(self, work, shard, ledger, skipped=(), error=None):
+    def __init__(self, work, shard, ledger, skipped=(), error=None, status=Status.COMPLETED):
+        self._status = status
         self.collector = SimpleNamespace(ended=Counter())
         self._work, self._shard, self._ledger = work, shard, ledger
         self._skipped, self._error = skipped, error
 
     async def collect(self, source):
         for index in self._work.published:
-            episode = make_trajectory(index)
+            reward = 1.0 if self._status is Status.COMPLETED else None
+            episode = make_trajectory(index, reward=reward, status=self._status)
             if index not in self._skipped and not self._ledger.contains(episode.key):
                 await self._shard.append(episode)
                 self.collector.ended[episode.status] += 1
@@ -89,6 +91,9 @@ class FakeRollout:
 
     def keep_lengths(self):
         pass
+
+    def commonest_failures(self):
+        return ["12 x EnvironmentFailure: reset failed"] if self._status is Status.FAILED else []
 
     def count(self, recorded):
         number = 0
@@ -169,6 +174,17 @@ async def test_one_node_leaves_one_file_and_a_manifest(paths):
     assert read(paths) == list(range(SIZE))
     assert work.is_closed
     assert work.terms == ("abc", 0)
+
+
+async def test_an_iteration_without_one_reward_is_recorded_and_ends_the_run_with_the_reason(paths):
+    with pytest.raises(NothingCompleted) as ended:
+        await lead(paths, status=Status.FAILED)
+
+    assert str(ended.value) == (
+        "train iteration 1: none of 12 episodes has a reward: 12 x EnvironmentFailure: reset failed"
+    )
+    assert manifest(paths)[""]["episodes"] == SIZE
+    assert json.loads(paths.metrics.read_text())["episodes"] == SIZE
 
 
 async def test_the_numbers_are_those_of_all_files(paths):

@@ -37,6 +37,9 @@ def test_a_server_is_old_where_the_shared_folder_shows_the_ordered_model_late(
 class Lost:
     """A node whose master is dead."""
 
+    def set_doing(self, text):
+        pass
+
     def check(self) -> None:
         raise RetryLater("the master, rank 0 (node-0), has been silent for 31 s")
 

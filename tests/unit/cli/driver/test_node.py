@@ -49,3 +49,16 @@ def test_a_request_is_read_word_by_word_and_ends_with_the_pipe():
     requests = io.BytesIO(b"2\0flag\0two\nlines\0")
     assert node.read_request(requests) == ["flag", "two\nlines"]
     assert node.read_request(requests) == []
+
+
+def test_a_run_ends_for_doctor_with_the_status_that_the_shell_gets(tmp_path):
+    file = tmp_path / "exit-status"
+    assert node.why_stopped(file, "") == (143, "stopped by TERM")
+    for text, found in {
+        "130\n": (130, "interrupted by Ctrl+C"),
+        "129\n": (129, "the terminal was closed"),
+        "1\n": (1, "rollout: none of 12 episodes has a reward"),
+        "half a li": (143, "stopped by TERM"),
+    }.items():
+        file.write_text(text)
+        assert node.why_stopped(file, "rollout: none of 12\n episodes has a reward") == found

@@ -98,3 +98,61 @@ def test_no_wait_at_all_is_zero():
     durations.add(0.0)
     assert durations.percentile(0.95) == 0.0
     assert Durations().percentile(0.5) == 0.0
+
+
+def attempt(task, group, reward, *, attempt=0, split="train", test_set=None):
+    made = make_trajectory(task, reward=reward, split=split)
+    named = {} if test_set is None else {"test_set": test_set}
+    key = replace(made.key, group=group, attempt=attempt)
+    return replace(made, key=key, task=replace(made.task, extra=named))
+
+
+def evaluated(*trajectories):
+    metrics = RolloutMetrics("test", success_reward=1.0)
+    for trajectory in trajectories:
+        metrics.add(trajectory)
+    return metrics
+
+
+def test_the_spread_of_rewards_is_their_standard_deviation():
+    assert numbers_of(attempt(0, 0, 1.0), attempt(1, 0, 0.0))["train/reward_std"] == pytest.approx(0.5)
+    assert numbers_of(attempt(0, 0, 0.1), attempt(1, 0, 0.1))["train/reward_std"] == pytest.approx(
+        0.0, abs=1e-8
+    )
+
+
+def test_groups_whose_rewards_are_all_equal_are_a_share_of_those_that_can_be_compared():
+    numbers = numbers_of(
+        attempt(0, 0, 1.0, attempt=0),
+        attempt(0, 0, 1.0, attempt=1),
+        attempt(1, 0, 1.0, attempt=0),
+        attempt(1, 0, 0.0, attempt=1),
+        attempt(2, 0, 1.0),  # one sibling alone: nothing to compare
+    )
+    assert numbers["train/zero_std_groups_share"] == 0.5
+    assert "train/zero_std_groups_share" not in numbers_of(attempt(2, 0, 1.0))
+
+
+def test_an_evaluation_with_several_attempts_a_task_has_pass_at_k_of_each_test_set():
+    found = evaluated(
+        attempt(0, 0, 1.0, split="test", test_set="sums"),
+        attempt(0, 1, 0.0, split="test", test_set="sums"),
+        attempt(1, 0, 0.0, split="test", test_set="hard/sums"),
+        attempt(1, 1, 0.0, split="test", test_set="hard/sums"),
+    )
+    numbers = found.numbers()
+    assert (numbers["test/pass@1"], numbers["test/pass@2"], numbers["test/avg@2"]) == (0.25, 0.5, 0.25)
+    assert (numbers["test/set/sums/pass@2"], numbers["test/set/hard_sums/pass@2"]) == (1.0, 0.0)
+    assert found.outcomes() == {"": {"2/0": 1, "2/1": 1}, "hard_sums": {"2/0": 1}, "sums": {"2/1": 1}}
+
+
+def test_a_task_file_with_a_test_set_for_each_task_does_not_fill_the_metrics():
+    found = evaluated(*(attempt(n, 0, 1.0, split="test", test_set=f"set {n}") for n in range(200)))
+    assert len(found.outcomes()) == 51
+    assert found.outcomes()[""] == {"1/1": 200}
+
+
+def test_a_rollout_for_training_has_no_outcomes():
+    metrics = RolloutMetrics("train", success_reward=1.0)
+    metrics.add(make_trajectory(0))
+    assert metrics.outcomes() == {}

@@ -1,0 +1,41 @@
+"""Counts why episodes have no reward, by message, so that the commonest reasons can be named.
+
+Messages that differ only in numbers are one reason, of which the first message is kept as the example.
+"""
+
+import re
+from collections import Counter
+
+from rl_agent.terminal import one_line
+from rl_agent.types import Failure
+
+COMMONEST = 3
+"""Reasons that a person is shown."""
+MAX_REASONS = 1000
+"""More than these are counted by their kind alone, so that memory is bounded."""
+MAX_EXAMPLE = 300
+"""Characters that are kept of an example."""
+
+_NUMBERS = re.compile(r"\d+")
+
+
+class FailureReasons:
+    """The reasons of a rollout's failures, with how often each occurred."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, failure: Failure) -> None:
+        message = one_line(failure.message[:MAX_EXAMPLE])
+        reason = _NUMBERS.sub("#", f"{failure.kind}: {message}")
+        if reason not in self._counts and len(self._counts) >= MAX_REASONS:
+            reason = message = failure.kind
+        self._counts[reason] += 1
+        self._examples.setdefault(
+            reason, f"{failure.kind}: {message}" if message != failure.kind else message
+        )
+
+    def commonest(self, most: int = COMMONEST) -> list[str]:
+        """Return `12 x EngineError: message` for each of the commonest reasons, the most frequent first."""
+        return [f"{count} x {self._examples[reason]}" for reason, count in self._counts.most_common(most)]

@@ -1,0 +1,29 @@
+"""The commonest reasons of failures are named, each by its first message."""
+
+from rl_agent.rollout.collector import failures
+from rl_agent.rollout.collector.failures import FailureReasons
+from rl_agent.types import Failure
+
+
+def test_messages_that_differ_in_numbers_are_one_reason():
+    reasons = FailureReasons()
+    for tokens in (512, 514, 530):
+        reasons.add(Failure("EngineError", f"{tokens} tokens are too many"))
+    reasons.add(Failure("TimeoutError", "slow"))
+
+    assert reasons.commonest() == ["3 x EngineError: 512 tokens are too many", "1 x TimeoutError: slow"]
+
+
+def test_a_message_that_holds_control_characters_stays_one_harmless_line():
+    reasons = FailureReasons()
+    reasons.add(Failure("EnvironmentFailure", "first\nsecond \x1b[2J"))
+    assert reasons.commonest() == ["1 x EnvironmentFailure: first\\nsecond \\x1b[2J"]
+
+
+def test_ever_new_messages_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(failures, "MAX_REASONS", 2)
+    reasons = FailureReasons()
+    for word in ("a", "b", "c", "d", "e"):
+        reasons.add(Failure("EngineError", word))
+
+    assert reasons.commonest(9) == ["3 x EngineError", "1 x EngineError: a", "1 x EngineError: b"]
