@@ -64,7 +64,10 @@ main() {
   [[ $what != gpu || $extra == gpu ]] || refuse "test.sh gpu: nvidia-smi shows no GPU on this machine"
   check_machine "$extra"
   ensure_system_packages
-  [[ ! $what =~ ^(integration|extended|all)$ ]] || ensure_slurm
+  if [[ $what =~ ^(integration|extended|all)$ ]]; then
+    ensure_slurm
+    ensure_chromium
+  fi
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
   unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the package anew

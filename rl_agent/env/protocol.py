@@ -23,8 +23,10 @@ class Environment(Protocol):
 
     A class may also have more methods, all called on the class:
 
-    - `check_task(task)` raises ValueError that says what a task lacks to run here; every task is checked
-      before a run starts.
+    - `check_task(task)`, or `check_task(task, kwargs)` with `env_config.kwargs[kind]`, raises ValueError that
+      says what a task lacks to run here; every task is checked before a run starts.
+    - `check_settings(**kwargs)` raises ValueError for a wrong value, and EnvironmentUnavailable with what is
+      to be installed if this machine cannot run the kind; called before a run starts.
     - `tools(task)` returns the functions that an agent may call, as the list of JSON schemas that chat
       templates take (`[{"type": "function", "function": {"name": …, "parameters": …}}, …]`). Where the agent
       acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON.

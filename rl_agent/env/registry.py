@@ -31,9 +31,15 @@ class EnvironmentRegistry:
         return self._class_of(kind)(**self._env_config.kwargs.get(kind, {}))
 
     def check(self, kinds: Iterable[str]) -> None:
-        """Raises ConfigError for the first kind whose class cannot be used; makes no instance."""
+        """Raises ConfigError for the first kind that cannot be used on this machine; makes no instance."""
         for kind in sorted(set(kinds)):
-            self._class_of(kind)
+            check_settings = getattr(self._class_of(kind), "check_settings", None)
+            if check_settings is None:
+                continue
+            try:
+                check_settings(**self._env_config.kwargs.get(kind, {}))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"env_config.kwargs.{kind}: {error}") from None
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Raises ConfigError for the first task that its environment cannot run."""
@@ -41,8 +47,11 @@ class EnvironmentRegistry:
             check_task = getattr(self._class_of(task.env), "check_task", None)
             if check_task is None:
                 continue
+            kwargs = self._env_config.kwargs.get(task.env, {})
             try:
-                check_task(task)
+                check_task(
+                    *((task, kwargs) if len(inspect.signature(check_task).parameters) > 1 else (task,))
+                )
             except ValueError as error:
                 raise ConfigError(f"task {task.task_id}: {error}") from None
 

@@ -6,6 +6,7 @@ readonly UV_VERSION=0.13.8
 readonly NEEDED_DISK_GIB=8
 readonly NEEDED_MEMORY_GIB=6
 readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles at run time
+readonly BROWSER_PACKAGES=(chromium fonts-liberation) # without fonts the pages differ from machine to machine
 readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 
 # Print a line for a person on stderr.
@@ -86,6 +87,15 @@ ensure_slurm() {
   command -v apt-get >/dev/null || return 0
   install_packages "${SLURM_PACKAGES[@]}" ||
     say "setup: could not install ${SLURM_PACKAGES[*]}: the tests with a real Slurm will be skipped"
+}
+
+# Install a browser for the environment `web` and its tests, unless there is one; without, those tests are skipped.
+# Usage: ensure_chromium
+ensure_chromium() {
+  if type -P chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then return 0; fi
+  command -v apt-get >/dev/null || return 0
+  install_packages "${BROWSER_PACKAGES[@]}" ||
+    say "setup: could not install ${BROWSER_PACKAGES[*]}: the tests with a real browser will be skipped"
 }
 
 # Print the file whose presence says that the environment is whole and made from these requirements.

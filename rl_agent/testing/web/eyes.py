@@ -1,0 +1,96 @@
+"""How a scripted agent sees a page, plays an episode of it, and how one plays that knows nothing.
+
+A scripted agent asks the page where things are, which no model can, and then acts by the environment's own
+grammar: what it says are the very actions that a model would have to say.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.types import Observation, StepResult, Task
+
+_PLACE = """([selector, text, n]) => {
+  const shown = [...document.querySelectorAll(selector)].filter(one => {
+    const box = one.getBoundingClientRect();
+    return box.width && box.height && (text === null || one.textContent.trim() === text);
+  });
+  if (!shown.length) return null;
+  const box = shown.at(n).getBoundingClientRect();
+  return [box.x + box.width / 2, box.y + box.height / 2, innerHeight];
+}"""
+_TEXTS = "(selector) => [...document.querySelectorAll(selector)].map(one => one.textContent.trim())"
+
+
+class Eyes:
+    """What a scripted agent knows of the page in front of it."""
+
+    def __init__(self, environment: WebEnvironment) -> None:
+        self._environment = environment
+
+    async def at(self, selector: str, text: str | None = None, n: int = 0) -> str:
+        """Return the coordinates of the middle of an element. Raises LookupError if it is not shown."""
+        found = await self._environment.query(_PLACE, [selector, text, n])
+        if found is None:
+            raise LookupError(f"no {selector} {text or ''}")
+        return "{} {}".format(*self._environment.hands.point(found[0], found[1]))
+
+    async def texts(self, selector: str) -> list[str]:
+        """Return the texts of all elements of a selector."""
+        found: list[str] = await self._environment.query(_TEXTS, selector)
+        return found
+
+
+Oracle = Callable[[Eyes, str], AsyncIterator[str]]
+"""Says the actions that solve a task, from what it sees and the goal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode of a scripted agent."""
+
+    reward: float
+    is_over: bool
+    seen: tuple[Observation, ...]
+    """Before each action."""
+    said: tuple[str, ...]
+    last: Observation
+
+
+def goal_of(observation: Observation) -> str:
+    """Return the goal that an observation tells."""
+    return observation.text.splitlines()[0].removeprefix("Goal: ")
+
+
+async def play(
+    environment: WebEnvironment, task: Task, oracle: Oracle, *, seed: int = 0, max_steps: int = 40
+) -> Played:
+    """Play an episode by an oracle's actions, until it is over or they end."""
+    observation = await environment.reset(task, seed)
+    seen: list[Observation] = []
+    said: list[str] = []
+    reward, result = 0.0, StepResult(observation)
+    async for action in oracle(Eyes(environment), goal_of(observation)):
+        seen.append(result.observation)
+        said.append(action)
+        result = await environment.step(action)
+        reward += result.reward
+        if result.done or result.truncated or len(said) >= max_steps:
+            break
+    return Played(reward, result.done, tuple(seen), tuple(said), result.observation)
+
+
+def at_random(seed: int, steps: int = 10) -> Oracle:
+    """Return an agent that clicks, types and scrolls anywhere."""
+
+    async def act(_eyes: Eyes, _goal: str) -> AsyncIterator[str]:
+        random_ = random.Random(seed)
+        for _ in range(steps):
+            x, y, to_x, to_y = (random_.randint(0, 1000) for _ in range(4))
+            yield random_.choice(
+                [f"click {x} {y}"] * 5
+                + [f"drag {x} {y} {to_x} {to_y}", "type a", "key Tab", "key Enter", "scroll down"]
+            )
+
+    return act
