@@ -51,6 +51,12 @@ class PolicyConfig(Section):
     min_p: Share
     max_new_tokens: Positive
     system_prompt: str | None
+    action_format: Literal["text", "tool_calls"]
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """Return whether the agent acts by calls of functions in its model's own format."""
+        return self.action_format == "tool_calls"
 
     def temperature_of(self, split: Split) -> float:
         if split == "test" and self.test_temperature is not None:

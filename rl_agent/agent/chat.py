@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from rl_agent.agent.template import Message, compile_template, render
+from rl_agent.agent.tool_formats import Schema
 from rl_agent.engine.tokens import vocabulary_of
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation
@@ -42,6 +43,15 @@ _LONGEST_CHARACTER = 4
 """Most tokens that one character can be divided into, one for each byte."""
 _PROMPT_TAIL = 16
 """Tokens at the end of a prompt that can affect how its response is decoded."""
+_MARK = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")
+"""Tokens such as `<tool_response>`, which many tokenizers do not call special."""
+_CALL_ID = "call00000"
+"""Nine characters, as Mistral's templates want it."""
+
+
+def tool_message(content: str | list[dict[str, Any]]) -> Message:
+    """Return what a tool answers as a message."""
+    return {"role": "tool", "content": content, "name": "tool", "tool_call_id": _CALL_ID}
 
 
 class ChatTokenizer:
@@ -67,6 +77,9 @@ class ChatTokenizer:
         added = tokenizer.get_added_tokens_decoder().values()
         words = sorted((token.content for token in added if token.special and token.content), key=len)
         self._control = re.compile("|".join(map(re.escape, reversed(words)))) if words else None
+        marks = [*words, *(token.content for token in added if _MARK.fullmatch(token.content))]
+        marks = sorted(set(marks), key=len, reverse=True)
+        self._markers = re.compile("|".join(map(re.escape, marks))) if marks else None
 
     @classmethod
     def load(cls, model_path: str, chat_template_kwargs: Mapping[str, Any]) -> "ChatTokenizer":
@@ -87,24 +100,37 @@ class ChatTokenizer:
             vocab_size=vocabulary_of(folder),
         )
 
-    def start(self, system_prompt: str | None, observation: Observation) -> list[int]:
-        """Return the tokens of the first prompt, up to where the response begins."""
+    def start(
+        self, system_prompt: str | None, observation: Observation, tools: Sequence[Schema] = ()
+    ) -> list[int]:
+        """Return the tokens of the first prompt, up to where the response begins.
+
+        `tools` are shown as the template shows them; they may come from a server, as observations do.
+        """
         messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
         text, control = self._without_control_tokens(observation.text)
         messages.append({"role": "user", "content": text})
-        rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
+        variables = self._variables | ({"tools": self._harmless(tools)} if tools else {})
+        rendered = render(self._template, messages, variables, add_generation_prompt=True)
         return self._encode(rendered, control)
 
-    def extend(self, response: Sequence[int], observation: Observation) -> list[int]:
-        """Return the tokens between a response and the next one: the end of its turn, and the next prompt."""
-        text, control = self._without_control_tokens(observation.text)
+    def extend(
+        self, response: Sequence[int], observation: Observation, *, is_of_tool: bool = False
+    ) -> list[int]:
+        """Return the tokens between a response and the next one: the end of its turn, and the next prompt.
+
+        What a tool answers has the role of a tool, and none of its text becomes one of the model's markers.
+        """
+        text, control = self._without_control_tokens(
+            observation.text, self._markers if is_of_tool else self._control
+        )
         marker = _MARKER
         while marker in observation.text:
             marker += "-"
         messages = [
             {"role": "user", "content": "…"},
             {"role": "assistant", "content": marker},
-            {"role": "user", "content": text},
+            tool_message(text) if is_of_tool else {"role": "user", "content": text},
         ]
         rendered = render(self._template, messages, self._variables, add_generation_prompt=True)
         _, found, after = rendered.partition(marker)
@@ -113,6 +139,19 @@ class ChatTokenizer:
         if response and (closing := self._eos_tokens.get(response[-1])):
             after = after.removeprefix(closing)
         return self._encode(after, control)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Schema], *, add_generation_prompt: bool
+    ) -> str:
+        """Render a conversation with tools as the template does. Raises ConfigError if it refuses."""
+        variables = self._variables | {"tools": list(tools)}
+        return render(self._template, list(messages), variables, add_generation_prompt=add_generation_prompt)
+
+    def without_ending(self, text: str) -> str:
+        """Return a rendered response up to the token that ends it."""
+        for ending in self._eos_tokens.values():
+            text = text.partition(ending)[0]
+        return text
 
     def control_token_in(self, text: str) -> str | None:
         """Return the first control token that a server would read in this text; None if there is none."""
@@ -162,13 +201,21 @@ class ChatTokenizer:
             if text:
                 yield text
 
-    def _without_control_tokens(self, text: str) -> tuple[str, list[str]]:
+    def _without_control_tokens(
+        self, text: str, control: re.Pattern[str] | None = None
+    ) -> tuple[str, list[str]]:
         """Replace each control token by a placeholder; return the text and these tokens in order."""
-        if self.control_token_in(text) is None or self._control is None:
+        control = control or self._control
+        if control is None or control.search(text) is None:
             return text, []
-        return self._control.sub(_PLACEHOLDER, text.replace(_PLACEHOLDER, "\ufffd")), self._control.findall(
-            text
-        )
+        return control.sub(_PLACEHOLDER, text.replace(_PLACEHOLDER, "\ufffd")), control.findall(text)
+
+    def _harmless(self, tools: Sequence[Schema]) -> Any:
+        """Return the schemas without control tokens, whose names no function needs."""
+        if self._markers is None:
+            return list(tools)
+        text = json.dumps(list(tools), ensure_ascii=False)
+        return json.loads(self._markers.sub(lambda found: f"{found[0][:1]} {found[0][1:]}", text))
 
     def _encode(self, text: str, control: Sequence[str] = ()) -> list[int]:
         """Encode a rendered text, in which each placeholder stands for the text of a control token.

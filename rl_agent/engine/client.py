@@ -173,13 +173,14 @@ class EngineClient:
         request_id: str,
         chat_template_kwargs: dict[str, Any],
         decode: Callable[[Sequence[int]], str],
+        tools: Sequence[dict[str, Any]] = (),
     ) -> tuple[tuple[int, ...], Generation]:
         """Draw one response to messages that hold images; also the prompt's token ids.
 
         Raises like `generate`; a prompt that is too long is the server's to refuse, an EngineError.
         """
         asked = replace(sampling, vocab_size=None)  # a pool takes no images
-        body = wire.chat_request(self.served.id, messages, asked, request_id, chat_template_kwargs)
+        body = wire.chat_request(self.served.id, messages, asked, request_id, chat_template_kwargs, tools)
         started = self._clock()
         read = partial(wire.read_chat_completion, decode=decode, sampling=sampling)
         response = await self._post(self._chat_completions, body, read)

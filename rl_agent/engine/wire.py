@@ -180,6 +180,7 @@ def chat_request(
     sampling: Sampling,
     request_id: str,
     chat_template_kwargs: dict[str, Any],
+    tools: Sequence[dict[str, Any]] = (),
 ) -> bytes:
     """Return the body of `POST /v1/chat/completions`, for images, which only the server can tokenise."""
     body = _common(model, sampling, request_id) | {
@@ -188,6 +189,8 @@ def chat_request(
         "logprobs": True,
         "top_logprobs": 0,
     }
+    if tools:  # shown by the template; what calls say is read here, so that the server need not know how
+        body |= {"tools": list(tools), "tool_choice": "none"}
     return to_json(body)
 
 

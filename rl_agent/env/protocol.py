@@ -28,8 +28,10 @@ class Environment(Protocol):
     - `check_settings(**kwargs)` raises ValueError for a wrong value, and EnvironmentUnavailable with what is
       to be installed if this machine cannot run the kind; called before a run starts.
     - `tools(task)` returns the functions that an agent may call, as the list of JSON schemas that chat
-      templates take (`[{"type": "function", "function": {"name": …, "parameters": …}}, …]`). Where the agent
-      acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON.
+      templates take (`[{"type": "function", "function": {"name": …, "parameters": …}}, …]`); it may be
+      `async`, and is given those of `env_config.kwargs[kind]` that it has parameters for. Where the agent
+      acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON (`agent.tool_calls.call_of`
+      reads it), with arguments that fit the schema, or the text of a response that calls nothing.
     - `async close_shared()` closes what instances share (processes, connections); it is called once after
       the last instance is closed.
     """

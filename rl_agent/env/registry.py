@@ -1,5 +1,6 @@
 """Makes instances of environments from their names in the configuration."""
 
+import asyncio
 import importlib
 import inspect
 import sys
@@ -7,12 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from rl_agent.agent.tool_calls import check_schemas
+from rl_agent.agent.tool_formats import Schema
 from rl_agent.config import EnvConfig
 from rl_agent.env.protocol import Environment
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, EnvironmentFailure
 from rl_agent.types import Task
 
 _METHODS = ("reset", "step", "close")
+_TOOLS_TIMEOUT_S = 60.0
+"""For a server of tools to start and to say what it has."""
 
 
 class EnvironmentRegistry:
@@ -54,6 +59,38 @@ class EnvironmentRegistry:
                 )
             except ValueError as error:
                 raise ConfigError(f"task {task.task_id}: {error}") from None
+
+    async def tools_of(self, task: Task) -> tuple[Schema, ...]:
+        """Return the functions that the task's agent may call. Raises ConfigError if there are none."""
+        found, kwargs = self._class_of(task.env), self._env_config.kwargs.get(task.env, {})
+        key = f"policy_config.action_format=tool_calls: the environment {task.env!r}"
+        tools = getattr(found, "tools", None)
+        if tools is None:
+            raise ConfigError(f"{key} has no tools; use text for its tasks")
+        taken = inspect.signature(tools).parameters
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+        made = tools(task, **{name: given for name, given in kwargs.items() if takes_all or name in taken})
+        try:
+            return check_schemas(await made if inspect.isawaitable(made) else made)
+        except ValueError as error:
+            raise ConfigError(f"{key} gives tools that cannot be used: {error}") from None
+
+    def check_tools(self, tasks: Iterable[Task]) -> None:
+        """Raises ConfigError for the first kind of environment whose tools cannot be shown to a model."""
+        asyncio.run(self._check_tools({task.env: task for task in tasks}.values()))
+
+    async def _check_tools(self, tasks: Iterable[Task]) -> None:
+        async with self:
+            for task in tasks:
+                try:
+                    async with asyncio.timeout(_TOOLS_TIMEOUT_S):
+                        await self.tools_of(task)
+                except TimeoutError:
+                    raise ConfigError(
+                        f"env_config.kwargs.{task.env}: no list of tools within {_TOOLS_TIMEOUT_S:g} s"
+                    ) from None
+                except EnvironmentFailure as error:
+                    raise ConfigError(f"env_config.kwargs.{task.env}: {error}") from error
 
     async def __aenter__(self) -> Self:
         return self

@@ -93,6 +93,7 @@ ROLLOUT = Chapter(
         steps_mean |  | turns an episode took
         prompt_tokens | tokens | of new prompt text; a context that was sent again in full counts in full
         response_tokens | tokens | sampled
+        invalid_share | share | of the steps: an action that could not be read or carried out
         response_tokens_mean | tokens | a response's length
         cut_responses_share | share | of the responses: ended at the token limit
         <difficulty>/<number> |  | each of the numbers above, for the tasks of one difficulty

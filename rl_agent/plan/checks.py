@@ -25,6 +25,7 @@ from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model
 from rl_agent.plan.runs import Leftover, find_leftovers
+from rl_agent.plan.tool_actions import check_tool_calls
 from rl_agent.pool.settings import check_settings, is_loopback
 from rl_agent.types import Split, Task
 from rl_agent.update.llamafactory.render import check_extra_args
@@ -60,7 +61,7 @@ def check_machine(
     check_trainer(config, command, num_gpus)
     check_judge(config, command, environ)
     model = find_model(config.model.base_model, cache, environ)
-    notes = check_model(config, command, model)
+    notes = (*check_model(config, command, model), *check_tool_calls(config, command, model))
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
     num_tasks = check_tasks(config, command)
@@ -360,7 +361,10 @@ def check_tasks(config: Config, command: Command) -> dict[Split, int]:
     for split in splits_of(command):
         tasks[split] = load_tasks(config.env_config.tasks_file(split, config.data_path), config.env_config)
     registry = EnvironmentRegistry(config.env_config)
-    registry.check({task.env for found in tasks.values() for task in found})
+    every_task = [task for found in tasks.values() for task in found]
+    registry.check({task.env for task in every_task})
+    if config.policy_config.has_tool_calls:
+        registry.check_tools(every_task)
     env = config.env_config
     sizes = {"train": env.train_tasks_rollout_size, "test": env.test_tasks_rollout_size}
     repeats = {"train": 1, "test": env.test_tasks_repeat_times}

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.tool_formats import ToolFormat
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.client import EngineClient
@@ -46,6 +47,7 @@ class RankRollout:
         registry: EnvironmentRegistry,
         shard: RankShard,
         judge: ModelJudge | None,
+        tool_format: ToolFormat | None = None,
     ) -> None:
         config, rollout = assignment.config, assignment.config.rollout
         self._assignment = assignment
@@ -69,6 +71,7 @@ class RankRollout:
             chat_template_kwargs=config.model.chat_template_kwargs,
             lengths=self._lengths,
             keeps_version=config.keeps_version,
+            tool_format=tool_format,
         )
         setup = EpisodeSetup(
             split=assignment.split,
@@ -81,6 +84,7 @@ class RankRollout:
             # A node that was given up may wake up in an episode that another one runs by now.
             images=config.paths.images if shard.is_sole else config.paths.images / member.incarnation,
             rank=member.rank,
+            tools_of=registry.tools_of,
         )
         self.collector = Collector(
             CollectSettings(

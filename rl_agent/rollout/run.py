@@ -11,6 +11,7 @@ import time
 from contextlib import AsyncExitStack
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.model import resolve_model
 from rl_agent.env.registry import EnvironmentRegistry
@@ -78,6 +79,7 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
             registry=registry,
             shard=shard,
             judge=judge,
+            tool_format=tool_format_of(chat) if config.policy_config.has_tool_calls else None,
         )
         if member.is_master:
             lead = Lead(

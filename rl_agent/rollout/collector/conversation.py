@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.chat import ChatTokenizer, tool_message
 from rl_agent.agent.parse import parse_action
 from rl_agent.agent.template import Message
+from rl_agent.agent.tool_calls import ParsedAction, Toolbox
+from rl_agent.agent.tool_formats import ToolFormat
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.errors import EnvironmentFailure
@@ -23,6 +25,7 @@ from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.types import Generation, Observation
 
 _MAX_SEED = 2**63
+_AS_TEXT = ParsedAction("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Policy:
     """Learned and told to the engine, if it is a pool."""
     keeps_version: bool = False
     """All turns of an episode are to be of one weight version, as far as the pool can do that."""
+    tool_format: ToolFormat | None = None
+    """How the model writes tool calls; None where actions are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +55,29 @@ class Turn:
     generation: Generation
     action: str
     context_reset: bool
+    parsed: ParsedAction = _AS_TEXT
+    """What the response does; `action` is a part of it."""
 
 
 class Conversation:
     """The context of one episode. A turn that raises leaves it as it was before."""
 
     def __init__(
-        self, policy: Policy, *, seed: int, name: str, task_id: str, is_single_turn: bool = False
+        self,
+        policy: Policy,
+        *,
+        seed: int,
+        name: str,
+        task_id: str,
+        is_single_turn: bool = False,
+        toolbox: Toolbox | None = None,
     ) -> None:
         self._policy = policy
         self._seed = seed
         self._name = name
         self._task_id = task_id
+        self._toolbox = toolbox
+        self._tools = toolbox.schemas if toolbox else ()
         self._episode = secrets.token_hex(8) if policy.keeps_version and not is_single_turn else ""
         self._token_ids: list[int] = []
         self._turns: list[tuple[Observation, Turn]] = []
@@ -84,10 +100,16 @@ class Conversation:
         policy = self._policy
         size = len(observation.text)
         if self._turns:
-            response = self._turns[-1][1].generation.token_ids
-            prompt = await off_loop(size, policy.chat.extend, response, observation)
+            last = self._turns[-1][1]
+            prompt = await off_loop(
+                size,
+                policy.chat.extend,
+                last.generation.token_ids,
+                observation,
+                is_of_tool=last.parsed.is_call,
+            )
         else:
-            prompt = await off_loop(size, policy.chat.start, policy.system_prompt, observation)
+            prompt = await off_loop(size, policy.chat.start, policy.system_prompt, observation, self._tools)
         context = self._token_ids + prompt
         async with self._place() as queue_s:
             generation = await policy.engine.generate(
@@ -98,7 +120,7 @@ class Conversation:
             )
         context.extend(generation.token_ids)
         self._token_ids = context
-        return await _turn(tuple(prompt), generation, queue_s, context_reset=False)
+        return await self._turn(tuple(prompt), generation, queue_s, context_reset=False)
 
     async def _respond_visually(self, observation: Observation) -> Turn:
         policy = self._policy
@@ -116,16 +138,27 @@ class Conversation:
                 request_id=self._request_id(),
                 chat_template_kwargs=policy.chat_template_kwargs,
                 decode=policy.chat.decode_response,
+                tools=self._tools,
             )
-        return await _turn(prompt, generation, queue_s, context_reset=True)
+        return await self._turn(prompt, generation, queue_s, context_reset=True)
 
     def _messages(self, observation: Observation) -> list[Message]:
         system_prompt = self._policy.system_prompt
         messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        is_of_tool = False
         for seen, turn in self._turns:
-            messages.append({"role": "user", "content": _content(seen)})
+            messages.append(_shown(seen, is_of_tool=is_of_tool))
             messages.append({"role": "assistant", "content": turn.generation.text})
-        return [*messages, {"role": "user", "content": _content(observation)}]
+            is_of_tool = turn.parsed.is_call
+        return [*messages, _shown(observation, is_of_tool=is_of_tool)]
+
+    async def _turn(
+        self, prompt: tuple[int, ...], generation: Generation, queue_s: float, *, context_reset: bool
+    ) -> Turn:
+        generation = replace(generation, queue_s=queue_s)
+        read = self._toolbox.read if self._toolbox else _as_text
+        parsed = await off_loop(len(generation.text), read, generation.text)
+        return Turn(prompt, generation, parsed.action, context_reset, parsed)
 
     def _place(self) -> AbstractAsyncContextManager[float]:
         """At the engine: at once where that waits for this turn, for others may wait for the engine."""
@@ -151,12 +184,13 @@ class Conversation:
         return f"{self._name}:{len(self._turns)}"
 
 
-async def _turn(
-    prompt: tuple[int, ...], generation: Generation, queue_s: float, *, context_reset: bool
-) -> Turn:
-    generation = replace(generation, queue_s=queue_s)
-    action = await off_loop(len(generation.text), parse_action, generation.text)
-    return Turn(prompt, generation, action, context_reset)
+def _as_text(response: str) -> ParsedAction:
+    return ParsedAction(parse_action(response))
+
+
+def _shown(observation: Observation, *, is_of_tool: bool) -> Message:
+    content = _content(observation)
+    return tool_message(content) if is_of_tool else {"role": "user", "content": content}
 
 
 def _content(observation: Observation) -> str | list[dict[str, Any]]:

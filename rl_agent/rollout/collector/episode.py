@@ -14,14 +14,16 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from rl_agent.agent.tool_calls import Toolbox
+from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RolloutError
-from rl_agent.rollout.collector.conversation import Conversation, Policy
+from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
 from rl_agent.rollout.trajectories.images import image_place, keep_images
 from rl_agent.types import (
     MAX_MESSAGE,
@@ -32,6 +34,7 @@ from rl_agent.types import (
     Status,
     Step,
     StepResult,
+    Task,
     Trajectory,
     writable,
 )
@@ -58,6 +61,8 @@ class EpisodeSetup:
     images: Path | None = None
     """Where observations' images are kept; None leaves them where they are."""
     rank: int = 0
+    tools_of: Callable[[Task], Awaitable[Sequence[Schema]]] | None = None
+    """The functions that a task's agent may call, where actions are tool calls."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -123,6 +128,7 @@ class Episode:
             name=key,
             task_id=spec.key.task_id,
             is_single_turn=spec.max_steps == 1,
+            toolbox=await self._toolbox(task),
         )
         while True:
             observation = await self._keep_images(observation)
@@ -134,7 +140,7 @@ class Episode:
                 self._is_truncated = True
                 return
             asked = self._setup.clock()
-            result = _result(await self._ask(environment.step(turn.action), "step"))
+            result = await self._act(environment, turn)
             step = Step(
                 observation=observation,
                 prompt_token_ids=turn.prompt_token_ids,
@@ -151,6 +157,23 @@ class Episode:
                 self._is_truncated = not result.done
                 return
             observation = result.observation
+
+    async def _toolbox(self, task: Task) -> Toolbox | None:
+        written_as, tools_of = self._setup.policy.tool_format, self._setup.tools_of
+        if written_as is None or tools_of is None:
+            return None
+        return Toolbox(await self._ask(tools_of(task), "tools"), written_as)
+
+    async def _act(self, environment: Environment, turn: Turn) -> StepResult:
+        """Carry out what a response does; a call that cannot be is answered here."""
+        parsed = turn.parsed
+        if parsed.problem:
+            return StepResult(Observation(parsed.problem), changed=False, invalid=True)
+        result = _result(await self._ask(environment.step(turn.action), "step"))
+        if not parsed.remark:
+            return result
+        text = f"{result.observation.text}\n{parsed.remark}".lstrip("\n")
+        return replace(result, observation=replace(result.observation, text=text))
 
     async def _keep_images(self, observation: Observation) -> Observation:
         setup = self._setup

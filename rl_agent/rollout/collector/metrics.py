@@ -58,6 +58,8 @@ class Tally:
     reward_squares: float = 0.0
     truncated: int = 0
     steps: int = 0
+    invalid: int = 0
+    """Steps whose action could not be read or carried out."""
     prompt_tokens: int = 0
     """Put into contexts; a turn whose context was sent whole again counts whole."""
     response_tokens: int = 0
@@ -73,6 +75,7 @@ class Tally:
             self.truncated += trajectory.truncated
         self.steps += len(trajectory.steps)
         for step in trajectory.steps:
+            self.invalid += step.invalid
             self.prompt_tokens += len(step.prompt_token_ids)
             self.response_tokens += len(step.generation.token_ids)
             self.cut_responses += step.generation.finish_reason == "length"
@@ -87,6 +90,7 @@ class Tally:
             numbers["reward_std"] = math.sqrt(max(self.reward_squares / completed - mean**2, 0.0))
             numbers["truncated_share"] = self.truncated / completed
         numbers["steps_mean"] = _share(self.steps, episodes)
+        numbers["invalid_share"] = _share(self.invalid, self.steps)
         numbers["prompt_tokens"] = self.prompt_tokens
         numbers["response_tokens"] = self.response_tokens
         numbers["response_tokens_mean"] = _share(self.response_tokens, self.steps)

@@ -1,5 +1,7 @@
 """From a name in the configuration to an environment, or one clear line."""
 
+import asyncio
+
 import pytest
 
 from rl_agent.config import EnvConfig
@@ -94,3 +96,47 @@ def test_a_task_its_environment_cannot_run_is_found_before_the_run():
 
     with pytest.raises(ConfigError, match="task b: no answer; give it one"):
         environments.check_tasks([Task("b", "?", "echo", "easy")])
+
+
+class Calculator(Echo):
+    def __init__(self, *, prefix: str = "", names: tuple[str, ...] = ()) -> None:
+        super().__init__(prefix=prefix)
+
+    @staticmethod
+    def tools(task: Task, *, names=("add",)):
+        return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
+
+
+class LateCalculator(Echo):
+    @classmethod
+    async def tools(cls, task: Task):
+        await asyncio.sleep(0)
+        return Calculator.tools(task)
+
+
+CALCULATE = Task("t", "1+1=", "echo", "easy", answer="2")
+
+
+@pytest.mark.parametrize("name", ["Calculator", "LateCalculator"])
+async def test_an_environment_names_its_tools_at_once_or_later(name):
+    async with registry(f"{__name__}:{name}") as found:
+        assert [tool["function"]["name"] for tool in await found.tools_of(CALCULATE)] == ["add"]
+
+
+async def test_tools_are_made_with_the_kwargs_that_they_take():
+    env = registry(f"{__name__}:Calculator", names=["add", "sub"], prefix="> ")
+
+    assert [tool["function"]["name"] for tool in await env.tools_of(CALCULATE)] == ["add", "sub"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "problem"),
+    [
+        ("Echo", {}, "the environment 'echo' has no tools; use text for its tasks"),
+        ("Calculator", {"names": []}, "gives tools that cannot be used: no list of functions"),
+        ("Calculator", {"names": ["add", "add"]}, "two functions are named 'add'"),
+    ],
+)
+def test_tools_that_cannot_be_shown_are_refused_before_a_run(name, kwargs, problem):
+    with pytest.raises(ConfigError, match=problem):
+        registry(f"{__name__}:{name}", **kwargs).check_tools([CALCULATE])

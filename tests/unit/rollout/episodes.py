@@ -23,6 +23,7 @@ class FakeEngine:
         self.contexts = []
         self.samplings = []
         self.messages = []
+        self.tools = []
         self.ended_episodes = []
 
     async def generate(self, prompt_token_ids, sampling, *, request_id, decode):
@@ -31,8 +32,9 @@ class FakeEngine:
         await self.before_answer()
         return self.generation()
 
-    async def generate_chat(self, messages, sampling, *, request_id, chat_template_kwargs, decode):
+    async def generate_chat(self, messages, sampling, *, request_id, chat_template_kwargs, decode, tools=()):
         self.messages.append(list(messages))
+        self.tools.append(tools)
         return (7, 8, 9), self.generation()
 
     async def end_episode(self, episode):

@@ -1,0 +1,202 @@
+"""The formats in which models write tool calls, each read in time linear in the text. Pure.
+
+    hermes        <tool_call>{"name": …, "arguments": {…}}</tool_call>      Qwen2.5, Qwen3, Qwen3-VL, Hermes
+    qwen3_coder   <tool_call><function=NAME><parameter=KEY>value</parameter>… Qwen3-Coder, Qwen3.5
+    llama3_json   {"name": …, "parameters": {…}} as the whole response      Llama 3.1 to 3.3
+    mistral       [TOOL_CALLS][{"name": …, "arguments": {…}}], or [TOOL_CALLS]NAME[ARGS]{…}
+
+`FORMATS` is searched by `agent.tool_calls`, which asks a model's chat template which of them it writes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+Schema = dict[str, Any]
+"""A function as chat templates take it: `{"type": "function", "function": {"name": …, "parameters": …}}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the agent asks for."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class UnreadableCall(ValueError):
+    """What looks like a tool call cannot be read as one; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """One way to write tool calls."""
+
+    name: str
+    shape: str
+    """A call in this format, for an agent that wrote another one."""
+    begins: Callable[[str], bool]
+    """Return whether a response without its thoughts makes a call, or tries to."""
+    read: Callable[[str, Mapping[str, Schema]], tuple[ToolCall, bool]]
+    """Return the first call, and whether there are more. Raises UnreadableCall."""
+
+
+def _reject_constant(word: str) -> NoReturn:
+    raise UnreadableCall(f"{word} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
+_BLANK = re.compile(r"\s*")
+
+
+def _skip_blanks(text: str, begin: int) -> int:
+    found = _BLANK.match(text, begin)
+    return found.end() if found else begin
+
+
+def _json_at(text: str, begin: int) -> tuple[Any, int]:
+    """Return the JSON value that begins here, after blanks, and the place of its end."""
+    begin = _skip_blanks(text, begin)
+    if begin == len(text):
+        raise UnreadableCall("it ends before its JSON begins")
+    try:
+        return _DECODER.raw_decode(text, begin)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated"):
+            raise UnreadableCall("its JSON is cut off") from None
+        raise UnreadableCall(f"{error.msg} at character {error.pos - begin} of its JSON") from None
+    except RecursionError:
+        raise UnreadableCall("its JSON is nested too deeply") from None
+    except UnreadableCall:
+        raise
+    except ValueError:  # a number of thousands of digits
+        raise UnreadableCall("its JSON holds a number that is too long") from None
+
+
+def _call_of(written: Any, *names_of_arguments: str) -> ToolCall:
+    """Make a call of a JSON object; its arguments may be missing, or be JSON in a string."""
+    if not isinstance(written, dict):
+        raise UnreadableCall("it is not a JSON object")
+    name = written.get("name")
+    if not isinstance(name, str) or not name:
+        raise UnreadableCall("it has no name")
+    arguments: Any = next((written[key] for key in names_of_arguments if key in written), {})
+    if isinstance(arguments, str):
+        arguments, _ = _json_at(arguments, 0)
+    if not isinstance(arguments, dict):
+        raise UnreadableCall(f"its {names_of_arguments[0]} are not a JSON object")
+    return ToolCall(name, arguments)
+
+
+_HERMES, _HERMES_END = "<tool_call>", "</tool_call>"
+
+
+def _read_hermes(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+    begin = text.index(_HERMES) + len(_HERMES)
+    written, end = _json_at(text, begin)
+    end = _skip_blanks(text, end)
+    if end < len(text) and not text.startswith(_HERMES_END, end):
+        raise UnreadableCall(f"after its JSON there is no {_HERMES_END}")
+    return _call_of(written, "arguments"), text.find(_HERMES, end) >= 0
+
+
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+
+
+def _read_qwen3_coder(text: str, schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+    begin = text.index(_FUNCTION) + len(_FUNCTION)
+    name, at = _up_to(text, ">", begin)
+    end = text.find(_FUNCTION_END, at)
+    if end < 0:
+        raise UnreadableCall(f"its {_FUNCTION_END} is missing")
+    parameters = schemas.get(name.strip(), {}).get("function", {}).get("parameters", {})
+    known = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
+    arguments: dict[str, Any] = {}
+    while (found := text.find(_PARAMETER, at, end)) >= 0:
+        key, at = _up_to(text, ">", found + len(_PARAMETER))
+        value, at = _up_to(text, _PARAMETER_END, at)
+        if at > end:  # the text of a value holds the end of a function
+            end = text.find(_FUNCTION_END, at)
+            if end < 0:
+                raise UnreadableCall(f"its {_FUNCTION_END} is missing")
+        arguments[key.strip()] = _typed(value.removeprefix("\n").removesuffix("\n"), known.get(key.strip()))
+    return ToolCall(name.strip(), arguments), text.find(_FUNCTION, end) >= 0
+
+
+def _up_to(text: str, mark: str, begin: int) -> tuple[str, int]:
+    """Return the text before the next mark, and the place after it."""
+    found = text.find(mark, begin)
+    if found < 0:
+        raise UnreadableCall(f"a {mark} is missing")
+    return text[begin:found], found + len(mark)
+
+
+def _typed(text: str, schema: Any) -> Any:
+    """Read a parameter that was written as text: as it is where a text is wanted, else as JSON."""
+    kinds = schema.get("type") if isinstance(schema, dict) else None
+    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+        return text
+    try:
+        value, end = _json_at(text, 0)
+    except UnreadableCall:
+        return text
+    return value if not text[end:].strip() else text
+
+
+_PYTHON_TAG = "<|python_tag|>"
+
+
+def _begins_llama3_json(text: str) -> bool:
+    return text.lstrip().startswith(("{", _PYTHON_TAG))
+
+
+def _read_llama3_json(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+    text = text.lstrip().removeprefix(_PYTHON_TAG)
+    written, end = _json_at(text, 0)
+    rest = text[end:].lstrip()
+    if rest and not rest.startswith(";"):
+        raise UnreadableCall("there is text after its JSON")
+    return _call_of(written, "parameters", "arguments"), rest.lstrip("; \n").startswith("{")
+
+
+_MISTRAL = "[TOOL_CALLS]"
+_MISTRAL_NAME = re.compile(r"\s*([\w.-]{1,256})\s*(?:\[CALL_ID\]\s*[\w-]{1,64}\s*)?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def _read_mistral(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:
+    begin = text.index(_MISTRAL) + len(_MISTRAL)
+    if named := _MISTRAL_NAME.match(text, begin):
+        arguments, end = _json_at(text, named.end())
+        return _call_of({"name": named[1], "arguments": arguments}, "arguments"), _MISTRAL in text[end:]
+    written, _ = _json_at(text, begin)
+    calls = written if isinstance(written, list) else [written]
+    if not calls:
+        raise UnreadableCall("its list of calls is empty")
+    return _call_of(calls[0], "arguments"), len(calls) > 1
+
+
+FORMATS = (
+    ToolFormat(
+        "hermes",
+        '<tool_call>{"name": …, "arguments": {…}}</tool_call>',
+        lambda text: _HERMES in text,
+        _read_hermes,
+    ),
+    ToolFormat(
+        "qwen3_coder",
+        "<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>",
+        lambda text: _FUNCTION in text or _HERMES in text,
+        lambda text, schemas: _read_qwen3_coder(_with_function(text), schemas),
+    ),
+    ToolFormat("mistral", '[TOOL_CALLS]NAME[ARGS]{"key": …}', lambda text: _MISTRAL in text, _read_mistral),
+    ToolFormat("llama3_json", '{"name": …, "parameters": {…}}', _begins_llama3_json, _read_llama3_json),
+)
+
+
+def _with_function(text: str) -> str:
+    if _FUNCTION not in text:
+        raise UnreadableCall(f"there is no {_FUNCTION}")
+    return text

@@ -1,0 +1,82 @@
+"""Finds out in which format a model's chat template writes tool calls: a call is rendered and read back."""
+
+import json
+from itertools import takewhile
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.parse import parse_action
+from rl_agent.agent.template import Message
+from rl_agent.agent.tool_formats import FORMATS, Schema, ToolCall, ToolFormat, UnreadableCall
+from rl_agent.errors import ConfigError
+from rl_agent.types import Observation
+
+_CALL = ToolCall("probe_tool", {"key": "value"})
+_RESULT = "probe-result"
+_TOOL: Schema = {
+    "type": "function",
+    "function": {
+        "name": _CALL.name,
+        "description": "Probes.",
+        "parameters": {
+            "type": "object",
+            "properties": {"key": {"type": "string", "description": "What is probed."}},
+            "required": ["key"],
+        },
+    },
+}
+_KEY = "policy_config.action_format=tool_calls"
+
+
+def tool_format_of(chat: ChatTokenizer) -> ToolFormat:
+    """Return the format in which the template writes tool calls.
+
+    Raises ConfigError for a template that shows no tools, writes calls in a format that is not known here, or
+    hides what tools answer.
+    """
+    asked: list[Message] = [{"role": "user", "content": "…"}]
+    start = chat.render(asked, [_TOOL], add_generation_prompt=True)
+    if _CALL.name not in start:
+        raise ConfigError(
+            f"{_KEY}: the model's chat template does not show `tools`; give the model folder a"
+            " chat_template.jinja that does, or use policy_config.action_format=text"
+        )
+    found = next((one for one in FORMATS if _writes(chat, one, asked, start)), None)
+    if found is None:
+        known = ", ".join(one.name for one in FORMATS)
+        raise ConfigError(
+            f"{_KEY}: the model's chat template writes calls in another format than {known}; give the model"
+            " folder a chat_template.jinja with one of these, or use policy_config.action_format=text"
+        )
+    try:
+        answer = chat.decode(chat.extend((), Observation(_RESULT), is_of_tool=True))
+    except ConfigError as error:
+        raise ConfigError(f"{_KEY}: {error}") from error
+    if _RESULT not in answer:
+        raise ConfigError(f"{_KEY}: the model's chat template does not show what a tool answers")
+    return found
+
+
+def _writes(chat: ChatTokenizer, written_as: ToolFormat, asked: list[Message], start: str) -> bool:
+    """Return whether the template writes a call in this format."""
+    for arguments in (_CALL.arguments, json.dumps(_CALL.arguments)):  # templates differ in what they take
+        function = {"name": _CALL.name, "arguments": arguments}
+        call = {"id": "call00000", "type": "function", "function": function}
+        said: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        try:
+            whole = chat.render([*asked, said], [_TOOL], add_generation_prompt=False)
+        except (ConfigError, TypeError):
+            continue
+        response = chat.without_ending(_after(start, whole))
+        spoken = parse_action(response)
+        try:
+            if written_as.begins(spoken) and written_as.read(spoken, {_CALL.name: _TOOL})[0] == _CALL:
+                return True
+        except UnreadableCall:
+            continue
+    return False
+
+
+def _after(start: str, whole: str) -> str:
+    """Return what differs from the beginning of another text."""
+    pairs = zip(start, whole, strict=False)
+    return whole[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]

@@ -1,0 +1,99 @@
+"""An episode whose agent acts by tool calls."""
+
+import json
+
+from rl_agent.agent.tool_calls import MORE_CALLS, Toolbox
+from rl_agent.agent.tool_template import tool_format_of
+from rl_agent.rollout.collector.conversation import Conversation, Policy
+from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.testing.tiny_chat import tiny_chat
+from rl_agent.testing.tool_template import HERMES
+from rl_agent.types import Observation, Status
+from tests.unit.rollout.episodes import SAMPLING, FakeEngine, FakeEnvironment, run_episode
+
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    },
+}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+async def tools_of(task):
+    return [ADD]
+
+
+async def run(said, *, length=1, max_steps=10):
+    chat = tiny_chat(HERMES)
+    engine, environment = FakeEngine(said), FakeEnvironment(length)
+    policy = Policy(engine, EngineGate(8), chat, SAMPLING, tool_format=tool_format_of(chat))
+    trajectory = await run_episode(environment, engine, policy=policy, tools_of=tools_of, max_steps=max_steps)
+    return trajectory, environment, [chat.decode(context) for context in engine.contexts]
+
+
+async def test_the_environment_is_given_the_call_and_its_answer_comes_back_as_a_tools():
+    trajectory, environment, contexts = await run(CALL, length=2)
+
+    assert [json.loads(action) for action in environment.actions] == [
+        {"name": "add", "arguments": {"a": 1}}
+    ] * 2
+    assert json.dumps(ADD) in contexts[0]
+    assert contexts[1] == (
+        f"{contexts[0]}{CALL}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\ngo on\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert [step.invalid for step in trajectory.steps] == [False, False]
+    assert trajectory.reward == 1.0
+
+
+async def test_what_cannot_be_read_is_answered_counted_and_never_reaches_the_environment():
+    trajectory, environment, contexts = await run("<tool_call>add one</tool_call>", max_steps=2)
+
+    assert environment.actions == []
+    assert trajectory.status is Status.COMPLETED
+    assert (trajectory.reward, trajectory.truncated) == (0.0, True)
+    assert [step.invalid for step in trajectory.steps] == [True, True]
+    assert "<tool_response>\nThis tool call cannot be read: " in contexts[1]
+
+
+async def test_words_without_a_call_reach_the_environment_and_are_answered_as_a_persons():
+    _, environment, contexts = await run("The sum is 2.", length=2)
+
+    assert environment.actions == ["The sum is 2."] * 2
+    assert contexts[1].endswith("<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n")
+
+
+async def test_of_two_calls_the_second_is_refused_in_what_the_agent_sees():
+    _, environment, contexts = await run(CALL * 2, length=2)
+
+    assert len(environment.actions) == 2
+    assert f"go on\n{MORE_CALLS}\n</tool_response>" in contexts[1]
+
+
+async def test_an_environment_whose_tools_cannot_be_listed_fails_its_episode():
+    async def broken(task):
+        raise OSError("the server is gone")
+
+    chat = tiny_chat(HERMES)
+    policy = Policy(FakeEngine(), EngineGate(8), chat, SAMPLING, tool_format=tool_format_of(chat))
+    trajectory = await run_episode(FakeEnvironment(), FakeEngine(), policy=policy, tools_of=broken)
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure is not None
+    assert "tools failed: OSError: the server is gone" in trajectory.failure.message
+
+
+async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path):
+    chat, engine = tiny_chat(HERMES), FakeEngine(CALL)
+    policy = Policy(engine, EngineGate(8), chat, SAMPLING)
+    toolbox = Toolbox([ADD], tool_format_of(chat))
+    conversation = Conversation(policy, seed=1, name="t:0", task_id="t", toolbox=toolbox)
+    picture = tmp_path / "a.png"
+
+    for text in ("look", "clicked"):
+        await conversation.respond(Observation(text, (str(picture),)))
+
+    assert [message["role"] for message in engine.messages[1]] == ["user", "assistant", "tool"]
+    assert engine.tools == [(ADD,), (ADD,)]
