@@ -18,8 +18,8 @@ from rl_agent.testing.tiny_chat import (
     tiny_chat,
     tiny_tokenizer,
 )
-from rl_agent.testing.tool_template import HERMES
 from rl_agent.types import Observation
+from tests.unit.agent.tool_templates import HERMES
 
 TURN_END_ID, END_OF_TEXT_ID = 2, 0
 

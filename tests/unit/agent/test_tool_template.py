@@ -3,7 +3,7 @@ import pytest
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.errors import ConfigError
 from rl_agent.testing.tiny_chat import CHATML, tiny_chat
-from rl_agent.testing.tool_template import HERMES, OF_FORMAT
+from tests.unit.agent.tool_templates import HERMES, OF_FORMAT
 
 
 @pytest.mark.parametrize("name", OF_FORMAT)

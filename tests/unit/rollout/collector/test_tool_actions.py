@@ -7,8 +7,8 @@ from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.testing.tiny_chat import tiny_chat
-from rl_agent.testing.tool_template import HERMES
 from rl_agent.types import Observation, Status
+from tests.unit.agent.tool_templates import HERMES
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, FakeEnvironment, run_episode
 
 ADD = {
