@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.grpo_config import GrpoConfig
+from rl_agent.judge_config import JudgeConfig
 from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
 from rl_agent.sections import (
@@ -134,33 +135,6 @@ class RolloutConfig(Section):
     judge_timeout_s: Seconds
     request_retries: Count
     fsync: bool
-
-
-class JudgeOverride(Section):
-    """One purpose of the judge may set these keys differently from the rest of `openai_config`."""
-
-    model: str | None = None
-    base_url: str | None = None
-    openai_api_key_env_var: str | None = None
-    temperature: NotNegative | None = None
-    max_tokens: Positive | None = None
-    max_images: Count | None = None
-
-
-class JudgeConfig(Section):
-    model: str
-    base_url: str
-    openai_api_key_env_var: str
-    temperature: NotNegative
-    max_tokens: Positive
-    timeout_s: Seconds
-    max_retries: Count
-    max_concurrency: Positive
-    max_images: Count
-    use_cache: bool
-    price_per_million_prompt_tokens: NotNegative
-    price_per_million_completion_tokens: NotNegative
-    evaluation: JudgeOverride
 
 
 class ClusterConfig(Section):

@@ -50,7 +50,7 @@ def tool_format_of(chat: ChatTokenizer) -> ToolFormat:
     try:
         answer = chat.decode(chat.extend((), Observation(_RESULT), is_of_tool=True))
     except ConfigError as error:
-        raise ConfigError(f"{_KEY}: {error}") from error
+        raise ConfigError(f"{_KEY}: the model cannot be shown what a tool answers: {error}") from error
     if _RESULT not in answer:
         raise ConfigError(f"{_KEY}: the model's chat template does not show what a tool answers")
     return found

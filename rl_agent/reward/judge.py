@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from rl_agent.config import JudgeConfig
 from rl_agent.errors import ConfigError, JudgeOutage
+from rl_agent.judge_config import JudgeConfig
 from rl_agent.off_loop import off_loop
 from rl_agent.reward.judge_cache import JudgeAnswer, JudgeCache
 from rl_agent.reward.judge_prompt import ImagePlace, Reading, messages_for, read_verdict, shown_images

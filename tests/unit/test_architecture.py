@@ -31,6 +31,7 @@ LAYERS = {
     "small_http": 1,
     "sections": 1,
     "grpo_config": 1,
+    "judge_config": 1,
     "llamafactory_config": 1,
     "weights_config": 1,
     "config": 1,

@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 
-from rl_agent.config import JudgeOverride
 from rl_agent.errors import ConfigError, JudgeOutage
+from rl_agent.judge_config import JudgeOverride
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.reward.judge_prompt import messages_for, read_verdict
 from tests.unit.reward.judge_api import (
