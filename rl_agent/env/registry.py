@@ -90,7 +90,9 @@ class EnvironmentRegistry:
                         f"env_config.kwargs.{task.env}: no list of tools within {_TOOLS_TIMEOUT_S:g} s"
                     ) from None
                 except EnvironmentFailure as error:
-                    raise ConfigError(f"env_config.kwargs.{task.env}: its tools cannot be listed: {error}") from error
+                    raise ConfigError(
+                        f"env_config.kwargs.{task.env}: its tools cannot be listed: {error}"
+                    ) from error
 
     async def __aenter__(self) -> Self:
         return self
