@@ -81,8 +81,7 @@ class RankRollout:
             create_environment=registry.create,
             step_timeout_s=rollout.step_timeout_s,
             episode_timeout_s=rollout.episode_timeout_s,
-            # A node that was given up may wake up in an episode that another one runs by now.
-            images=config.paths.images if shard.is_sole else config.paths.images / member.incarnation,
+            images=config.paths.images,
             rank=member.rank,
             tools_of=registry.tools_of,
         )

@@ -24,7 +24,7 @@ from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RolloutError
 from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
-from rl_agent.rollout.trajectories.images import image_place, keep_images
+from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.types import (
     MAX_MESSAGE,
     EpisodeSpec,
@@ -176,11 +176,10 @@ class Episode:
         return replace(result, observation=replace(result.observation, text=text))
 
     async def _keep_images(self, observation: Observation) -> Observation:
-        setup = self._setup
-        if setup.images is None or not observation.images:
+        images = self._setup.images
+        if images is None or not observation.images:
             return observation
-        place = image_place(setup.images, setup.split, setup.iteration, self.spec.key)
-        return await asyncio.to_thread(keep_images, observation, place, len(self.steps))
+        return await asyncio.to_thread(keep_images, observation, images)
 
     def _create(self) -> Environment:
         try:

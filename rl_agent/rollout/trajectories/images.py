@@ -1,15 +1,19 @@
 """Images of observations, kept beside the trajectories that name them.
 
-    an environment's file ─► decoded once, bounded ─► images/<episode>/step-<k>-<n>-<digest>.<suffix>
+    an environment's file ─► decoded once, bounded ─► images/<first two of the digest>/<digest>.<suffix>
 
 An environment may delete or overwrite a screenshot after its next step, and the engine reads files below the
 log path only; so each image is copied before it is used. What engine and trainer would read in two ways
-(transparency, a turned photo, other modes than RGB) is written as plain RGB pixels, as vLLM reads it. The
-content's digest is a part of the name: a file that was changed later is not what was seen.
+(transparency, a turned photo, other modes than RGB) is written as plain RGB pixels, as vLLM reads it.
+
+A file's name is the SHA-256 of its content. So equal images are one file, whoever shows them and however
+often; any number of processes may keep the same image at once; and a file that was changed later is not what
+was seen. Files of runs before that lie in a folder an episode, and their names end with a part of the digest.
 """
 
 import hashlib
 import io
+import re
 import stat
 import warnings
 from dataclasses import replace
@@ -17,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.errors import EnvironmentFailure, StoreError
-from rl_agent.files import file_name, write_whole
-from rl_agent.types import EpisodeKey, Observation, Split
+from rl_agent.files import write_whole
+from rl_agent.types import Observation
 
 MAX_PIXELS = 2**26
 MAX_BYTES = 2**26
@@ -27,35 +31,45 @@ _SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp"}
 _FORMATS = (*_SUFFIXES, "GIF", "BMP", "TIFF")
 """What is read at all: some of the formats that Pillow knows start programs."""
 _ORIENTATION = 0x0112
-_DIGEST_LENGTH = 16
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_OLD_NAME = re.compile(r"step-[^-]*-[^-]*-([0-9a-f]{16})")
 _FOLDER = "images"
 
 
-def keep_images(observation: Observation, place: Path, step: int) -> Observation:
-    """Keep the images of an observation under `place`; returns it with their new paths.
+def keep_images(observation: Observation, images: Path) -> Observation:
+    """Keep the images of an observation in the folder `images`; returns it with their new paths.
 
     Raises EnvironmentFailure for one that cannot be read, StoreError if there is no place for it.
     """
     kept = []
-    for number, image in enumerate(observation.images):
+    for image in observation.images:
         try:
             content, suffix = _read(Path(image))
         except Exception as error:  # Pillow raises anything for a damaged file
             why = str(getattr(error, "strerror", None) or error or type(error).__name__)
             raise EnvironmentFailure(f"its image {image} cannot be kept: {why}") from error
-        target = place / f"step-{step:03d}-{number}-{_digest(content)}{suffix}"
+        digest = hashlib.sha256(content).hexdigest()
+        target = images / digest[:2] / f"{digest}{suffix}"
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            write_whole(target, content, is_durable=False)
+            _write_once(target, content)
         except OSError as error:
             raise StoreError(f"{target}: {error.strerror}") from error
         kept.append(str(target))
     return replace(observation, images=tuple(kept))
 
 
-def image_place(images: Path, split: Split, iteration: int, key: EpisodeKey) -> Path:
-    """Return the folder of an episode's images, and of no other's."""
-    return images / f"{split}-iteration{iteration}" / f"{file_name(key.task_id)}-{key.group}-{key.attempt}"
+def _write_once(target: Path, content: bytes) -> None:
+    """Write an image that is not there yet, or that a crash has damaged."""
+    if target.is_file() and target.read_bytes() == content:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, content, is_durable=False)
+
+
+def digest_of(path: str) -> str | None:
+    """Return the digest of a kept image, which its name is; None for a file of another name."""
+    stem = Path(path).stem
+    return stem if _DIGEST.fullmatch(stem) else None
 
 
 def recorded_image(path: str, images: Path) -> Path | None:
@@ -73,13 +87,11 @@ def recorded_image(path: str, images: Path) -> Path | None:
 
 def is_as_seen(path: Path) -> bool:
     """Return whether a file has the content that its name says; yes where the name says nothing."""
-    _, _, expected = path.stem.rpartition("-")
-    has_digest = path.stem.startswith("step-") and path.stem.count("-") == 3
-    return _digest(path.read_bytes()) == expected if has_digest else path.is_file()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]
+    old = _OLD_NAME.fullmatch(path.stem)
+    expected = digest_of(str(path)) or (old[1] if old else None)
+    if expected is None:
+        return path.is_file()
+    return hashlib.sha256(path.read_bytes()).hexdigest().startswith(expected)
 
 
 def _read(path: Path) -> tuple[bytes, str]:

@@ -114,11 +114,14 @@ def _check_file(check: FileCheck, part: Part, images: Path) -> FileCheck:
     episodes: Iterator[Trajectory] = read_lines(
         path, TRAJECTORY, size_bytes=part.size_bytes, may_be_torn=may_be_torn, on_damage=keep
     )
+    intact: set[str] = set()  # siblings share images: each is read once
     try:
         for episode in episodes:
             check.found += 1
-            seen = (path for step in episode.steps for path in step.observation.images)
-            check.lost_images += [path for path in seen if recorded_image(path, images) is None]
+            seen = {path: None for step in episode.steps for path in step.observation.images}
+            lost = [path for path in seen if path not in intact and recorded_image(path, images) is None]
+            intact.update(seen.keys() - lost)
+            check.lost_images += lost
     except StoreError as error:
         check.problem = str(error)
     return check

@@ -1,9 +1,11 @@
 """Images of environments: whatever they are, what is kept is what the engine saw, or the episode ends."""
 
+import hashlib
 import io
 import os
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,12 @@ from PIL import Image
 
 from rl_agent.errors import EnvironmentFailure, StoreError
 from rl_agent.rollout.trajectories import images
-from rl_agent.rollout.trajectories.images import keep_images, recorded_image
+from rl_agent.rollout.trajectories.images import digest_of, keep_images, recorded_image
 from rl_agent.types import Observation
 
 
-def keep(tmp_path: Path, image: object, step: int = 0) -> Path:
-    return Path(keep_images(Observation("look", (str(image),)), tmp_path / "images" / "e", step).images[0])
+def keep(tmp_path: Path, image: object) -> Path:
+    return Path(keep_images(Observation("look", (str(image),)), tmp_path / "images").images[0])
 
 
 def png(width: int, height: int) -> bytes:
@@ -148,13 +150,50 @@ def test_images_are_found_after_their_log_path_was_moved(tmp_path):
     kept = keep(tmp_path, drawn(tmp_path, "RGB"))
     (tmp_path / "images").rename(tmp_path / "moved")
     found = recorded_image(str(kept), tmp_path / "moved")
-    assert found == tmp_path / "moved" / "e" / kept.name
+    assert found == tmp_path / "moved" / kept.parent.name / kept.name
 
 
 def test_an_image_that_was_kept_before_names_had_digests_is_taken_as_it_is(tmp_path):
     old = tmp_path / "step-000-0.png"
     Image.new("RGB", (8, 8)).save(old)
     assert recorded_image(str(old), tmp_path) == old
+
+
+def test_an_image_of_a_run_that_had_a_folder_an_episode_is_read_and_checked(tmp_path):
+    content = drawn(tmp_path, "RGB").read_bytes()
+    folder = tmp_path / "images" / "train-iteration1" / "task-0-0-0"
+    folder.mkdir(parents=True)
+    old = folder / f"step-000-0-{hashlib.sha256(content).hexdigest()[:16]}.png"
+    old.write_bytes(content)
+    assert recorded_image(str(old), tmp_path / "images") == old
+    old.write_bytes(content[:-1])
+    assert recorded_image(str(old), tmp_path / "images") is None
+
+
+def test_an_image_is_one_file_however_often_it_is_shown_and_its_name_is_its_digest(tmp_path):
+    kept = {keep(tmp_path, drawn(tmp_path, "RGB", f"{n}.png")) for n in range(5)}
+    (path,) = kept
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path == tmp_path / "images" / digest[:2] / f"{digest}.png"
+    assert digest_of(str(path)) == digest
+    assert [file for file in (tmp_path / "images").rglob("*") if file.is_file()] == [path]
+
+
+def test_many_writers_of_one_image_leave_it_whole(tmp_path):
+    source = drawn(tmp_path, "RGB")
+    with ThreadPoolExecutor(8) as pool:
+        kept = set(pool.map(lambda _: keep(tmp_path, source), range(64)))
+    (path,) = kept
+    assert path.read_bytes() == source.read_bytes()
+    assert [file for file in path.parent.iterdir()] == [path]
+
+
+def test_an_image_that_a_crash_cut_is_written_again(tmp_path):
+    source = drawn(tmp_path, "RGB")
+    kept = keep(tmp_path, source)
+    kept.write_bytes(source.read_bytes()[:100])
+    assert keep(tmp_path, source) == kept
+    assert kept.read_bytes() == source.read_bytes()
 
 
 def test_any_bytes_are_an_image_or_an_end_of_the_episode(tmp_path):

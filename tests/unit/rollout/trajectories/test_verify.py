@@ -192,14 +192,14 @@ def test_verify_tells_what_is_missing_and_what_is_left_can_be_accepted(paths, ca
     assert verify(paths, capsys)[0] == 0
 
 
-def test_verify_names_images_that_are_gone_or_were_changed(paths, capsys, tmp_path):
-    Image.new("RGB", (8, 8)).save(tmp_path / "screen.png")
-    place = paths.images / "train-iteration1" / "task-0-0-0"
-    seen = [
-        keep_images(Observation("look", (str(tmp_path / "screen.png"),)), place, step).images
-        for step in range(3)
-    ]
-    steps = tuple(make_step("8", images=images) for images in seen)
+def test_verify_names_images_that_are_gone_or_were_changed_once_however_often_they_are_shown(
+    paths, capsys, tmp_path
+):
+    seen = []
+    for height in range(3):
+        Image.new("RGB", (8, 8 + height)).save(tmp_path / "screen.png")
+        seen.append(keep_images(Observation("look", (str(tmp_path / "screen.png"),)), paths.images).images)
+    steps = tuple(make_step("8", images=images) for images in seen * 2)
     write_shard(paths.shard("train", 1), make_header(), make_trajectory(0, steps=steps))
     assert verify(paths, capsys)[0] == 0
     Path(seen[0][0]).unlink()

@@ -198,7 +198,7 @@ def test_an_image_that_is_gone_is_left_out():
 
 def test_an_image_that_was_changed_since_is_left_out_and_one_that_was_moved_is_found(picture, tmp_path):
     look = Observation("look", (picture(),))
-    (kept,) = keep_images(look, tmp_path / "log" / "images" / "train-iteration1" / "a-0-0", 0).images
+    (kept,) = keep_images(look, tmp_path / "log" / "images").images
     (tmp_path / "log").rename(tmp_path / "moved")
     moved = tmp_path / "moved" / "images"
     (found,) = example(dialogue(shown(kept)), 0, sees(images=moved)).images
