@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from rl_agent.context_config import ContextConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.grpo_config import GrpoConfig
@@ -226,6 +227,7 @@ class Config(Section):
     seed: Seed
     model: Annotated[ModelConfig, Field(alias="model_config")]
     policy_config: PolicyConfig
+    context: ContextConfig
     engine: EngineConfig
     env_config: EnvConfig
     rollout: RolloutConfig

@@ -12,8 +12,11 @@ from typing import Any, Literal
 Split = Literal["train", "test"]
 Phase = Literal["rollout", "evaluate", "update"]
 
-SCHEMA_VERSION = 2
-"""Version of the trajectory lines on disk; readers refuse a newer one. Since 2 each line has a checksum."""
+SCHEMA_VERSION = 3
+"""Version of the trajectory lines on disk; readers refuse a newer one.
+
+Since 2 each line has a checksum, since 3 each step the context that the engine saw.
+"""
 
 
 def writable(text: str) -> str:
@@ -102,6 +105,35 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """A summary that the model wrote of steps which a context then had no room for."""
+
+    steps: int
+    """Number of steps, from the first, that it stands for."""
+    prompt_token_ids: tuple[int, ...]
+    """The whole context in which it was written."""
+    images: tuple[str, ...]
+    """Digests of the images in that context, in order."""
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class SeenContext:
+    """What of its episode the engine saw at a step, beside the tokens."""
+
+    policy: str = ""
+    """`context.kind`; empty in a file of before this was recorded: then the context held everything."""
+    images: tuple[str, ...] = ()
+    """SHA-256 of each image in the context, in the order of their placeholders among the tokens."""
+    whole_from: int = 0
+    """Index of the first earlier step that was shown whole."""
+    as_lines: int = 0
+    """Number of steps before that one that were shown as a line each; those before them were left out."""
+    compactions: tuple[Compaction, ...] = ()
+    """Summaries written before this step; later steps show the last one until there is another."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One observe-respond-act turn as it happened."""
 
@@ -118,6 +150,7 @@ class Step:
     """True where `prompt_token_ids` is the whole context again (history was cut, or holds images)."""
     invalid: bool = False
     """The environment could not read the action, or not carry it out."""
+    seen: SeenContext = SeenContext()
 
 
 class Status(StrEnum):

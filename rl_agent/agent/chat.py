@@ -35,6 +35,8 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
     "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 )
 _MARKER = "response-goes-here"
 _PLACEHOLDER = "\uf8ff\ue0c7\uf8ff"
@@ -66,9 +68,12 @@ class ChatTokenizer:
         *,
         origin: str = "model",
         vocab_size: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         """`vocab_size` is the model's; its embedding may have more rows than the tokenizer has tokens."""
         self.vocab_size = vocab_size
+        self.folder = folder
+        """The model's; None for a tokenizer that was not read from one."""
         self._tokenizer = tokenizer
         self._template = compile_template(chat_template, origin)
         self._eos_tokens = dict(eos_tokens)
@@ -98,6 +103,7 @@ class ChatTokenizer:
             special | dict(chat_template_kwargs),
             origin=str(folder),
             vocab_size=vocabulary_of(folder),
+            folder=folder,
         )
 
     def start(
@@ -157,6 +163,21 @@ class ChatTokenizer:
         """Return the first control token that a server would read in this text; None if there is none."""
         found = self._control.search(text) if self._control else None
         return found[0] if found else None
+
+    def plain(self, text: str) -> str:
+        """Return the text with each control token broken by a space, so that a server reads characters."""
+        if self.control_token_in(text) is None or self._control is None:
+            return text
+        return self._control.sub(lambda found: f"{found[0][:1]} {found[0][1:]}", text)
+
+    def encode_messages(self, messages: list[Message], tools: Sequence[Schema] = ()) -> list[int] | None:
+        """Return the tokens of a prompt of messages, each image one; None if the template takes none."""
+        variables = self._variables | ({"tools": list(tools)} if tools else {})
+        try:
+            rendered = render(self._template, messages, variables, add_generation_prompt=True)
+        except (ConfigError, TypeError):  # a template that takes text alone adds a string and a list
+            return None
+        return self._encode(rendered)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode tokens, special ones included."""

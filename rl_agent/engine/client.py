@@ -11,6 +11,7 @@ connection, which makes vLLM abort the request.
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,9 +40,12 @@ KEEPALIVE_S = 3.0
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 8.0
 _OK = 200
+_BAD_REQUEST = 400
 _UNAVAILABLE = 503
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERROR = 500
+_TOO_LONG = re.compile("(context|model|allowed) length")
+"""What vLLM and SGLang say of a prompt that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,7 @@ class EngineClient:
     ) -> tuple[tuple[int, ...], Generation]:
         """Draw one response to messages that hold images; also the prompt's token ids.
 
-        Raises like `generate`; a prompt that is too long is the server's to refuse, an EngineError.
+        Raises like `generate`; whether the prompt is too long, the server says.
         """
         asked = replace(sampling, vocab_size=None)  # a pool takes no images
         body = wire.chat_request(self.served.id, messages, asked, request_id, chat_template_kwargs, tools)
@@ -226,6 +230,8 @@ class EngineClient:
                 else:
                     problem = f"HTTP {answer.status}: {_excerpt(payload)}"
                     if answer.status < _SERVER_ERROR and answer.status != _TOO_MANY_REQUESTS:
+                        if answer.status == _BAD_REQUEST and _TOO_LONG.search(problem):
+                            raise PromptTooLong(problem)
                         raise EngineError(f"the engine refused the request: {problem}")
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
                 problem = f"{type(error).__name__}: {error}"

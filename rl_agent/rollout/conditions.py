@@ -30,6 +30,7 @@ DECIDING = (
     "seed",
     "model_config.chat_template_kwargs",
     "policy_config",
+    "context",
     "env_config.kinds",
     "env_config.default_env",
     "env_config.kwargs",

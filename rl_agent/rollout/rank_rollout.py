@@ -8,9 +8,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens
+from rl_agent.agent.context.window import ContextLimits
 from rl_agent.agent.tool_formats import ToolFormat
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
 from rl_agent.cluster.member.member import Member
+from rl_agent.config import Config
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.registry import EnvironmentRegistry
@@ -72,6 +75,8 @@ class RankRollout:
             lengths=self._lengths,
             keeps_version=config.keeps_version,
             tool_format=tool_format,
+            limits=context_limits(config, engine.served.max_model_len),
+            image_tokens=ImageTokens.load(chat.folder) if chat.folder is not None else ImageTokens(),
         )
         setup = EpisodeSetup(
             split=assignment.split,
@@ -204,6 +209,14 @@ class RankRollout:
             failures=self._metrics.failures,
             commonest_failures=tuple(self.commonest_failures()),
         )
+
+
+def context_limits(config: Config, max_model_len: int) -> ContextLimits:
+    """Return what the group `context` means for an engine that takes so many tokens."""
+    settings = config.context
+    room = settings.room_for_response(max_model_len, config.policy_config.max_new_tokens)
+    known = settings.model_dump(exclude={"response_tokens"})
+    return ContextLimits(**known, max_model_len=max_model_len, response_tokens=room)
 
 
 def _sampling(assignment: Assignment) -> Sampling:

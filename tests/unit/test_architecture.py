@@ -30,6 +30,7 @@ LAYERS = {
     "tls": 1,
     "small_http": 1,
     "sections": 1,
+    "context_config": 1,
     "grpo_config": 1,
     "judge_config": 1,
     "llamafactory_config": 1,

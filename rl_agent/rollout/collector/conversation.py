@@ -1,31 +1,38 @@
 """One episode's exchange with the engine, as tokens.
 
-Text goes in as token ids and the context only ever grows at its end. Images can only be tokenised by the
-server: from the first image on the whole conversation is sent as messages each time, the server says which
-tokens it made of them, and the turns are marked `context_reset`.
+Text goes in as token ids, and what was sampled is never tokenised again. Images can only be tokenised by the
+server: a context that shows some is sent as messages each time, the server says which tokens it made of them,
+and the turn is marked `context_reset`. So is one whose context does not begin with the one before, for the
+policy in `policy.limits` left something out.
+
+    observation ─► views, the most first ─► the first that fits ─► engine ─► Turn, with what was shown
+                          └── summary: the engine first writes what stands for what is left out
 """
 
 import secrets
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from rl_agent.agent.chat import ChatTokenizer, tool_message
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens
+from rl_agent.agent.context.window import ContextLimits, Round, View, first_whole, views
 from rl_agent.agent.parse import parse_action
-from rl_agent.agent.template import Message
 from rl_agent.agent.tool_calls import ParsedAction, Toolbox
 from rl_agent.agent.tool_formats import ToolFormat
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.errors import PromptTooLong
 from rl_agent.off_loop import off_loop
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.types import Generation, Observation
+from rl_agent.rollout.collector.prompts import Prompt, PromptBuilder
+from rl_agent.types import Compaction, Generation, Observation, SeenContext
 
 _MAX_SEED = 2**63
-_AS_TEXT = ParsedAction("")
+_SUMMARY_SEED = 500_009
+"""Added to the seed of a summary, which must not share random numbers with the turn after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,9 @@ class Policy:
     """Learned and told to the engine, if it is a pool."""
     keeps_version: bool = False
     """All turns of an episode are to be of one weight version, as far as the pool can do that."""
+    limits: ContextLimits = ContextLimits()
+    """What of an episode is shown, and how much fits."""
+    image_tokens: ImageTokens = field(default_factory=ImageTokens)
     tool_format: ToolFormat | None = None
     """How the model writes tool calls; None where actions are text."""
 
@@ -55,7 +65,8 @@ class Turn:
     generation: Generation
     action: str
     context_reset: bool
-    parsed: ParsedAction = _AS_TEXT
+    seen: SeenContext
+    parsed: ParsedAction
     """What the response does; `action` is a part of it."""
 
 
@@ -76,102 +87,167 @@ class Conversation:
         self._seed = seed
         self._name = name
         self._task_id = task_id
-        self._toolbox = toolbox
-        self._tools = toolbox.schemas if toolbox else ()
         self._episode = secrets.token_hex(8) if policy.keeps_version and not is_single_turn else ""
-        self._token_ids: list[int] = []
-        self._turns: list[tuple[Observation, Turn]] = []
+        self._read = toolbox.read if toolbox else _as_text
+        self._tools = toolbox.schemas if toolbox else ()
+        self._builder = PromptBuilder(
+            policy.chat, policy.system_prompt, policy.image_tokens, task_id, self._tools
+        )
+        self._view = View()
 
     async def respond(self, observation: Observation) -> Turn:
-        """Show an observation, draw a response. Raises what `EngineClient.generate` raises."""
-        is_visual = bool(observation.images) or any(seen.images for seen, _ in self._turns)
-        turn = await (self._respond_visually(observation) if is_visual else self._respond(observation))
-        if self._policy.lengths is not None:
-            self._policy.lengths.add(self._task_id, len(self._turns), len(turn.generation.token_ids))
-        self._turns.append((observation, turn))
-        return turn
+        """Show an observation, draw a response.
+
+        Raises PromptTooLong if even the least that can be shown does not fit, and what `EngineClient.generate`
+        raises.
+        """
+        builder, policy = self._builder, self._policy
+        compactions, view = await self._compact(observation)
+        prompt, token_ids, generation = await self._draw(
+            view, observation, self._sampling(), self._request_id(), self._longest_prompt()
+        )
+        parsed = await off_loop(len(generation.text), self._read, generation.text)
+        new, is_reset = builder.added(prompt, token_ids)
+        if policy.lengths is not None:
+            policy.lengths.add(self._task_id, len(builder.rounds), len(generation.token_ids))
+        done = Round(observation, generation.text, parsed.action, is_call=parsed.is_call)
+        builder.add(prompt, token_ids, generation, done)
+        self._view = prompt.view
+        seen = SeenContext(
+            policy=policy.limits.kind,
+            images=prompt.images,
+            whole_from=prompt.view.whole_from,
+            as_lines=prompt.view.as_lines,
+            compactions=compactions,
+        )
+        return Turn(tuple(new), generation, parsed.action, is_reset, seen, parsed)
+
+    def note(self, *, changed: bool, invalid: bool) -> None:
+        """Record what came of the last action; a later line about it says so."""
+        rounds = self._builder.rounds
+        rounds[-1] = replace(rounds[-1], changed=changed, invalid=invalid)
 
     async def end(self) -> None:
         """No turn will follow."""
         if self._episode:
             await self._policy.engine.end_episode(self._episode)
 
-    async def _respond(self, observation: Observation) -> Turn:
-        policy = self._policy
-        size = len(observation.text)
-        if self._turns:
-            last = self._turns[-1][1]
-            prompt = await off_loop(
-                size,
-                policy.chat.extend,
-                last.generation.token_ids,
-                observation,
-                is_of_tool=last.parsed.is_call,
-            )
-        else:
-            prompt = await off_loop(size, policy.chat.start, policy.system_prompt, observation, self._tools)
-        context = self._token_ids + prompt
-        async with self._place() as queue_s:
-            generation = await policy.engine.generate(
-                context,
-                self._sampling(),
-                request_id=self._request_id(),
-                decode=policy.chat.decode_after,
-            )
-        context.extend(generation.token_ids)
-        self._token_ids = context
-        return await self._turn(tuple(prompt), generation, queue_s, context_reset=False)
+    async def _compact(self, observation: Observation) -> tuple[tuple[Compaction, ...], View]:
+        """Let the model summarise what would be left out; also returns what may be shown from now on."""
+        limits, rounds, last = self._policy.limits, self._builder.rounds, self._view
+        if limits.kind != "summary" or not rounds or not await self._must_leave_out(observation):
+            return (), last
+        steps = max(
+            first_whole(limits, rounds, observation, last),
+            len(rounds) - limits.keep_rounds,
+            min(last.whole_from + 1, len(rounds)),
+        )
+        if steps == last.whole_from:
+            return (), last
+        sampling = self._sampling()
+        sampling = replace(
+            sampling,
+            seed=(sampling.seed + _SUMMARY_SEED) % _MAX_SEED,
+            max_tokens=limits.summary_tokens,
+            expected_tokens=0,
+        )
+        asked, longest = Observation(limits.summary_prompt), limits.max_model_len
+        prompt, token_ids, generation = await self._draw(
+            last,
+            asked,
+            sampling,
+            f"{self._request_id()}:summary",
+            None if longest is None else longest - limits.summary_tokens,
+            is_of_user=True,
+        )
+        text = await off_loop(len(generation.text), parse_action, generation.text)
+        compaction = Compaction(steps, tuple(token_ids), prompt.images, generation)
+        # Without a summary, for a model wrote none, the steps are shown as lines.
+        return (compaction,), View(steps, 0 if text else steps, text)
 
-    async def _respond_visually(self, observation: Observation) -> Turn:
+    async def _must_leave_out(self, observation: Observation) -> bool:
+        limits, longest = self._policy.limits, self._longest_prompt()
+        if first_whole(limits, self._builder.rounds, observation, self._view) > self._view.whole_from:
+            return True
+        if longest is None:
+            return False
+        try:  # with room for the request that asks for the summary
+            await self._builder.fitting([self._view], observation, longest - limits.summary_tokens)
+        except PromptTooLong:
+            return True
+        return False
+
+    def _longest_prompt(self) -> int | None:
+        """A first prompt cannot be shortened: it is sent if there is room for any response at all."""
+        limits = self._policy.limits
+        if self._builder.rounds or limits.max_model_len is None:
+            return limits.max_prompt_tokens
+        return limits.max_model_len - 1
+
+    async def _draw(
+        self,
+        view: View,
+        observation: Observation,
+        sampling: Sampling,
+        request_id: str,
+        longest: int | None,
+        *,
+        is_of_user: bool = False,
+    ) -> tuple[Prompt, Sequence[int], Generation]:
+        """Draw a response to the most that fits; also returns the tokens that the engine saw."""
+        left: Sequence[View] = views(self._policy.limits, self._builder.rounds, observation, view)
+        while True:
+            prompt, left = await self._builder.fitting(left, observation, longest, is_of_user=is_of_user)
+            try:
+                return await self._ask(prompt, sampling, request_id)
+            except PromptTooLong:  # only the server knew how many tokens its images take
+                if not left:
+                    raise
+
+    async def _ask(
+        self, prompt: Prompt, sampling: Sampling, request_id: str
+    ) -> tuple[Prompt, Sequence[int], Generation]:
         policy = self._policy
-        for seen in (*(seen for seen, _ in self._turns), observation):
-            if (token := policy.chat.control_token_in(seen.text)) is not None:
-                raise EnvironmentFailure(
-                    f"{self._task_id}: it shows {token!r}, which the server would read as a control"
-                    " token beside images; let the environment write it differently"
+        async with self._place() as queue_s:
+            if prompt.messages is None:
+                token_ids: Sequence[int] = prompt.token_ids
+                generation = await policy.engine.generate(
+                    prompt.token_ids, sampling, request_id=request_id, decode=policy.chat.decode_after
                 )
-        messages = self._messages(observation)
-        async with self._place() as queue_s:
-            prompt, generation = await policy.engine.generate_chat(
-                messages,
-                self._sampling(),
-                request_id=self._request_id(),
-                chat_template_kwargs=policy.chat_template_kwargs,
-                decode=policy.chat.decode_response,
-                tools=self._tools,
-            )
-        return await self._turn(prompt, generation, queue_s, context_reset=True)
+            else:
+                token_ids, generation = await policy.engine.generate_chat(
+                    prompt.messages,
+                    self._within(prompt, sampling),
+                    request_id=request_id,
+                    chat_template_kwargs=policy.chat_template_kwargs,
+                    decode=policy.chat.decode_response,
+                    tools=self._tools,
+                )
+                policy.image_tokens.learn(prompt.sizes, token_ids)
+        return prompt, token_ids, replace(generation, queue_s=queue_s)
 
-    def _messages(self, observation: Observation) -> list[Message]:
-        system_prompt = self._policy.system_prompt
-        messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        is_of_tool = False
-        for seen, turn in self._turns:
-            messages.append(_shown(seen, is_of_tool=is_of_tool))
-            messages.append({"role": "assistant", "content": turn.generation.text})
-            is_of_tool = turn.parsed.is_call
-        return [*messages, _shown(observation, is_of_tool=is_of_tool)]
-
-    async def _turn(
-        self, prompt: tuple[int, ...], generation: Generation, queue_s: float, *, context_reset: bool
-    ) -> Turn:
-        generation = replace(generation, queue_s=queue_s)
-        read = self._toolbox.read if self._toolbox else _as_text
-        parsed = await off_loop(len(generation.text), read, generation.text)
-        return Turn(prompt, generation, parsed.action, context_reset, parsed)
+    def _within(self, prompt: Prompt, sampling: Sampling) -> Sampling:
+        """Ask for no more tokens than there is room for: a server refuses that with images."""
+        longest, length = self._policy.limits.max_model_len, prompt.length
+        if longest is None or length is None:
+            return sampling
+        if length >= longest:
+            raise PromptTooLong(f"{length} tokens fill the {longest}")
+        return replace(sampling, max_tokens=min(sampling.max_tokens, longest - length))
 
     def _place(self) -> AbstractAsyncContextManager[float]:
         """At the engine: at once where that waits for this turn, for others may wait for the engine."""
-        is_waited_for = bool(self._episode and self._turns)
+        is_waited_for = bool(self._episode and self._builder.rounds)
         return self._policy.gate.at_once() if is_waited_for else self._policy.gate
 
     def _sampling(self) -> Sampling:
         # Turns and episodes must not share random numbers: neighbouring seeds are spread apart.
-        seed = (self._seed * 1_000_003 + len(self._turns)) % _MAX_SEED
+        turn = len(self._builder.rounds)
+        seed = (self._seed * 1_000_003 + turn) % _MAX_SEED
         lengths = self._policy.lengths
         if lengths is None:  # only a pool is told more
             return replace(self._policy.sampling, seed=seed)
-        expected = lengths.expected(self._task_id, len(self._turns))
+        expected = lengths.expected(self._task_id, turn)
         return replace(
             self._policy.sampling,
             seed=seed,
@@ -181,20 +257,8 @@ class Conversation:
         )
 
     def _request_id(self) -> str:
-        return f"{self._name}:{len(self._turns)}"
+        return f"{self._name}:{len(self._builder.rounds)}"
 
 
 def _as_text(response: str) -> ParsedAction:
     return ParsedAction(parse_action(response))
-
-
-def _shown(observation: Observation, *, is_of_tool: bool) -> Message:
-    content = _content(observation)
-    return tool_message(content) if is_of_tool else {"role": "user", "content": content}
-
-
-def _content(observation: Observation) -> str | list[dict[str, Any]]:
-    if not observation.images:
-        return observation.text
-    images = [{"type": "image_url", "image_url": {"url": Path(path).as_uri()}} for path in observation.images]
-    return [*images, {"type": "text", "text": observation.text}]

@@ -141,6 +141,7 @@ class Episode:
                 return
             asked = self._setup.clock()
             result = await self._act(environment, turn)
+            conversation.note(changed=result.changed, invalid=result.invalid)
             step = Step(
                 observation=observation,
                 prompt_token_ids=turn.prompt_token_ids,
@@ -151,6 +152,7 @@ class Episode:
                 env_s=self._setup.clock() - asked,
                 context_reset=turn.context_reset,
                 invalid=result.invalid,
+                seen=turn.seen,
             )
             self.steps.append(step)
             if result.done or result.truncated or len(self.steps) == spec.max_steps:

@@ -72,6 +72,17 @@ def digest_of(path: str) -> str | None:
     return stem if _DIGEST.fullmatch(stem) else None
 
 
+def image_size(path: str) -> tuple[int, int] | None:
+    """Return width and height of an image; None for a file that is none."""
+    from PIL import Image
+
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            return image.size
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+
+
 def recorded_image(path: str, images: Path) -> Path | None:
     """Find a recorded image, also if the log path was moved; None if it is gone or was changed."""
     parts = Path(path).parts

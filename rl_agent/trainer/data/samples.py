@@ -1,7 +1,8 @@
 """Converts episodes to what a trainer needs: token sequences, which tokens the policy chose, and a reward.
 
 A trajectory becomes one segment as long as its context only grew; where the whole context was sent again
-(`context_reset`), a new segment begins. Every token the engine sampled is a response token of exactly one
+(`context_reset`), a new segment begins. A summary that the policy wrote of earlier steps is a segment of its
+own. Every token the engine sampled is a response token of exactly one
 segment and carries the engine's logprob; everything else is context and is never trained on.
 
 A collector records no token that an engine cannot have sampled. Where one is stored all the same (a damaged
@@ -10,7 +11,7 @@ file, or one of another program), its group is marked, and turned away rather th
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.errors import ConfigError
 from rl_agent.rollout.comparison import is_cut, longest_response
 from rl_agent.rollout.resample import is_comparable
-from rl_agent.types import EpisodeKey, Step, Trajectory
+from rl_agent.types import Compaction, EpisodeKey, Step, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -131,8 +132,8 @@ def _flaw(trajectory: Trajectory) -> str:
     """Name what of an episode cannot be, whatever the model; empty if nothing."""
     if trajectory.reward is not None and not math.isfinite(trajectory.reward):
         return f"the reward {trajectory.reward}"
-    for step in trajectory.steps:
-        prompt, response = step.prompt_token_ids, step.generation
+    for drawn in (one for step in trajectory.steps for one in (*step.seen.compactions, step)):
+        prompt, response = drawn.prompt_token_ids, drawn.generation
         if prompt and not (min(prompt) >= 0 and max(prompt) < MAX_TOKEN_ID):
             return "a prompt with a token id that is none"
         if flaw := flaw_of(response.token_ids, response.logprobs, None):
@@ -161,12 +162,14 @@ def _segments(trajectory: Trajectory) -> Iterator[Segment]:
         if step.context_reset and steps:
             yield _segment(steps)
             steps = []
+        for compaction in step.seen.compactions:
+            yield _segment([compaction])
         steps.append(step)
     if steps:
         yield _segment(steps)
 
 
-def _segment(steps: list[Step]) -> Segment:
+def _segment(steps: Sequence[Step | Compaction]) -> Segment:
     token_ids: list[int] = []
     is_response: list[bool] = []
     behaviour: list[float] = []

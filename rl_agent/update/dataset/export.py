@@ -7,6 +7,9 @@ template does not matter: LLaMA-Factory is given finished tokens (`tokenized_pat
     context of step k = prompt + response + prompt + response + … + prompt_k      since the last context reset
                           -         x          -        (x)            -      response_k: x
 
+The images of an example are those that the record names by their digests, in the order of their placeholders:
+a context need not show all that the episode did. A record of before there were digests shows everything.
+
 A step that cannot be trained on as it was seen is left out, for one of the reasons in `Reason`.
 """
 
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.files import remove, sync_tree
-from rl_agent.rollout.trajectories.images import recorded_image
+from rl_agent.rollout.trajectories.images import digest_of, recorded_image
 from rl_agent.types import EpisodeKey, Observation
 
 DATASET = "rl_agent_train"
@@ -55,6 +58,15 @@ class ExportedResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportedContext:
+    """The exported part of a `SeenContext`."""
+
+    policy: str = ""
+    images: tuple[str, ...] = ()
+    whole_from: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedStep:
     """The exported part of a `Step`."""
 
@@ -62,6 +74,7 @@ class ExportedStep:
     prompt_token_ids: tuple[int, ...]
     generation: ExportedResponse
     context_reset: bool = False
+    seen: ExportedContext = ExportedContext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +136,32 @@ def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> E
         token_ids += said
         labels += [IGNORED] * len(turn.prompt_token_ids)
         labels += said if has_loss else [IGNORED] * len(said)
-    recorded = [path for turn in turns for path in turn.observation.images]
-    if not _is_shown(turns, token_ids, len(recorded), settings):
+    recorded = shown_images(turns)
+    shown = turns[turns[-1].seen.whole_from :]
+    if not _is_shown(shown, token_ids, len(recorded), settings):
         return Reason.MEDIA
-    images = [found for path in recorded if (found := recorded_image(path, settings.images)) is not None]
+    images = [
+        found
+        for path in recorded
+        if path is not None and (found := recorded_image(path, settings.images)) is not None
+    ]
     if len(images) < len(recorded):
         return Reason.LOST_IMAGE
     if not all(_is_taken_as_it_is(path, settings.image_max_pixels) for path in images):
         return Reason.IMAGE
     return Example(np.array(token_ids, np.int32), np.array(labels, np.int32), tuple(map(str, images)))
+
+
+def shown_images(turns: Sequence[ExportedStep]) -> list[str | None]:
+    """List the recorded paths of the images that the context of the last turn shows, in order.
+
+    None stands for one that no observation of the episode has.
+    """
+    paths = [path for turn in turns for path in turn.observation.images]
+    if not turns[-1].seen.policy:
+        return list(paths)
+    by_digest = {digest_of(path) or path: path for path in paths}
+    return [by_digest.get(digest) for digest in turns[-1].seen.images]
 
 
 def _is_of(chat: ChatTokenizer, context: Sequence[int], response: ExportedResponse) -> bool:

@@ -1,0 +1,182 @@
+"""Builds the prompts that an episode's context policy allows, and finds the first that fits.
+
+A prompt of text is its tokens. One with images is messages; its length is known before it is sent where the
+image processor is known or sizes like these were sent before (`agent.context.image_tokens`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens, Size
+from rl_agent.agent.context.messages import countable, messages_of, tokens_of
+from rl_agent.agent.context.window import Round, View, images_of
+from rl_agent.agent.template import Message
+from rl_agent.agent.tool_formats import Schema
+from rl_agent.errors import EnvironmentFailure, PromptTooLong
+from rl_agent.off_loop import SMALL, off_loop
+from rl_agent.rollout.trajectories.images import digest_of, image_size
+from rl_agent.types import Generation, Observation
+
+_COMFORTABLE = 0.75
+"""A prompt that has to be shortened fills at most this share, so that the next ones can grow for a while."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """A view of the episode as it is sent."""
+
+    view: View
+    images: tuple[str, ...]
+    """Digests, in order."""
+    token_ids: list[int]
+    """Empty where `messages` are sent."""
+    messages: list[Message] | None = None
+    sizes: tuple[Size, ...] = ()
+    length: int | None = None
+    """In tokens; None where nobody knows how many an image takes."""
+
+
+class PromptBuilder:
+    """The rounds of one episode so far, and the prompts that can be made of them."""
+
+    def __init__(
+        self,
+        chat: ChatTokenizer,
+        system_prompt: str | None,
+        image_tokens: ImageTokens,
+        task_id: str,
+        tools: Sequence[Schema] = (),
+    ) -> None:
+        self.rounds: list[Round] = []
+        self._chat = chat
+        self._system_prompt = system_prompt
+        self._image_tokens = image_tokens
+        self._task_id = task_id
+        self._tools = tools
+        self._responses: list[tuple[int, ...]] = []
+        self._sizes: dict[str, Size | None] = {}
+        self._context: list[int] = []
+        """Tokens of the last prompt and its response; empty after a prompt with images."""
+        self._view = View()
+        """What the last prompt showed."""
+
+    def add(self, prompt: Prompt, token_ids: Sequence[int], generation: Generation, done: Round) -> None:
+        """Take over a turn: its prompt, the tokens that the engine saw of it, and what became a round."""
+        self.rounds.append(done)
+        self._responses.append(generation.token_ids)
+        self._view = prompt.view
+        self._context = [*token_ids, *generation.token_ids] if prompt.messages is None else []
+
+    def added(self, prompt: Prompt, token_ids: Sequence[int]) -> tuple[Sequence[int], bool]:
+        """Return the tokens that are new since the last response, and whether these are the whole context."""
+        if prompt.messages is None and self._grows(prompt.view):
+            return token_ids[len(self._context) :], False
+        return token_ids, True
+
+    async def fitting(
+        self,
+        views: Sequence[View],
+        observation: Observation,
+        longest: int | None,
+        *,
+        is_of_user: bool = False,
+    ) -> tuple[Prompt, Sequence[View]]:
+        """Build the first of the views, which get shorter, that has at most `longest` tokens.
+
+        Also returns the views after it. Raises PromptTooLong if not even the last one fits.
+        """
+        prompt = await self._built(views[0], observation, is_of_user)
+        if longest is None or prompt.length is None or prompt.length <= longest:
+            return prompt, views[1:]
+        fits: dict[int, Prompt] = {}
+        for limit in (int(longest * _COMFORTABLE), longest):
+            low, high = 1, len(views)
+            while low < high:
+                middle = (low + high) // 2
+                prompt = fits.get(middle) or await self._built(views[middle], observation, is_of_user)
+                fits[middle] = prompt
+                if prompt.length is None or prompt.length <= limit:
+                    high = middle
+                else:
+                    low = middle + 1
+            if low < len(views):
+                return fits[low], views[low + 1 :]
+        raise PromptTooLong(f"{prompt.length} tokens do not fit into the {longest} that a prompt may have")
+
+    def _grows(self, view: View) -> bool:
+        """Return whether a text prompt of this view only adds to the one before."""
+        return not self.rounds or (view == self._view and bool(self._context))
+
+    async def _built(self, view: View, observation: Observation, is_of_user: bool) -> Prompt:
+        paths = images_of(view, self.rounds, observation)
+        grows = not paths and self._grows(view)
+        shown = self.rounds[-1:] if grows else self.rounds[view.whole_from :]
+        size = sum(len(one.observation.text) + len(one.response) for one in shown) + len(observation.text)
+        if any(path not in self._sizes for path in paths):
+            size += SMALL + 1  # files are read
+        return await off_loop(size, self._build, view, observation, paths, is_of_user)
+
+    def _build(self, view: View, observation: Observation, paths: list[str], is_of_user: bool) -> Prompt:
+        if paths:
+            return self._visual(view, observation, paths, is_of_user)
+        if self._context and self._grows(view):
+            is_of_tool = self.rounds[-1].is_call and not is_of_user
+            added = self._chat.extend(self._responses[-1], observation, is_of_tool=is_of_tool)
+            token_ids = self._context + added
+        else:
+            token_ids = tokens_of(
+                self._chat,
+                self._system_prompt,
+                view,
+                self.rounds,
+                self._responses,
+                observation,
+                self._tools,
+                is_of_user=is_of_user,
+            )
+        return Prompt(view, (), token_ids, length=len(token_ids))
+
+    def _visual(self, view: View, observation: Observation, paths: list[str], is_of_user: bool) -> Prompt:
+        for seen in (*(one.observation for one in self.rounds[view.whole_from :]), observation):
+            if (token := self._chat.control_token_in(seen.text)) is not None:
+                raise EnvironmentFailure(
+                    f"{self._task_id}: it shows {token!r}, which the server would read as a control"
+                    " token beside images; let the environment write it differently"
+                )
+        messages = messages_of(
+            self._system_prompt,
+            view,
+            self.rounds,
+            observation,
+            image_part,
+            self._chat.plain,
+            is_of_user=is_of_user,
+        )
+        for path in paths:
+            if path not in self._sizes:
+                self._sizes[path] = image_size(path)
+        sizes = tuple(size for path in paths if (size := self._sizes[path]) is not None)
+        digests = tuple(digest_of(path) or path for path in paths)
+        length = self._visual_length(messages, sizes) if len(sizes) == len(paths) else None
+        return Prompt(view, digests, [], messages, sizes, length)
+
+    def _visual_length(self, messages: list[Message], sizes: tuple[Size, ...]) -> int | None:
+        pieces, token_ids = (
+            self._image_tokens.total(sizes),
+            self._chat.encode_messages(countable(messages), self._tools),
+        )
+        if pieces is None or token_ids is None:
+            return None
+        if token_ids.count(self._image_tokens.image_token or -1) != len(sizes):
+            return None
+        return len(token_ids) - len(sizes) + pieces
+
+
+def image_part(path: str) -> dict[str, Any]:
+    """Return the part of a message that shows an image; by its digest an engine knows it from before."""
+    part = {"type": "image_url", "image_url": {"url": Path(path).as_uri()}}
+    digest = digest_of(path)
+    return part | {"uuid": digest} if digest is not None else part

@@ -1,0 +1,101 @@
+"""A tokenizer, a template and an engine for pictures, without a model: one token for each 32 x 32 pixels."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from PIL import Image
+from tokenizers import AddedToken
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens
+from rl_agent.agent.context.messages import countable
+from rl_agent.errors import PromptTooLong
+from rl_agent.testing.tiny_chat import END_OF_TEXT, TURN_END, tiny_tokenizer
+from rl_agent.types import Observation
+from tests.unit.rollout.episodes import FakeEngine
+
+VISION = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+IMAGE_TOKEN = 260
+"""Of `<|image_pad|>`, behind the 259 tokens of `tiny_tokenizer` and `<|vision_start|>`."""
+TEMPLATE = (
+    "{%- for message in messages -%}{{- '<|im_start|>' + message.role + '\\n' -}}"
+    "{%- if message.content is string -%}"
+    "{%- set content = message.content.split('</think>')[-1] if not loop.last else message.content -%}"
+    "{{- content -}}{%- else -%}"
+    "{%- for part in message.content -%}"
+    "{{- part.text if part.type == 'text' else '<|vision_start|><|image_pad|><|vision_end|>' -}}"
+    "{%- endfor -%}{%- endif -%}{{- '<|im_end|>\\n' -}}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+"""As Qwen3's: thoughts of earlier turns are stripped."""
+PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": 16,
+    "merge_size": 2,
+    "size": {"shortest_edge": 1024, "longest_edge": 2**24},
+}
+
+
+def visual_tokenizer():
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in VISION])
+    return tokenizer
+
+
+def visual_chat() -> ChatTokenizer:
+    return ChatTokenizer(visual_tokenizer(), TEMPLATE, {2: TURN_END, 0: END_OF_TEXT}, {})
+
+
+def known_images() -> ImageTokens:
+    return ImageTokens(PROCESSOR, IMAGE_TOKEN)
+
+
+class VisualEngine(FakeEngine):
+    """Makes tokens of messages as a server does, and refuses what is longer than `max_model_len`."""
+
+    def __init__(self, say="4", *, max_model_len=100_000):
+        super().__init__(say)
+        self.max_model_len = max_model_len
+        self.chat = visual_chat()
+        self.refused = 0
+
+    async def generate_chat(self, messages, sampling, *, request_id, chat_template_kwargs, decode, tools=()):
+        self.samplings.append(sampling)
+        sizes = [size_of(part) for part in image_parts(messages)]
+        prompt = []
+        for token in self.chat.encode_messages(countable(messages)):
+            width, height = sizes.pop(0) if token == IMAGE_TOKEN else (32, 32)
+            prompt += [token] * ((width // 32) * (height // 32))
+        if len(prompt) + 1 > self.max_model_len:
+            self.refused += 1
+            raise PromptTooLong(f"{len(prompt)} tokens")
+        assert len(prompt) + sampling.max_tokens <= self.max_model_len
+        self.messages.append(list(messages))
+        self.contexts.append(prompt)
+        return tuple(prompt), self.generation()
+
+
+def image_parts(messages):
+    return [
+        part
+        for message in messages
+        if not isinstance(message["content"], str)
+        for part in message["content"]
+        if part["type"] == "image_url"
+    ]
+
+
+def size_of(part):
+    with Image.open(unquote(urlsplit(part["image_url"]["url"]).path)) as image:
+        return image.size
+
+
+def screenshot(folder: Path, number: int, *, width: int = 64, height: int = 64) -> str:
+    """A file of an environment; each number has its own pixels."""
+    path = folder / f"screen-{number}.png"
+    Image.new("RGB", (width, height), (number % 256, number // 256, 7)).save(path)
+    return str(path)
+
+
+def look(folder: Path, number: int, **size) -> Observation:
+    return Observation(f"page {number}", (screenshot(folder, number, **size),))
