@@ -13,7 +13,7 @@ from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import verify
-from rl_agent.rollout.trajectories.browse import Filter, find, flat
+from rl_agent.rollout.trajectories.browse import Filter, find, flat, seen_in_words
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Split, Status, Step, Trajectory
 
@@ -201,7 +201,11 @@ def _show(found: Iterable[Trajectory], episode: str) -> None:
 def _show_step(number: int, step: Step) -> None:
     generation = step.generation
     images = "".join(f"\n[image {path}]" for path in step.observation.images)
+    for compaction in step.seen.compactions:
+        print(f"\n--- summary of the steps before {compaction.steps}\n{compaction.generation.text}")
     print(f"\n--- step {number}: observation{images}\n{step.observation.text}")
+    if context := seen_in_words(step.seen, len(step.observation.images)):
+        print(f"--- context {context}")
     print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})\n{generation.text}")
     unchanged = "" if step.changed else ", nothing changed"
     print(f"--- action {step.action!r}: reward {step.reward:g}{unchanged}")

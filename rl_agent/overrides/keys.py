@@ -42,7 +42,17 @@ def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]
 
 
 EXPERIMENT = "experiment"
-GROUPS = ("engine", "trainer", "weights", "rollout", "cluster", "pool", *GROUP_KEYS.values(), EXPERIMENT)
+GROUPS = (
+    "context",
+    "engine",
+    "trainer",
+    "weights",
+    "rollout",
+    "cluster",
+    "pool",
+    *GROUP_KEYS.values(),
+    EXPERIMENT,
+)
 """Config groups by the name Hydra knows them by: `group` or `group@package`."""
 
 

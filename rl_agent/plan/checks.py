@@ -21,6 +21,7 @@ from rl_agent.engine.sharing import check_sharing, engine_gpu_count
 from rl_agent.errors import ConfigError, MachineError
 from rl_agent.paths import CONFIG_DIR, RunPaths
 from rl_agent.plan import disk
+from rl_agent.plan.context import check_context
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model
@@ -59,6 +60,7 @@ def check_machine(
     check_gpus(config, command, num_gpus)
     check_weights(config, command, num_gpus)
     check_trainer(config, command, num_gpus)
+    check_context(config, command)
     check_judge(config, command, environ)
     model = find_model(config.model.base_model, cache, environ)
     notes = (*check_model(config, command, model), *check_tool_calls(config, command, model))

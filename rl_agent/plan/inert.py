@@ -4,13 +4,12 @@ from collections.abc import Collection
 
 from rl_agent.config import Config
 from rl_agent.grpo_config import GrpoConfig
+from rl_agent.plan.context import inert_keys
 
 
 def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:
     """A line for each key of `given` that has no effect; what a file sets is the file's business."""
-    if not config.is_streaming:
-        return ()
-    reasons = _reasons(config.grpo)
+    reasons = inert_keys(config) | (_reasons(config.grpo) if config.is_streaming else {})
     return tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
 
 

@@ -15,6 +15,7 @@ from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError
 from rl_agent.files import remove, write_whole
+from rl_agent.update.dataset.check import CheckSettings, check_datasets
 from rl_agent.update.dataset.export import write_datasets
 from rl_agent.update.dataset.samples import collect_samples
 from rl_agent.update.dataset.unseen import iterations_read
@@ -57,7 +58,12 @@ def prepare(plan: Plan, iteration: int, nodes: int = 1) -> Path | None:
         return None
     verify_model(model)
     _check_disk(config, model)
-    write_datasets(folder, samples.training.values(), samples.validation.values())
+    dataset = write_datasets(folder, samples.training.values(), samples.validation.values())
+    check_datasets(
+        dataset,
+        (("train", list(samples.training)), ("validation", list(samples.validation))),
+        CheckSettings(samples.image_tokens, config.llamafactory.mask_history),
+    )
 
     training = paths.training_dir(iteration)
     before = same_update(before, model, digest_datasets(folder))

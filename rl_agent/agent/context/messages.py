@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl_agent.agent.chat import ChatTokenizer, tool_message
-from rl_agent.agent.context.window import Round, View, opening
+from rl_agent.agent.context.window import ContextView, Round, opening
 from rl_agent.agent.template import Message
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.types import Observation
@@ -13,7 +13,7 @@ from rl_agent.types import Observation
 def tokens_of(
     chat: ChatTokenizer,
     system_prompt: str | None,
-    view: View,
+    view: ContextView,
     rounds: Sequence[Round],
     responses: Sequence[Sequence[int]],
     observation: Observation,
@@ -21,7 +21,7 @@ def tokens_of(
     *,
     is_of_user: bool = False,
 ) -> list[int]:
-    """Return the tokens of a whole prompt; the responses in it are the sampled tokens, never tokenised again."""
+    """Return the tokens of a whole prompt; its responses are the sampled tokens, never tokenised again."""
     shown = [*(one.observation for one in rounds[view.whole_from :]), observation]
     text = "\n\n".join(filter(None, (opening(view, rounds, observation), shown[0].text)))
     token_ids = chat.start(system_prompt, Observation(text), tools)
@@ -35,7 +35,7 @@ def tokens_of(
 
 def messages_of(
     system_prompt: str | None,
-    view: View,
+    view: ContextView,
     rounds: Sequence[Round],
     observation: Observation,
     image_part: Callable[[str], dict[str, Any]],

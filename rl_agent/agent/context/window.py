@@ -18,7 +18,7 @@ from typing import Literal
 
 from rl_agent.types import Observation
 
-Kind = Literal["everything", "window", "summary"]
+ContextKind = Literal["everything", "window", "summary"]
 
 _PAGE, _ACTION = 100, 200
 """Characters of an observation and of an action in the line of their round."""
@@ -28,9 +28,9 @@ _PAGE, _ACTION = 100, 200
 class ContextLimits:
     """The settings of the group `context`, with what they mean for the served model."""
 
-    kind: Kind = "everything"
+    kind: ContextKind = "everything"
     max_images: int | None = None
-    """Most images in a prompt; those of the observation that is answered are always shown. None: any number."""
+    """Most images in a prompt; those of the newest observation are always shown. None: any number."""
     max_rounds: int | None = None
     """Most earlier rounds that are shown whole. None: any number."""
     max_model_len: int | None = None
@@ -63,7 +63,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ContextView:
     """What is shown of the rounds so far."""
 
     whole_from: int = 0
@@ -74,8 +74,10 @@ class View:
     """Stands for the rounds that are shown neither whole nor as a line."""
 
 
-def views(limits: ContextLimits, rounds: Sequence[Round], observation: Observation, last: View) -> list[View]:
-    """List what may be shown before the response to `observation`, the most first; `last` was shown before."""
+def views(
+    limits: ContextLimits, rounds: Sequence[Round], observation: Observation, last: ContextView
+) -> list[ContextView]:
+    """List what may be shown before the response to `observation`, the most first; `last` was before."""
     if limits.kind == "everything":
         return [last]
     begin = first_whole(limits, rounds, observation, last)
@@ -90,7 +92,9 @@ def views(limits: ContextLimits, rounds: Sequence[Round], observation: Observati
     return found
 
 
-def first_whole(limits: ContextLimits, rounds: Sequence[Round], observation: Observation, last: View) -> int:
+def first_whole(
+    limits: ContextLimits, rounds: Sequence[Round], observation: Observation, last: ContextView
+) -> int:
     """Return the first round that the numbers of images and rounds allow to show whole."""
     begin = last.whole_from
     if limits.max_rounds is not None:
@@ -104,13 +108,13 @@ def first_whole(limits: ContextLimits, rounds: Sequence[Round], observation: Obs
     return begin
 
 
-def images_of(view: View, rounds: Sequence[Round], observation: Observation) -> list[str]:
+def images_of(view: ContextView, rounds: Sequence[Round], observation: Observation) -> list[str]:
     """List the paths of the images that are shown, in order."""
     seen = [*(one.observation for one in rounds[view.whole_from :]), observation]
     return [path for one in seen for path in one.images]
 
 
-def opening(view: View, rounds: Sequence[Round], observation: Observation) -> str:
+def opening(view: ContextView, rounds: Sequence[Round], observation: Observation) -> str:
     """Return the text that stands for what is not shown whole; empty where all is.
 
     It begins with the first observation's text, for that states the task, unless what follows begins so too.

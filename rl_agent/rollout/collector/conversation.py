@@ -17,7 +17,7 @@ from typing import Any
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.context.image_tokens import ImageTokens
-from rl_agent.agent.context.window import ContextLimits, Round, View, first_whole, views
+from rl_agent.agent.context.window import ContextLimits, ContextView, Round, first_whole, views
 from rl_agent.agent.parse import parse_action
 from rl_agent.agent.tool_calls import ParsedAction, Toolbox
 from rl_agent.agent.tool_formats import ToolFormat
@@ -50,7 +50,7 @@ class Policy:
     """Learned and told to the engine, if it is a pool."""
     keeps_version: bool = False
     """All turns of an episode are to be of one weight version, as far as the pool can do that."""
-    limits: ContextLimits = ContextLimits()
+    limits: ContextLimits = field(default_factory=ContextLimits)
     """What of an episode is shown, and how much fits."""
     image_tokens: ImageTokens = field(default_factory=ImageTokens)
     tool_format: ToolFormat | None = None
@@ -93,12 +93,12 @@ class Conversation:
         self._builder = PromptBuilder(
             policy.chat, policy.system_prompt, policy.image_tokens, task_id, self._tools
         )
-        self._view = View()
+        self._view = ContextView()
 
     async def respond(self, observation: Observation) -> Turn:
         """Show an observation, draw a response.
 
-        Raises PromptTooLong if even the least that can be shown does not fit, and what `EngineClient.generate`
+        Raises PromptTooLong if even the least that can be shown does not fit, and what the engine's client
         raises.
         """
         builder, policy = self._builder, self._policy
@@ -132,7 +132,7 @@ class Conversation:
         if self._episode:
             await self._policy.engine.end_episode(self._episode)
 
-    async def _compact(self, observation: Observation) -> tuple[tuple[Compaction, ...], View]:
+    async def _compact(self, observation: Observation) -> tuple[tuple[Compaction, ...], ContextView]:
         """Let the model summarise what would be left out; also returns what may be shown from now on."""
         limits, rounds, last = self._policy.limits, self._builder.rounds, self._view
         if limits.kind != "summary" or not rounds or not await self._must_leave_out(observation):
@@ -163,7 +163,7 @@ class Conversation:
         text = await off_loop(len(generation.text), parse_action, generation.text)
         compaction = Compaction(steps, tuple(token_ids), prompt.images, generation)
         # Without a summary, for a model wrote none, the steps are shown as lines.
-        return (compaction,), View(steps, 0 if text else steps, text)
+        return (compaction,), ContextView(steps, 0 if text else steps, text)
 
     async def _must_leave_out(self, observation: Observation) -> bool:
         limits, longest = self._policy.limits, self._longest_prompt()
@@ -186,7 +186,7 @@ class Conversation:
 
     async def _draw(
         self,
-        view: View,
+        view: ContextView,
         observation: Observation,
         sampling: Sampling,
         request_id: str,
@@ -195,7 +195,7 @@ class Conversation:
         is_of_user: bool = False,
     ) -> tuple[Prompt, Sequence[int], Generation]:
         """Draw a response to the most that fits; also returns the tokens that the engine saw."""
-        left: Sequence[View] = views(self._policy.limits, self._builder.rounds, observation, view)
+        left: Sequence[ContextView] = views(self._policy.limits, self._builder.rounds, observation, view)
         while True:
             prompt, left = await self._builder.fitting(left, observation, longest, is_of_user=is_of_user)
             try:

@@ -12,7 +12,7 @@ from typing import Any
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.context.image_tokens import ImageTokens, Size
 from rl_agent.agent.context.messages import countable, messages_of, tokens_of
-from rl_agent.agent.context.window import Round, View, images_of
+from rl_agent.agent.context.window import ContextView, Round, images_of
 from rl_agent.agent.template import Message
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.errors import EnvironmentFailure, PromptTooLong
@@ -28,7 +28,7 @@ _COMFORTABLE = 0.75
 class Prompt:
     """A view of the episode as it is sent."""
 
-    view: View
+    view: ContextView
     images: tuple[str, ...]
     """Digests, in order."""
     token_ids: list[int]
@@ -60,7 +60,7 @@ class PromptBuilder:
         self._sizes: dict[str, Size | None] = {}
         self._context: list[int] = []
         """Tokens of the last prompt and its response; empty after a prompt with images."""
-        self._view = View()
+        self._view = ContextView()
         """What the last prompt showed."""
 
     def add(self, prompt: Prompt, token_ids: Sequence[int], generation: Generation, done: Round) -> None:
@@ -78,12 +78,12 @@ class PromptBuilder:
 
     async def fitting(
         self,
-        views: Sequence[View],
+        views: Sequence[ContextView],
         observation: Observation,
         longest: int | None,
         *,
         is_of_user: bool = False,
-    ) -> tuple[Prompt, Sequence[View]]:
+    ) -> tuple[Prompt, Sequence[ContextView]]:
         """Build the first of the views, which get shorter, that has at most `longest` tokens.
 
         Also returns the views after it. Raises PromptTooLong if not even the last one fits.
@@ -106,11 +106,11 @@ class PromptBuilder:
                 return fits[low], views[low + 1 :]
         raise PromptTooLong(f"{prompt.length} tokens do not fit into the {longest} that a prompt may have")
 
-    def _grows(self, view: View) -> bool:
+    def _grows(self, view: ContextView) -> bool:
         """Return whether a text prompt of this view only adds to the one before."""
         return not self.rounds or (view == self._view and bool(self._context))
 
-    async def _built(self, view: View, observation: Observation, is_of_user: bool) -> Prompt:
+    async def _built(self, view: ContextView, observation: Observation, is_of_user: bool) -> Prompt:
         paths = images_of(view, self.rounds, observation)
         grows = not paths and self._grows(view)
         shown = self.rounds[-1:] if grows else self.rounds[view.whole_from :]
@@ -119,7 +119,9 @@ class PromptBuilder:
             size += SMALL + 1  # files are read
         return await off_loop(size, self._build, view, observation, paths, is_of_user)
 
-    def _build(self, view: View, observation: Observation, paths: list[str], is_of_user: bool) -> Prompt:
+    def _build(
+        self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
+    ) -> Prompt:
         if paths:
             return self._visual(view, observation, paths, is_of_user)
         if self._context and self._grows(view):
@@ -139,7 +141,9 @@ class PromptBuilder:
             )
         return Prompt(view, (), token_ids, length=len(token_ids))
 
-    def _visual(self, view: View, observation: Observation, paths: list[str], is_of_user: bool) -> Prompt:
+    def _visual(
+        self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
+    ) -> Prompt:
         for seen in (*(one.observation for one in self.rounds[view.whole_from :]), observation):
             if (token := self._chat.control_token_in(seen.text)) is not None:
                 raise EnvironmentFailure(

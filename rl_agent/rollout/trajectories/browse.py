@@ -7,7 +7,7 @@ from typing import Any
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from rl_agent.types import Split, Status, Trajectory
+from rl_agent.types import SeenContext, Split, Status, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ def flat(trajectory: Trajectory) -> dict[str, Any]:
         "steps": len(steps),
         "prompt_tokens": sum(len(step.prompt_token_ids) for step in steps),
         "response_tokens": sum(len(step.generation.token_ids) for step in steps),
+        "shortened_steps": sum(bool(step.seen.whole_from) for step in steps),
         "duration_s": trajectory.duration_s,
         "started_at": trajectory.started_at,
         "weight_version_min": trajectory.weight_version_min,
@@ -72,3 +73,16 @@ def flat(trajectory: Trajectory) -> dict[str, Any]:
         "images": " ".join(path for step in steps for path in step.observation.images),
         "failure": f"{trajectory.failure.kind}: {trajectory.failure.message}" if trajectory.failure else None,
     }
+
+
+def seen_in_words(seen: SeenContext, own_images: int) -> str:
+    """Return what of the earlier steps the engine saw, in words; empty where that is everything."""
+    parts = []
+    if seen.whole_from:
+        gone = seen.whole_from - seen.as_lines
+        parts = [f"whole from step {seen.whole_from}"]
+        parts += [f"{seen.as_lines} before it as lines"] if seen.as_lines else []
+        parts += [f"{gone} left out"] if gone else []
+    if len(seen.images) > own_images:
+        parts.append(f"{len(seen.images)} images")
+    return ", ".join(parts)

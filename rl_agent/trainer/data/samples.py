@@ -132,13 +132,20 @@ def _flaw(trajectory: Trajectory) -> str:
     """Name what of an episode cannot be, whatever the model; empty if nothing."""
     if trajectory.reward is not None and not math.isfinite(trajectory.reward):
         return f"the reward {trajectory.reward}"
-    for drawn in (one for step in trajectory.steps for one in (*step.seen.compactions, step)):
+    for drawn in _drawn(trajectory):
         prompt, response = drawn.prompt_token_ids, drawn.generation
         if prompt and not (min(prompt) >= 0 and max(prompt) < MAX_TOKEN_ID):
             return "a prompt with a token id that is none"
         if flaw := flaw_of(response.token_ids, response.logprobs, None):
             return flaw
     return ""
+
+
+def _drawn(trajectory: Trajectory) -> Iterator[Step | Compaction]:
+    """Iterate over what was sampled, in order."""
+    for step in trajectory.steps:
+        yield from step.seen.compactions
+        yield step
 
 
 def _sample(trajectory: Trajectory) -> TrainingSample:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens
 from rl_agent.config import Config
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of, read_parts
@@ -48,6 +49,8 @@ class Samples:
     """Number of steps from which they were drawn."""
     left_out: dict[str, int]
     """Number of steps that cannot be trained on as they were seen, by reason."""
+    image_tokens: ImageTokens
+    """What the trained model makes of an image."""
 
     @property
     def tasks(self) -> int:
@@ -70,6 +73,7 @@ def collect_samples(config: Config, iteration: int, model: str) -> Samples:
         validation={one: example for one, example in found.items() if one in held_out},
         candidates=len(candidates.steps),
         left_out={str(reason): count for reason, count in left_out.items() if count},
+        image_tokens=_image_tokens(model),
     )
     for reason, count in samples.left_out.items():
         _log.warning("positive steps that are left out: %d %s", count, reason)
@@ -121,6 +125,11 @@ def _examples(
             else:
                 left_out[made] += 1
     return found
+
+
+def _image_tokens(model: str) -> ImageTokens:
+    folder = local_folder(model)
+    return ImageTokens.load(folder) if folder is not None else ImageTokens()
 
 
 def _settings(config: Config, model: str) -> ExportSettings:

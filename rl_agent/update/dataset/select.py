@@ -54,6 +54,14 @@ class ResponseOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextOutcome:
+    """The part of a `SeenContext` that is compared with what is exported."""
+
+    policy: str = ""
+    images: Annotated[int, BeforeValidator(len)] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """The part of a `Step` that the choice depends on."""
 
@@ -62,6 +70,7 @@ class StepOutcome:
     changed: bool
     prompt_tokens: Annotated[int, Field(validation_alias="prompt_token_ids"), BeforeValidator(len)]
     context_reset: bool = False
+    seen: ContextOutcome = ContextOutcome()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,12 @@ class Candidate:
     key: EpisodeKey
     step: int
     """Index in the episode."""
+    tokens: int = field(default=0, compare=False)
+    """Of its context and its response, by the outcomes that were read."""
+    sampled: int = field(default=0, compare=False)
+    """Tokens of its response."""
+    images: int | None = field(default=None, compare=False)
+    """In its context; None where that was not recorded."""
 
 
 @dataclass(slots=True)
@@ -106,7 +121,17 @@ class Candidates:
                 if tokens > config.cutoff_len:
                     self.too_long += 1
                 else:
-                    self.steps.append(Candidate(position, outcome.iteration, outcome.key, index))
+                    self.steps.append(
+                        Candidate(
+                            position,
+                            outcome.iteration,
+                            outcome.key,
+                            index,
+                            tokens=tokens,
+                            sampled=step.generation.tokens,
+                            images=step.seen.images if step.seen.policy else None,
+                        )
+                    )
 
 
 def is_positive(outcome: EpisodeOutcome, config: TrainerConfig) -> bool:

@@ -14,7 +14,6 @@ from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
-from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.testing.rollout_setup import make_plan
 from rl_agent.testing.tiny_chat import tiny_chat
 from rl_agent.types import Observation
@@ -39,7 +38,7 @@ class Stuck(FakeEnvironment):
 
 
 class Engine(FakeEngine):
-    served = SimpleNamespace(root="model")
+    served = SimpleNamespace(root="model", max_model_len=4096)
 
     async def pressure(self):
         raise EngineError("has no metrics")

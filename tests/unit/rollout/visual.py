@@ -53,19 +53,19 @@ def known_images() -> ImageTokens:
 class VisualEngine(FakeEngine):
     """Makes tokens of messages as a server does, and refuses what is longer than `max_model_len`."""
 
-    def __init__(self, say="4", *, max_model_len=100_000):
+    def __init__(self, say="4", *, max_model_len=100_000, chat=None, image_token=IMAGE_TOKEN):
         super().__init__(say)
         self.max_model_len = max_model_len
-        self.chat = visual_chat()
+        self.chat = chat or visual_chat()
+        self.image_token = image_token
         self.refused = 0
 
     async def generate_chat(self, messages, sampling, *, request_id, chat_template_kwargs, decode, tools=()):
         self.samplings.append(sampling)
-        sizes = [size_of(part) for part in image_parts(messages)]
+        pieces = [self.pieces(path_of(part)) for part in image_parts(messages)]
         prompt = []
         for token in self.chat.encode_messages(countable(messages)):
-            width, height = sizes.pop(0) if token == IMAGE_TOKEN else (32, 32)
-            prompt += [token] * ((width // 32) * (height // 32))
+            prompt += [token] * (pieces.pop(0) if token == self.image_token else 1)
         if len(prompt) + 1 > self.max_model_len:
             self.refused += 1
             raise PromptTooLong(f"{len(prompt)} tokens")
@@ -73,6 +73,10 @@ class VisualEngine(FakeEngine):
         self.messages.append(list(messages))
         self.contexts.append(prompt)
         return tuple(prompt), self.generation()
+
+    def pieces(self, path):
+        with Image.open(path) as image:
+            return (image.width // 32) * (image.height // 32)
 
 
 def image_parts(messages):
@@ -85,9 +89,8 @@ def image_parts(messages):
     ]
 
 
-def size_of(part):
-    with Image.open(unquote(urlsplit(part["image_url"]["url"]).path)) as image:
-        return image.size
+def path_of(part):
+    return unquote(urlsplit(part["image_url"]["url"]).path)
 
 
 def screenshot(folder: Path, number: int, *, width: int = 64, height: int = 64) -> str:

@@ -4,8 +4,8 @@ import pytest
 
 from rl_agent.agent.context.window import (
     ContextLimits,
+    ContextView,
     Round,
-    View,
     first_whole,
     images_of,
     line_of,
@@ -30,7 +30,7 @@ def window(**changed) -> ContextLimits:
 
 def test_everything_is_shown_whatever_it_takes():
     limits = ContextLimits(kind="everything", max_images=1, max_rounds=1)
-    assert views(limits, rounds(70), NOW, View()) == [View()]
+    assert views(limits, rounds(70), NOW, ContextView()) == [ContextView()]
 
 
 @pytest.mark.parametrize(
@@ -47,33 +47,33 @@ def test_everything_is_shown_whatever_it_takes():
     ],
 )
 def test_the_first_round_that_is_shown_whole_follows_from_images_and_rounds(limits, count, first):
-    assert first_whole(limits, rounds(count), NOW, View()) == first
-    seen = images_of(View(first), rounds(count), NOW)
+    assert first_whole(limits, rounds(count), NOW, ContextView()) == first
+    seen = images_of(ContextView(first), rounds(count), NOW)
     assert seen[-1] == "now.png" and len(seen) <= (limits.max_images or 71)
 
 
 def test_rounds_without_images_do_not_count_as_images():
     mixed = [*rounds(3), *rounds(20, images=0)]
-    assert first_whole(window(max_images=3), mixed, NOW, View()) == 1
-    assert first_whole(window(max_images=1), mixed, NOW, View()) == 3
-    assert first_whole(window(max_images=1), rounds(20, images=0), NOW, View()) == 0
+    assert first_whole(window(max_images=3), mixed, NOW, ContextView()) == 1
+    assert first_whole(window(max_images=1), mixed, NOW, ContextView()) == 3
+    assert first_whole(window(max_images=1), rounds(20, images=0), NOW, ContextView()) == 0
 
 
 def test_the_images_that_are_answered_are_shown_even_where_they_are_more_than_allowed():
     many = Observation("now", ("a.png", "b.png", "c.png"))
-    assert images_of(View(5), rounds(5), many) == ["a.png", "b.png", "c.png"]
-    assert first_whole(window(max_images=2), rounds(5), many, View()) == 5
+    assert images_of(ContextView(5), rounds(5), many) == ["a.png", "b.png", "c.png"]
+    assert first_whole(window(max_images=2), rounds(5), many, ContextView()) == 5
 
 
 def test_what_was_left_out_stays_left_out():
-    assert first_whole(window(max_rounds=4), rounds(5), NOW, View(3)) == 3
-    found = views(window(), rounds(6), NOW, View(whole_from=3, as_lines=1))
-    assert found[0] == View(3, 1)
-    assert found[1] == View(4, 2)  # the two that were dropped do not come back as lines
+    assert first_whole(window(max_rounds=4), rounds(5), NOW, ContextView(3)) == 3
+    found = views(window(), rounds(6), NOW, ContextView(whole_from=3, as_lines=1))
+    assert found[0] == ContextView(3, 1)
+    assert found[1] == ContextView(4, 2)  # the two that were dropped do not come back as lines
 
 
 def test_views_get_shorter_down_to_the_observation_alone():
-    found = views(window(max_images=3), rounds(10), NOW, View())
+    found = views(window(max_images=3), rounds(10), NOW, ContextView())
     assert [(view.whole_from, view.as_lines) for view in found] == [
         (8, 8), (9, 9), (10, 10), (10, 5), (10, 2), (10, 1), (10, 0),
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def test_older_rounds_are_lines_that_say_where_what_and_whether_it_did_anything(
     first, second, third = rounds(3)
     unchanged = Round(second.observation, "r", "click 1 2", changed=False)
     wrong = Round(third.observation, "r", "", invalid=True)
-    shown = opening(View(3, 3), [first, unchanged, wrong], NOW)
+    shown = opening(ContextView(3, 3), [first, unchanged, wrong], NOW)
     assert shown == (
         "page 0\nmore\n\nEarlier steps:\n1. page 0 -> a0\n"
         "2. page 1 -> click 1 2 (nothing changed)\n3. page 2 -> (no action) (not understood)"
@@ -92,14 +92,14 @@ def test_older_rounds_are_lines_that_say_where_what_and_whether_it_did_anything(
 
 def test_the_task_of_the_first_observation_stays_unless_what_follows_repeats_it():
     task = Round(Observation("Buy a lamp.\nPage: shop"), "r", "search lamp")
-    assert opening(View(1, 0), [task], Observation("page 2")).startswith("Buy a lamp.")
-    repeated = opening(View(1, 0), [task], Observation("Buy a lamp.\nPage: shop\nFound 3."))
+    assert opening(ContextView(1, 0), [task], Observation("page 2")).startswith("Buy a lamp.")
+    repeated = opening(ContextView(1, 0), [task], Observation("Buy a lamp.\nPage: shop\nFound 3."))
     assert repeated == "Earlier steps:\n(1 earlier step is not shown)"
-    assert opening(View(), [task], NOW) == ""
+    assert opening(ContextView(), [task], NOW) == ""
 
 
 def test_a_summary_stands_for_what_is_not_shown():
-    shown = opening(View(2, 1, "Found the lamp."), rounds(3), NOW)
+    shown = opening(ContextView(2, 1, "Found the lamp."), rounds(3), NOW)
     assert "Summary of the earlier steps:\nFound the lamp." in shown
     assert "2. page 1 -> a1" in shown and "1. page 0" not in shown and "not shown" not in shown
 

@@ -185,7 +185,7 @@ def test_many_writers_of_one_image_leave_it_whole(tmp_path):
         kept = set(pool.map(lambda _: keep(tmp_path, source), range(64)))
     (path,) = kept
     assert path.read_bytes() == source.read_bytes()
-    assert [file for file in path.parent.iterdir()] == [path]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_an_image_that_a_crash_cut_is_written_again(tmp_path):

@@ -247,9 +247,9 @@ async def test_the_file_of_a_dead_node_counts_up_to_its_first_bad_line(growing, 
 
 async def test_a_newer_schema_is_refused(growing):
     await write_unfinished(growing, 1)
-    newer = growing.read_bytes().replace(b'"schema_version":2', b'"schema_version":3', 1)
+    newer = growing.read_bytes().replace(b'"schema_version":3', b'"schema_version":4', 1)
     growing.write_bytes(re.sub(rb',"crc32":"\w+"', b"", newer, count=1))
-    with pytest.raises(StoreError, match=":1: schema version 3 is newer than 2"):
+    with pytest.raises(StoreError, match=":1: schema version 4 is newer than 3"):
         read_header(growing)
 
 

@@ -48,7 +48,7 @@ def change(shard: Path, *numbers: int) -> None:
 
 def as_before_checksums(shard: Path) -> None:
     content = re.sub(rb',"crc32":"\w+"}\n', b"}\n", shard.read_bytes())
-    shard.write_bytes(content.replace(b'"schema_version":2', b'"schema_version":1'))
+    shard.write_bytes(content.replace(b'"schema_version":3', b'"schema_version":1'))
 
 
 def verify(paths: RunPaths, capsys, *options: str) -> tuple[int, str]:
