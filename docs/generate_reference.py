@@ -43,6 +43,9 @@ from rl_agent.simulation.config import WHAT_IF  # noqa: E402
 
 GROUPS = (
     ("model_config", "model", "qwen3-instruct"),
+    ("context", "context", "window"),
+    ("context", "context", "summary"),
+    ("context", "context", "everything"),
     ("engine", "engine", "gpu"),
     ("env_config", "env", "default"),
     ("rollout", "rollout", "default"),
