@@ -16,9 +16,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.messages import countable, messages_of
+from rl_agent.agent.context.window import ContextView, Round, images_of
+from rl_agent.rollout.collector.prompts import image_part
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.types import Observation, Trajectory
+from rl_agent.types import Trajectory
 from rl_agent.update.dataset.export import Example, ExportedEpisode, ExportSettings, example
 from tests.integration.training.tiny_vision_model import MEDIA, TEMPLATE, VISION_START
 
@@ -32,21 +35,25 @@ class Reference:
         import torch
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
+        self.folder = model
         self.processor = AutoProcessor.from_pretrained(model)
         self.model = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
 
-    def inputs(self, seen: list[Observation], said: list[str]) -> Any:
-        """What the model is given before the response to the last observation."""
-        messages = []
-        for number, observation in enumerate(seen):
-            parts = [{"type": "image"}] * len(observation.images) + [
-                {"type": "text", "text": observation.text}
-            ]
-            messages.append({"role": "user", "content": parts if observation.images else observation.text})
-            if number < len(said):
-                messages.append({"role": "assistant", "content": said[number]})
-        text = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return self.processor(text=text, images=_opened(seen) or None, return_tensors="pt")
+    def inputs(self, trajectory: Trajectory, step: int) -> Any:
+        """What the model is given before the response of a step, by the record of what it saw."""
+        rounds = [
+            Round(one.observation, one.generation.text, one.action, one.changed, one.invalid)
+            for one in trajectory.steps[:step]
+        ]
+        recorded = trajectory.steps[step]
+        view = ContextView(recorded.seen.whole_from, recorded.seen.as_lines)
+        plain = _chat(self.folder).plain
+        messages = messages_of(None, view, rounds, recorded.observation, image_part, plain)
+        text = self.processor.apply_chat_template(
+            countable(messages), tokenize=False, add_generation_prompt=True
+        )
+        opened = [_opened(path) for path in images_of(view, rounds, recorded.observation)]
+        return self.processor(text=text, images=opened or None, return_tensors="pt")
 
     def logprobs(self, inputs: Any, response: tuple[int, ...]) -> list[float]:
         import torch
@@ -63,10 +70,15 @@ class Reference:
         return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()
 
 
-def _opened(seen: list[Observation]) -> list[Any]:
+def _opened(path: str) -> Any:
     from PIL import Image
 
-    return [Image.open(path).convert("RGB") for observation in seen for path in observation.images]
+    return Image.open(path).convert("RGB")
+
+
+@cache
+def _chat(model: Path) -> ChatTokenizer:
+    return ChatTokenizer.load(str(model), {})
 
 
 def trains_on_it(model: Path, trajectory: Trajectory, step: int) -> bool:
@@ -114,24 +126,21 @@ def compare(model: Path, shard: Path) -> Iterator[dict[str, Any]]:
     reference = Reference(model)
     media = set(reference.processor.tokenizer.convert_tokens_to_ids(list(MEDIA)))
     for trajectory in read_shard(shard)[1]:
-        seen: list[Observation] = []
-        said: list[str] = []
         for number, step in enumerate(trajectory.steps):
             response, prompt = step.generation.token_ids, list(step.prompt_token_ids)
             if media & set(response):
                 break
-            seen.append(step.observation)
-            inputs = reference.inputs(seen, said)
+            inputs = reference.inputs(trajectory, number)
             differences = zip(step.generation.logprobs, reference.logprobs(inputs, response), strict=True)
             yield {
                 "step": number,
-                "images": sum(len(observation.images) for observation in seen),
+                "images": len(step.seen.images),
+                "shown_from": step.seen.whole_from,
                 "placeholders": prompt.count(reference.processor.image_token_id),
                 "is_same_prompt": inputs["input_ids"][0].tolist() == prompt,
                 "logprob_difference": max(abs(ours - theirs) for ours, theirs in differences),
                 "is_trained_on": trains_on_it(model, trajectory, number),
             }
-            said.append(step.generation.text)
 
 
 if __name__ == "__main__":
