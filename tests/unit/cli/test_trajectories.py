@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rl_agent.cli.trajectories import main
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.types import Status
+from rl_agent.types import Compaction, SeenContext, Status
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory, write_shard
 
 
@@ -76,6 +77,19 @@ async def test_show_prints_every_turn_and_names_images(log, capsys):
     shown = capsys.readouterr().out
     for part in ("[image /i/a.png]", "zwölf<|im_end|>", "step 1: observation", "reward 1"):
         assert part in shown
+
+
+async def test_show_says_what_the_engine_saw_of_earlier_steps(tmp_path, capsys):
+    first, second = make_step("12", images=("/i/a.png",)), make_step("13", images=("/i/b.png",))
+    summary = Compaction(2, (1,), (), first.generation)
+    seen = SeenContext("summary", ("a", "b"), whole_from=3, as_lines=1, compactions=(summary,))
+    paths = RunPaths(tmp_path)
+    record(paths, 1, "train", make_trajectory(0, steps=(first, replace(second, seen=seen))))
+    main(["show", "--log-path", str(tmp_path), "task-0:0:0"])
+    shown = capsys.readouterr().out
+    assert "--- summary of the steps before 2\n12" in shown
+    assert shown.count("--- context") == 1
+    assert "--- context whole from step 3, 1 before it as lines, 2 left out, 2 images" in shown
 
 
 async def test_show_tells_of_a_failure(log, capsys):

@@ -7,14 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from rl_agent.agent.context.window import ContextLimits
 from rl_agent.engine.wire import completion_request
 from rl_agent.errors import EngineError, EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RetryLater
 from rl_agent.rollout.collector import episode as episode_module
+from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.types import Failure, Observation, Status, StepResult
-from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec, run_episode
+from tests.unit.rollout.episodes import (
+    SAMPLING,
+    FakeEngine,
+    FakeEnvironment,
+    make_setup,
+    make_spec,
+    run_episode,
+)
+from tests.unit.rollout.visual import VisualEngine, image_parts, known_images, look
 
 
 class Failing(FakeEngine):
@@ -405,6 +415,25 @@ async def test_images_are_kept_where_the_engine_may_read_them_also_when_the_next
             sizes.append(image.size)
     assert sizes == [(8, 1), (8, 2)]
     assert all(path.is_relative_to(tmp_path / "images") for path in kept)
+
+
+async def test_seventy_steps_with_a_window_of_three_store_each_screenshot_once(tmp_path):
+    class Screens(FakeEnvironment):
+        async def step(self, action):
+            result = await super().step(action)
+            return replace(result, observation=look(tmp_path, len(self.actions) // 2))  # half change nothing
+
+    engine = VisualEngine()
+    limits = ContextLimits("window", max_images=3)
+    policy = Policy(engine, EngineGate(8), engine.chat, SAMPLING, limits=limits, image_tokens=known_images())
+    setup = make_setup(Screens(70), engine, policy=policy, images=tmp_path / "images")
+    trajectory = await Episode(make_spec(max_steps=70), setup).run()
+
+    assert trajectory.reward == 1.0 and len(trajectory.steps) == 70
+    stored = [file for file in (tmp_path / "images").rglob("*") if file.is_file()]
+    different = {file.read_bytes() for file in tmp_path.glob("screen-*.png")}
+    assert len(stored) == 35 and {file.read_bytes() for file in stored} <= different
+    assert max(len(image_parts(messages)) for messages in engine.messages) == 3
 
 
 async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):

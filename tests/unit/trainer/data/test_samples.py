@@ -4,12 +4,16 @@ import dataclasses
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from rl_agent.agent.context.window import ContextLimits
 from rl_agent.errors import ConfigError
+from rl_agent.rollout.collector.episode import Episode
 from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.samples import Versions, make_group
-from rl_agent.types import EpisodeKey, Generation, Status
+from rl_agent.types import Compaction, EpisodeKey, Generation, SeenContext, Status
+from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 from tests.unit.trainer.data.test_intake import intake, keys
 from tests.unit.trainer.data.test_intake import make_group as arriving
@@ -49,6 +53,57 @@ def test_a_context_that_was_sent_again_begins_a_segment():
     (sample,) = make_group([sibling(0, steps=steps)]).samples
     assert [segment.token_ids.tolist() for segment in sample.segments] == [[1, 2, 3], [1, 2, 9, 5, 6, 7]]
     assert [segment.is_response.sum() for segment in sample.segments] == [1, 2]
+
+
+def test_a_summary_is_a_segment_of_its_own_in_the_context_in_which_it_was_written():
+    before, after = steps_of(((1, 2), (3,), False), ((8, 9), (5,), True))
+    summary = Compaction(1, (1, 2, 3, 4), (), generation(6, 7))
+    after = replace(after, seen=SeenContext("summary", whole_from=1, compactions=(summary,)))
+    (sample,) = make_group([sibling(0, steps=(before, after))]).samples
+    assert [segment.token_ids.tolist() for segment in sample.segments] == [
+        [1, 2, 3],
+        [1, 2, 3, 4, 6, 7],
+        [8, 9, 5],
+    ]
+    assert [segment.is_response.sum() for segment in sample.segments] == [1, 2, 1]
+
+
+def test_an_impossible_token_in_a_summary_costs_the_group():
+    (step,) = steps_of(((1, 2), (3,), False))
+    wrong = Compaction(1, (1,), (), generation(-6))
+    group = make_group(
+        [sibling(0, steps=(replace(step, seen=SeenContext("summary", compactions=(wrong,))),))]
+    )
+    assert not group.samples and group.flaw
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ContextLimits(),
+        ContextLimits("window", max_rounds=2),
+        ContextLimits("window", max_model_len=300, response_tokens=30),
+        ContextLimits("summary", max_rounds=3, keep_rounds=1, summary_tokens=20, summary_prompt="Sum up."),
+    ],
+    ids=lambda limits: limits.kind,
+)
+async def test_every_sampled_token_is_trained_once_in_the_context_it_was_sampled_in(limits):
+    engine = FakeEngine("<think>a</think>go")
+    setup = make_setup(FakeEnvironment(12), engine)
+    setup = replace(setup, policy=replace(setup.policy, limits=limits))
+    trajectory = await Episode(make_spec(max_steps=12), setup).run()
+
+    (sample,) = make_group([trajectory]).samples
+
+    said = engine.generation().token_ids
+    drawn = [tuple(context) for context in engine.contexts]
+    trained = [
+        tuple(segment.token_ids[:at].tolist())
+        for segment in sample.segments
+        for at in np.flatnonzero(np.diff(segment.is_response.astype(int)) == 1) + 1
+    ]
+    assert len(drawn) >= 12 and sorted(trained) == sorted(drawn)
+    assert sample.response_tokens == len(drawn) * len(said)
 
 
 def test_siblings_without_a_reward_are_left_out_and_the_rest_keep_their_order():
