@@ -54,7 +54,7 @@ def paths(tmp_path_factory, environ) -> RunPaths:
         f"engine.port={free_port()}", f"engine.max_model_len={MAX_LENGTH}", "engine.max_num_seqs=8",
         "engine.extra_args.kv-cache-memory-bytes=67108864", "policy_config.max_new_tokens=16",
         "env_config.kwargs={gymnasium: {view: image}}", "env_config.train_difficulty_max_steps={easy: 5}",
-        "context.max_images=2",
+        "context.max_images=2", "context.max_rounds=1",
         "env_config.train_tasks_rollout_size=-1", "rollout.completion_threshold=1.0",
         "trainer.reward_threshold=0", "trainer.filter_unchanged_steps=false", "trainer.warmup_steps=0",
         "trainer.learning_rate=0.001",
@@ -85,7 +85,8 @@ def test_prompts_logprobs_and_what_is_trained_on_are_what_the_engine_saw(paths, 
     ]
     steps = [json.loads(line) for line in call(check, environ).splitlines()]
     assert len(steps) >= 12
-    assert {step["images"] for step in steps} == {1, 2} and max(step["shown_from"] for step in steps) >= 1
+    assert {step["images"] for step in steps} == {1, 2}
+    assert any(step["shown_from"] for step in steps)  # with older steps as lines
     for step in steps:
         assert step["is_same_prompt"] and step["is_trained_on"], step
         assert step["placeholders"] == step["images"] * TOKENS_OF_AN_IMAGE > 0

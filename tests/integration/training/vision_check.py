@@ -130,6 +130,8 @@ def compare(model: Path, shard: Path) -> Iterator[dict[str, Any]]:
             response, prompt = step.generation.token_ids, list(step.prompt_token_ids)
             if media & set(response):
                 break
+            if not step.seen.images:  # sent as tokens: random text may be tokenised otherwise
+                continue
             inputs = reference.inputs(trajectory, number)
             differences = zip(step.generation.logprobs, reference.logprobs(inputs, response), strict=True)
             yield {
