@@ -83,7 +83,7 @@ def test_an_update_is_about_one_model_also_where_another_is_published_meanwhile(
     def publish_another(*arguments):
         write_model(plan.paths.version_dir(7))
         plan.paths.model_link.symlink_to(plan.paths.version_dir(7))
-        write(*arguments)
+        return write(*arguments)
 
     monkeypatch.setattr(prepare_module, "write_datasets", publish_another)
     path = prepare(plan, 1)

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from rl_agent.agent.context.window import ContextLimits
 from rl_agent.agent.tool_calls import MORE_CALLS, Toolbox
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.rollout.collector.conversation import Conversation, Policy
@@ -97,3 +100,31 @@ async def test_with_images_the_server_renders_the_tools_and_the_answers(tmp_path
 
     assert [message["role"] for message in engine.messages[1]] == ["user", "assistant", "tool"]
     assert engine.tools == [(ADD,), (ADD,)]
+
+
+@pytest.mark.parametrize("with_images", [False, True])
+async def test_in_a_window_a_tools_answers_keep_their_role_and_a_summary_is_asked_for_by_the_user(
+    tmp_path, with_images
+):
+    chat, engine = tiny_chat(HERMES), FakeEngine(CALL)
+    limits = ContextLimits(
+        "summary", max_rounds=2, keep_rounds=1, summary_tokens=20, summary_prompt="Sum up."
+    )
+    policy = Policy(engine, EngineGate(8), chat, SAMPLING, limits=limits)
+    toolbox = Toolbox([ADD], tool_format_of(chat))
+    conversation = Conversation(policy, seed=1, name="t:0", task_id="t", toolbox=toolbox)
+    images = (str(tmp_path / "a.png"),) if with_images else ()
+    for number in range(4):
+        await conversation.respond(Observation(f"page {number}", images))
+        conversation.note(changed=True, invalid=False)
+
+    if with_images:
+        asked, shown = engine.messages[3], engine.messages[4]
+        assert [message["role"] for message in asked[-2:]] == ["assistant", "user"]
+        assert [message["role"] for message in shown] == ["user", "assistant", "tool"]
+        assert engine.tools == [(ADD,)] * 5
+    else:
+        asked, shown = chat.decode(engine.contexts[3]), chat.decode(engine.contexts[4])
+        assert asked.endswith("<|im_start|>user\nSum up.<|im_end|>\n<|im_start|>assistant\n")
+        assert shown.count("<tool_response>") == 1 and json.dumps(ADD) in shown
+        assert shown.endswith("<tool_response>\npage 3\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
