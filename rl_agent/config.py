@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rl_agent.context_config import ContextConfig
+from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.grpo_config import GrpoConfig
@@ -97,30 +98,6 @@ class EngineConfig(Section):
         is_any = self.host in ("0.0.0.0", "::")  # noqa: S104 - compares, does not bind
         host = "127.0.0.1" if is_any else self.host
         return f"http://{host}:{self.port}"
-
-
-class EnvConfig(Section):
-    kinds: dict[str, str]
-    module_folders: tuple[CallersPath, ...]
-    default_env: str
-    server_size: Positive
-    train_tasks: str
-    test_tasks: str
-    train_tasks_rollout_size: SampleSize
-    test_tasks_rollout_size: SampleSize
-    test_tasks_repeat_times: Positive
-    train_tasks_sampler: Literal["uniform", "ratio"]
-    difficulty_ratio: dict[str, NotNegative]
-    train_difficulty_max_steps: dict[str, Positive]
-    test_difficulty_max_steps: dict[str, Positive]
-    kwargs: dict[str, FreeForm]
-
-    def tasks_file(self, split: Split, data_path: Path) -> Path:
-        return data_path / (self.train_tasks if split == "train" else self.test_tasks)
-
-    def max_steps(self, split: Split) -> dict[str, int]:
-        is_train = split == "train"
-        return self.train_difficulty_max_steps if is_train else self.test_difficulty_max_steps
 
 
 class RolloutConfig(Section):

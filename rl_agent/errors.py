@@ -130,6 +130,19 @@ class EnvironmentFailure(RolloutError):
     """An environment raised, or could not be started."""
 
 
+class EnvironmentRefusal(EnvironmentFailure):
+    """An environment cannot run this task, today or tomorrow: the episode is not tried again."""
+
+
+class EnvironmentLost(EnvironmentFailure):
+    """The process or the machine in which an environment lived is gone, or does not answer."""
+
+    def __init__(self, message: str, *, is_suspect: bool = False) -> None:
+        super().__init__(message)
+        self.is_suspect = is_suspect
+        """Whether this environment may be what ended its process; then few others share the next one."""
+
+
 class JudgeOutage(RolloutError):
     """The model judge gave no usable verdict; the episode has no reward."""
 

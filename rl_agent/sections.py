@@ -7,6 +7,7 @@ system can wait, a seed what numpy takes after an iteration or a rank was added 
 import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,6 +28,18 @@ def _is_json(value: dict[str, Any]) -> dict[str, Any]:
 def absolute(path: Path) -> Path:
     """Return the path as it is meant where this process stands; links stay, for they differ between nodes."""
     return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100
+
+
+def server_urls(urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Return addresses of servers without a slash at their end; refuse one that is none, or named twice."""
+    found = tuple(url.rstrip("/") for url in urls)
+    for at, url in enumerate(found):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+            raise PydanticCustomError("no_url", "{url}: expected http://HOST:PORT", {"url": url})
+        if url in found[:at]:
+            raise PydanticCustomError("twice", "{url} is named twice", {"url": url})
+    return found
 
 
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -177,6 +177,16 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt that its environment spoiled; the episode was begun again."""
+
+    failure: Failure
+    steps: int
+    """Taken until then; they are not recorded."""
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """An episode as recorded: self-contained, one line of a shard."""
 
@@ -201,6 +211,8 @@ class Trajectory:
     failure: Failure | None = None
     reward_detail: dict[str, Any] = field(default_factory=dict)
     rank: int = 0
+    lost_attempts: tuple[LostAttempt, ...] = ()
+    """Earlier attempts at this episode, oldest first; `failure` is that of the last one."""
     schema_version: int = SCHEMA_VERSION
 
     # Non-finite numbers (an engine's -inf logprob) become strings: JSON has no word for them.

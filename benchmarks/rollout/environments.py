@@ -9,6 +9,8 @@ from rl_agent.types import Observation, StepResult, Task
 class InstantEnvironment:
     """Ends every episode at once with reward 1."""
 
+    is_cooperative = True
+
     async def reset(self, task: Task, seed: int) -> Observation:
         return Observation(task.prompt)
 
@@ -25,6 +27,8 @@ class LongTailedEnvironment:
     The number of steps is drawn uniformly from 1 to `max_steps`. Equal seeds give equal episodes, so that
     different collectors can be compared on the very same work.
     """
+
+    is_cooperative = True
 
     def __init__(self, median_s: float, sigma: float, max_steps: int) -> None:
         self._median_s = median_s

@@ -36,7 +36,7 @@ from rl_agent.config import Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.protocol import Environment
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.environments import Environments
 from rl_agent.monitor import metrics
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
@@ -111,7 +111,7 @@ Lockstep = Callable[[Iterator[LockstepEpisode], int], Awaitable[None]]
 
 async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
     config = plan.config
-    registry = EnvironmentRegistry(config.env_config)
+    registry = Environments(config.env_config)
     specs = sample_of(Assignment(plan, "train", 1, resume=False)).specs
     settings = ClientSettings(config.rollout.request_timeout_s, config.rollout.request_retries)
     chat = ChatTokenizer.load(config.model.base_model, {})

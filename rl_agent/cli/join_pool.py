@@ -122,10 +122,11 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(options: argparse.Namespace) -> object:
     """Raises UsageError."""
     from rl_agent.cluster.shared_fs.address import address_towards
-    from rl_agent.pool.settings import is_loopback, load_weights
+    from rl_agent.pool.settings import load_weights
     from rl_agent.pool.worker.engine_process import EngineCommand, gpu_environment
     from rl_agent.pool.worker.preemption import SOURCES
     from rl_agent.pool.worker.settings import WorkerSettings
+    from rl_agent.service.tokens import is_loopback
     from rl_agent.update.model.verify import verify_model
 
     try:
@@ -186,8 +187,8 @@ def _settings_of_run(plan: Plan) -> object:
     """Return a node's own engine in its run's pool."""
     from rl_agent.cluster.shared_fs.address import address_towards
     from rl_agent.pool import run_pool
-    from rl_agent.pool.settings import is_loopback
     from rl_agent.pool.worker.settings import WorkerSettings
+    from rl_agent.service.tokens import is_loopback
     from rl_agent.update.model.verify import verify_model
 
     engine, manager = plan.config.engine, run_pool.wait_for_manager(plan)

@@ -86,7 +86,7 @@ def _of_run(options: argparse.Namespace) -> int:
 def read_token(path: Path | None) -> str | None:
     """Return the first token of the file, else that of the environment. Raises UsageError."""
     from rl_agent.errors import ConfigError
-    from rl_agent.pool.settings import read_tokens
+    from rl_agent.service.tokens import read_tokens
 
     if path is None:
         return os.environ.get("RL_AGENT_POOL_TOKEN")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_agent.env.answer import final_answer
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from rl_agent.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
@@ -79,6 +79,8 @@ class GymnasiumEnvironment:
     library's rewards are used. With `view` "image" the state is shown only as gymnasium's own picture.
     """
 
+    is_cooperative = True
+
     def __init__(
         self,
         *,
@@ -111,7 +113,7 @@ class GymnasiumEnvironment:
         try:
             self.check_task(task)
         except ValueError as error:
-            raise EnvironmentFailure(f"task {task.task_id}: {error}") from None
+            raise EnvironmentRefusal(f"task {task.task_id}: {error}") from None
         env_id: str = task.extra["env_id"]
         self._game = GAMES[env_id.partition("-v")[0]]
         await self.close()

@@ -9,7 +9,10 @@
   in a thread (`asyncio.to_thread`) or in `rl_agent.env.verifier`.
 - The caller bounds each call and cancels it at its deadline; the instance is then closed, not used again.
 - `close` may be called at any time after the constructor, also twice, and does not raise.
-- An exception in a call ends that episode only, with the error as its recorded reason.
+- An exception in a call ends that attempt only. The episode is tried again from the start, up to
+  `env_config.attempts`, with every error recorded; an `EnvironmentRefusal` says that this would not help.
+- Where instances live is the configuration's affair: in this process, in workers (`env_config.workers`) or on
+  other machines (`env_config.servers`). They share nothing but what their class shares in one process.
 """
 
 from typing import Protocol, runtime_checkable
@@ -21,7 +24,7 @@ from rl_agent.types import Observation, StepResult, Task
 class Environment(Protocol):
     """One live environment; made with `env_config.kwargs[kind]` as keyword arguments.
 
-    A class may also have more methods, all called on the class:
+    A class may also have more, all used on the class:
 
     - `check_task(task)`, or `check_task(task, kwargs)` with `env_config.kwargs[kind]`, raises ValueError that
       says what a task lacks to run here; every task is checked before a run starts.
@@ -32,6 +35,8 @@ class Environment(Protocol):
       `async`, and is given those of `env_config.kwargs[kind]` that it has parameters for. Where the agent
       acts by tool calls, `step` is given `{"name": …, "arguments": {…}}` as JSON (`agent.tool_calls.call_of`
       reads it), with arguments that fit the schema, or the text of a response that calls nothing.
+    - `is_cooperative = True`, not a method: it never blocks the event loop for more than a millisecond and
+      cannot end its process, so it may share the collector's where `env_config.workers` is not set;
     - `async close_shared()` closes what instances share (processes, connections); it is called once after
       the last instance is closed.
     """

@@ -4,13 +4,12 @@ import asyncio
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 from rl_agent.agent.tool_calls import check_schemas
 from rl_agent.agent.tool_formats import Schema
-from rl_agent.config import EnvConfig
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import ConfigError, EnvironmentFailure
 from rl_agent.types import Task
@@ -20,6 +19,19 @@ _TOOLS_TIMEOUT_S = 60.0
 """For a server of tools to start and to say what it has."""
 
 
+class KindsConfig(Protocol):
+    """What is needed to know of `env_config` to make an environment."""
+
+    @property
+    def kinds(self) -> dict[str, str]: ...
+
+    @property
+    def module_folders(self) -> Sequence[Path]: ...
+
+    @property
+    def kwargs(self) -> dict[str, dict[str, Any]]: ...
+
+
 class EnvironmentRegistry:
     """Imports the classes of `env_config.kinds` when they are first needed.
 
@@ -27,13 +39,19 @@ class EnvironmentRegistry:
     registry that only checks needs no closing.
     """
 
-    def __init__(self, env_config: EnvConfig) -> None:
+    def __init__(self, env_config: KindsConfig) -> None:
         self._env_config = env_config
         self._classes: dict[str, type[Environment]] = {}
 
-    def create(self, kind: str) -> Environment:
-        """Make a new instance. Raises ConfigError as `check` does."""
-        return self._class_of(kind)(**self._env_config.kwargs.get(kind, {}))
+    def create(self, kind: str, kwargs: dict[str, Any] | None = None) -> Environment:
+        """Make a new instance, with `env_config.kwargs` unless told others. Raises ConfigError as `check`."""
+        if kwargs is None:
+            kwargs = self._env_config.kwargs.get(kind, {})
+        return self._class_of(kind)(**kwargs)
+
+    def is_cooperative(self, kind: str) -> bool:
+        """Return whether a kind says that it never blocks an event loop nor ends its process."""
+        return bool(getattr(self._class_of(kind), "is_cooperative", False))
 
     def check(self, kinds: Iterable[str]) -> None:
         """Raises ConfigError for the first kind that cannot be used on this machine; makes no instance."""

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from rl_agent.env.verifier import VerifierTimeout, close_pool, shared_pool
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
 from rl_agent.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
@@ -16,6 +16,7 @@ class SingleTurnEnvironment(ABC):
     `workers` is the number of processes that all instances of a kind share.
     """
 
+    is_cooperative = True
     kind: ClassVar[str]
     """Key of `verifier_worker.MAKERS`."""
 
@@ -38,7 +39,7 @@ class SingleTurnEnvironment(ABC):
         try:
             self.check_task(task)
         except ValueError as error:
-            raise EnvironmentFailure(f"task {task.task_id}: {error}") from None
+            raise EnvironmentRefusal(f"task {task.task_id}: {error}") from None
         self._task = task
         return Observation(task.prompt)
 

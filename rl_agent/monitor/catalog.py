@@ -104,6 +104,7 @@ ROLLOUT = Chapter(
         avg@<k> | share | of the k attempts at a test task: solved
         set/<test set>/pass@<k> | share | the same for the tasks whose field `test_set` has this value
         set/<test set>/avg@<k> | share | the same for the tasks whose field `test_set` has this value
+        lost_attempts/<kind> |  | attempts that an environment spoiled so; they were begun again
         queue_s_p50 | s | a response waited for its turn at the engine: median
         queue_s_p95 | s | the same: 95th percentile
         request_s_p50 | s | the engine took for a response: median

@@ -15,7 +15,7 @@ from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
 from rl_agent.config import ClusterConfig, Config, Plan
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.paths import RunPaths
-from rl_agent.pool.settings import is_loopback
+from rl_agent.service.tokens import is_loopback
 
 _POLL_S = 0.2
 _REPORT_EVERY_S = 30.0

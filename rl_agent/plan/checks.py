@@ -27,7 +27,8 @@ from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.plan.tool_actions import check_tool_calls
-from rl_agent.pool.settings import check_settings, is_loopback
+from rl_agent.pool.settings import check_settings
+from rl_agent.service.tokens import is_loopback
 from rl_agent.types import Split, Task
 from rl_agent.update.llamafactory.render import check_extra_args
 
@@ -356,17 +357,17 @@ def describe_listeners(port: int) -> str:
 
 def check_tasks(config: Config, command: Command) -> dict[Split, int]:
     """Read every task file and environment; returns the tasks of each split that an iteration runs."""
-    from rl_agent.env.registry import EnvironmentRegistry
+    from rl_agent.env.remote.environments import Environments
     from rl_agent.tasks.load import load_tasks
 
     tasks: dict[Split, list[Task]] = {}
     for split in splits_of(command):
         tasks[split] = load_tasks(config.env_config.tasks_file(split, config.data_path), config.env_config)
-    registry = EnvironmentRegistry(config.env_config)
     every_task = [task for found in tasks.values() for task in found]
-    registry.check({task.env for task in every_task})
+    environments = Environments(config.env_config)
+    environments.check({task.env for task in every_task}, every_task)
     if config.policy_config.has_tool_calls:
-        registry.check_tools(every_task)
+        environments.check_tools(every_task)
     env = config.env_config
     sizes = {"train": env.train_tasks_rollout_size, "test": env.test_tasks_rollout_size}
     repeats = {"train": 1, "test": env.test_tasks_repeat_times}

@@ -14,12 +14,13 @@ from aiohttp import web
 
 from rl_agent.config import PoolConfig
 from rl_agent.pool.api.auth import guard
-from rl_agent.pool.api.connections import Door
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.openapi import openapi_of
 from rl_agent.pool.api.routes import PoolApi
+from rl_agent.pool.problem import words_of
 from rl_agent.pool.runtime.journal import sole_owner
 from rl_agent.pool.runtime.runs import Batches
+from rl_agent.service.door import Door
 from rl_agent.tls import serving
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,15 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
     with ExitStack() as held:
         if config.journal is not None:
             held.enter_context(sole_owner(config.journal))
-        door = held.enter_context(closing(Door(config, tls)))
+        door = Door(
+            config.host,
+            config.port,
+            login_timeout_s=config.login_timeout_s,
+            most_unknown=config.max_unknown_connections,
+            tls=tls,
+            error_body=words_of,
+        )
+        held.enter_context(closing(door))
         async with _session() as session:
             batches = Batches(config)
             async with _jobs(batches):

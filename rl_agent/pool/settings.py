@@ -3,13 +3,13 @@
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 
 from rl_agent.config import PoolConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
 from rl_agent.overrides.compose import Schema, compose_words
 from rl_agent.pool.scheduler.records import PoolRules
+from rl_agent.service.tokens import is_loopback, read_tokens
 from rl_agent.tls import serving, trusting
 from rl_agent.weights_config import WeightsConfig
 
@@ -65,13 +65,6 @@ def check_settings(config: PoolConfig, environ: Mapping[str, str], *, section: s
         )
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -94,17 +87,6 @@ def tokens_of(config: PoolConfig, environ: Mapping[str, str]) -> tuple[str, ...]
 def admin_tokens_of(config: PoolConfig) -> tuple[str, ...]:
     """Return the tokens of operators, who may drain and end any engine; empty without such a file."""
     return read_tokens(config.admin_token_file, "admin_token_file") if config.admin_token_file else ()
-
-
-def read_tokens(path: Path, key: str = "token_file") -> tuple[str, ...]:
-    """Read a token file. Raises ConfigError if it cannot be read, or others can read it too."""
-    try:
-        check_private(path, key)
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigError(f"{key}={path} cannot be read: {why}") from error
-    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
 def rules_of(config: PoolConfig) -> PoolRules:

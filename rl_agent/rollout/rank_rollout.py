@@ -16,7 +16,7 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.config import Config
 from rl_agent.engine.client import EngineClient
 from rl_agent.engine.wire import Sampling
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import deliberate
 from rl_agent.monitor import progress
 from rl_agent.pool import run_pool
@@ -47,7 +47,7 @@ class RankRollout:
         *,
         engine: EngineClient,
         chat: ChatTokenizer,
-        registry: EnvironmentRegistry,
+        environments: Environments,
         shard: RankShard,
         judge: ModelJudge | None,
         tool_format: ToolFormat | None = None,
@@ -83,12 +83,13 @@ class RankRollout:
             iteration=assignment.iteration,
             model=engine.served.root,
             policy=policy,
-            create_environment=registry.create,
+            create_environment=environments.create,
+            attempts=config.env_config.attempts,
             step_timeout_s=rollout.step_timeout_s,
             episode_timeout_s=rollout.episode_timeout_s,
             images=config.paths.images,
             rank=member.rank,
-            tools_of=registry.tools_of,
+            tools_of=environments.tools_of,
         )
         self.collector = Collector(
             CollectSettings(

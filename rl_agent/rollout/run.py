@@ -14,7 +14,7 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.cluster.member.member import Member
 from rl_agent.engine.model import resolve_model
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.environments import Environments
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.rollout import takeover
 from rl_agent.rollout.conditions import Conditions
@@ -48,15 +48,15 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
         created_at=time.time(),
         attempt=plan.attempt,
     )
-    registry = EnvironmentRegistry(config.env_config)
-    registry.check({spec.task.env for spec in sample.specs})
+    environments = Environments(config.env_config)
+    environments.check_here({spec.task.env for spec in sample.specs})
     chat = ChatTokenizer.load(model.path, config.model.chat_template_kwargs)
     work = member.work(assignment.iteration, assignment.phase)
     async with AsyncExitStack() as stack:
         if member.is_master:
             stack.enter_context(takeover.sole_master(paths, header.split, header.iteration))
         engine = await stack.enter_async_context(engine_client(plan, model))
-        await stack.enter_async_context(registry)
+        await stack.enter_async_context(environments)
         judge = None
         if config.rollout.reward == "judge":
             judge = await stack.enter_async_context(ModelJudge(config.openai_config, paths.judge_cache))
@@ -76,7 +76,7 @@ async def run_rollout(assignment: Assignment, member: Member) -> str:
             ledger,
             engine=engine,
             chat=chat,
-            registry=registry,
+            environments=environments,
             shard=shard,
             judge=judge,
             tool_format=tool_format_of(chat) if config.policy_config.has_tool_calls else None,

@@ -27,7 +27,7 @@ from rl_agent.files import remove, write_whole
 from rl_agent.grpo_config import TrainingConfig
 from rl_agent.paths import RunPaths
 from rl_agent.pool import run_pool
-from rl_agent.pool.settings import is_loopback
+from rl_agent.service.tokens import is_loopback
 from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.checkpoint.states import (
     STATE,

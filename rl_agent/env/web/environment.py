@@ -112,7 +112,7 @@ class WebEnvironment:
         try:
             self.check_task(task, self._kwargs)
         except ValueError as error:
-            raise EnvironmentFailure(f"task {task.task_id}: {error}") from None
+            raise EnvironmentRefusal(f"task {task.task_id}: {error}") from None
         await self.close()
         self._task = task
         self._seed = task.extra.get("seed", seed)

@@ -3,58 +3,21 @@
 All of it is decided by the head of a request; nothing has read a byte of its body by then.
 """
 
-import hmac
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 
 from aiohttp import web
 
 from rl_agent.config import PoolConfig
-from rl_agent.errors import ConfigError
 from rl_agent.pool.api.browsers import check_content, check_host, check_origin, served_names
-from rl_agent.pool.api.connections import Connection
 from rl_agent.pool.problem import problem
-from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, read_tokens, tokens_of
+from rl_agent.pool.settings import Network, admin_tokens_of, networks_of, tokens_of
+from rl_agent.service.door import Connection
+from rl_agent.service.tokens import TokenCheck
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-TOKEN_RECHECK_S = 2.0
-
-
-class TokenCheck:
-    """Holds the valid tokens; reads their file again when it changes, so tokens rotate without a restart."""
-
-    def __init__(self, tokens: tuple[str, ...], file: Path | None) -> None:
-        self._file = file
-        self._tokens = tokens
-        self._stamp = file.stat().st_mtime_ns if file else 0
-        self._next_look = 0.0
-
-    @property
-    def is_needed(self) -> bool:
-        return bool(self._tokens)
-
-    def is_among(self, header: str) -> bool:
-        """Compare in constant time, with every token whatever the first ones gave."""
-        self._look_again()
-        kind, _, given = header.partition(" ")
-        offered = given.strip() if kind.lower() == "bearer" else ""
-        found = [is_same_secret(offered, token) for token in self._tokens]
-        return any(found)
-
-    def _look_again(self) -> None:
-        now = time.monotonic()
-        if self._file is None or now < self._next_look:
-            return
-        self._next_look = now + TOKEN_RECHECK_S
-        try:
-            stamp = self._file.stat().st_mtime_ns
-            if stamp != self._stamp and (tokens := read_tokens(self._file)):
-                self._tokens, self._stamp = tokens, stamp
-        except (OSError, ConfigError):
-            return  # half-way through a rotation: the old tokens hold
 
 
 class Bucket:
@@ -74,11 +37,6 @@ class Bucket:
             return False
         self._level -= 1.0
         return True
-
-
-def is_same_secret(given: str, secret: str) -> bool:
-    """Compare in constant time, whatever bytes were given: headers keep what is no UTF-8 as surrogates."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), secret.encode())
 
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)

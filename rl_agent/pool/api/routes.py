@@ -10,7 +10,7 @@ from aiohttp import web
 from yarl import URL
 
 from rl_agent.config import PoolConfig
-from rl_agent.pool.api.auth import IS_OPERATOR, check_address, check_source, is_local, is_same_secret
+from rl_agent.pool.api.auth import IS_OPERATOR, check_address, check_source, is_local
 from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_batch, read_query
 from rl_agent.pool.api.openapi import described
 from rl_agent.pool.api.status import metrics_text, status_of
@@ -46,6 +46,7 @@ from rl_agent.pool.schemas import (
     WeightsState,
 )
 from rl_agent.pool.settings import networks_of
+from rl_agent.service.tokens import is_same_secret
 from rl_agent.weights.server.http_server import version_file
 from rl_agent.weights.settings import trainer_folders
 from rl_agent.weights.sources.source_folder import having

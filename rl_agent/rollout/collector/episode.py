@@ -1,18 +1,18 @@
-"""One attempt at one task, from reset to a recorded outcome.
+"""One episode of a task, from reset to a recorded outcome.
 
-    reset ─► respond ─► parse ─► step ─► … ─► done │ truncated │ last step allowed      COMPLETED
-      │         │                  │
-      └─────────┴──────────────────┴─► RolloutError FAILED · timeout TIMED_OUT · abandon() ABANDONED
+    place ─► reset ─► respond ─► parse ─► step ─► … ─► done │ truncated │ last step allowed      COMPLETED
+      ▲        │         │                  │
+      │        └─────────┴──────────────────┴─► RolloutError FAILED · timeout TIMED_OUT · abandon() ABANDONED
+      └─ the environment failed, not the agent: from the start, up to `attempts` times
 
-Whatever ends it, the finished steps are kept and the environment is closed before `run` returns. An
-exception raised inside an environment, whatever its type, is an EnvironmentFailure of this episode. Only our
-own bugs, a dead engine (RetryLater) and the cancellation of the job get out.
+Whatever ends it, the finished steps of the last attempt are kept and the environment is closed before `run`
+returns. An exception raised inside an environment, whatever its type, is an EnvironmentFailure of this
+episode. Only our own bugs, a dead engine (RetryLater) and the cancellation of the job get out.
 """
 
 import asyncio
 import copy
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,13 +22,29 @@ from typing import TypeVar
 from rl_agent.agent.tool_calls import Toolbox
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.protocol import Environment
-from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RolloutError
+from rl_agent.env.remote.instance import RemoteInstance
+from rl_agent.env.values import (
+    checked_observation,
+    checked_result,
+    described,
+    environment_failure,
+    recordable,
+)
+from rl_agent.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    EnvironmentLost,
+    EnvironmentRefusal,
+    EnvironmentUnavailable,
+    PromptTooLong,
+    RolloutError,
+)
 from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.types import (
-    MAX_MESSAGE,
     EpisodeSpec,
     Failure,
+    LostAttempt,
     Observation,
     Split,
     Status,
@@ -36,7 +52,6 @@ from rl_agent.types import (
     StepResult,
     Task,
     Trajectory,
-    writable,
 )
 
 log = logging.getLogger(__name__)
@@ -55,7 +70,8 @@ class EpisodeSetup:
     iteration: int
     model: str
     policy: Policy
-    create_environment: Callable[[str], Environment]
+    create_environment: Callable[[str, int], Environment]
+    """From a kind, and how many workers may have died of earlier attempts at the episode."""
     step_timeout_s: float
     episode_timeout_s: float
     images: Path | None = None
@@ -63,17 +79,30 @@ class EpisodeSetup:
     rank: int = 0
     tools_of: Callable[[Task], Awaitable[Sequence[Schema]]] | None = None
     """The functions that a task's agent may call, where actions are tool calls."""
+    attempts: int = 1
+    """At an episode whose environment fails."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
 
+class _EnvironmentTimeout(TimeoutError):
+    """An environment took longer for a call than it may."""
+
+
+_ATTEMPT_SEEDS = 2**40
+"""Between the seeds by which two attempts are sampled: the same responses may meet the same fate."""
+
+
 class Episode:
-    """One attempt while it runs; used once."""
+    """One episode while it runs; used once."""
 
     def __init__(self, spec: EpisodeSpec, setup: EpisodeSetup) -> None:
         self.spec = spec
         self.started_at = setup.wall_clock()
         self.steps: list[Step] = []
+        """Of the attempt that runs."""
+        self._lost: list[LostAttempt] = []
+        self._crashes = 0
         self._setup = setup
         self._started = setup.clock()
         self._environment: Environment | None = None
@@ -99,33 +128,56 @@ class Episode:
         if self._is_abandoned:
             reason = "not started when the rollout's grace period ended"
             return self._trajectory(Status.ABANDONED, Failure("TimeoutError", reason))
-        status: Status = Status.COMPLETED
-        failure: Failure | None = None
+        while True:
+            began = self._setup.clock()
+            status, failure, error = await self._attempt()
+            if failure is None or not self._may_help(error):
+                return self._trajectory(status, failure)
+            log.info("%s: attempt %d: %s", self.spec.key, len(self._lost) + 1, failure.message)
+            self._lost.append(LostAttempt(failure, len(self.steps), self._setup.clock() - began))
+            self._crashes += isinstance(error, EnvironmentLost) and error.is_suspect
+            self.steps = []
+
+    async def _attempt(self) -> tuple[Status, Failure | None, Exception | None]:
+        """Return how one attempt ended, and what ended it."""
         try:
             async with asyncio.timeout(self._setup.episode_timeout_s) as limit:
                 self._limit = limit
                 await self._play()
         except TimeoutError as error:
-            status, failure = self._timed_out(str(error), is_whole_episode=limit.expired())
+            return *self._timed_out(str(error), is_whole_episode=limit.expired()), error
         except RolloutError as error:
-            status, failure = Status.FAILED, Failure(type(error).__name__, _recordable(str(error)))
+            return Status.FAILED, Failure(type(error).__name__, recordable(str(error))), error
         finally:
             self._limit = None
             if self._conversation is not None:
                 await self._conversation.end()
+            self._conversation = None
             await self._close()
-        return self._trajectory(status, failure)
+        return Status.COMPLETED, None, None
+
+    def _may_help(self, error: Exception | None) -> bool:
+        """Return whether the episode is to be begun again: it was the environment, and not for good."""
+        if self._is_abandoned or len(self._lost) + 1 >= self._setup.attempts:
+            return False
+        if isinstance(error, EnvironmentRefusal):
+            return False
+        return isinstance(error, EnvironmentFailure | _EnvironmentTimeout)
 
     async def _play(self) -> None:
         spec, key = self.spec, str(self.spec.key)
         environment = self._environment = self._create()
+        if isinstance(environment, RemoteInstance):
+            await environment.place()
         # A copy: what an environment does to it would be in its siblings' task, and in what is recorded.
         task = replace(spec.task, extra=copy.deepcopy(spec.task.extra))
-        observation = _shown(await self._ask(environment.reset(task, spec.seed), "reset"), "reset")
+        shown = await self._ask(environment.reset(task, spec.seed), "reset")
+        observation = checked_observation(shown, "reset")
+        lost = len(self._lost)
         conversation = self._conversation = Conversation(
             self._setup.policy,
-            seed=spec.seed,
-            name=key,
+            seed=spec.seed + lost * _ATTEMPT_SEEDS,
+            name=f"{key}:again{lost}" if lost else key,
             task_id=spec.key.task_id,
             is_single_turn=spec.max_steps == 1,
             toolbox=await self._toolbox(task),
@@ -171,7 +223,7 @@ class Episode:
         parsed = turn.parsed
         if parsed.problem:
             return StepResult(Observation(parsed.problem), changed=False, invalid=True)
-        result = _result(await self._ask(environment.step(turn.action), "step"))
+        result = checked_result(await self._ask(environment.step(turn.action), "step"))
         if not parsed.remark:
             return result
         text = f"{result.observation.text}\n{parsed.remark}".lstrip("\n")
@@ -185,9 +237,13 @@ class Episode:
 
     def _create(self) -> Environment:
         try:
-            return self._setup.create_environment(self.spec.task.env)
+            return self._setup.create_environment(self.spec.task.env, self._crashes)
+        except EnvironmentUnavailable:
+            raise
+        except ConfigError as error:
+            raise EnvironmentRefusal(f"could not be made: {described(error)}") from error
         except Exception as error:  # the constructor is the environment's own code
-            raise _environment_failure("could not be made", error) from error
+            raise environment_failure("could not be made", error) from error
 
     async def _ask(self, call: Awaitable[T], name: str) -> T:
         """Wait for an environment, at most `step_timeout_s`."""
@@ -196,28 +252,31 @@ class Episode:
                 return await call
         except TimeoutError as error:
             if limit.expired():
-                raise TimeoutError(
+                raise _EnvironmentTimeout(
                     f"the environment's {name} took longer than {self._setup.step_timeout_s:g} s"
                 ) from None
-            raise _environment_failure(f"{name} failed", error) from error
+            raise environment_failure(f"{name} failed", error) from error
         except (EnvironmentFailure, EnvironmentUnavailable, GeneratorExit, KeyboardInterrupt):
             raise
+        except ConfigError as error:
+            raise EnvironmentRefusal(f"{name} failed: {described(error)}") from error
         except (
             BaseException
         ) as error:  # SystemExit and its own CancelledError too: they end this episode only
             job = asyncio.current_task()
             if job is not None and job.cancelling():
                 raise asyncio.CancelledError from error
-            raise _environment_failure(f"{name} failed", error) from error
+            raise environment_failure(f"{name} failed", error) from error
 
     async def _close(self) -> None:
         if self._environment is None:
             return
+        environment, self._environment = self._environment, None
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._environment.close()
+                await environment.close()
         except Exception as error:  # the episode is over; only its environment is the poorer
-            log.warning("%s: the environment did not close: %s", self.spec.key, _describe(error))
+            log.warning("%s: the environment did not close: %s", self.spec.key, described(error))
 
     def _timed_out(self, message: str, *, is_whole_episode: bool) -> tuple[Status, Failure]:
         if is_whole_episode and self._is_abandoned:
@@ -248,54 +307,5 @@ class Episode:
             truncated=self._is_truncated,
             failure=failure,
             rank=setup.rank,
+            lost_attempts=tuple(self._lost),
         )
-
-
-def _shown(observation: object, call: str) -> Observation:
-    """Return the observation, if it can be shown to a model and written down; else EnvironmentFailure."""
-    if not isinstance(observation, Observation):
-        raise EnvironmentFailure(f"{call} returned {type(observation).__name__}, not an Observation")
-    try:
-        observation.text.encode()
-    except (AttributeError, UnicodeError) as error:
-        raise _environment_failure(f"{call} returned an observation that is no text", error) from error
-    try:
-        images = tuple(str(path) for path in observation.images)
-        "".join(images).encode()
-    except (TypeError, UnicodeError) as error:
-        what = f"{call} returned an observation with an image path that is no text"
-        raise _environment_failure(what, error) from error
-    return Observation(observation.text, images)
-
-
-def _result(result: object) -> StepResult:
-    """Return the result with plain values: a library's own number types cannot be written as JSON."""
-    if not isinstance(result, StepResult):
-        raise EnvironmentFailure(f"step returned {type(result).__name__}, not a StepResult")
-    try:
-        reward = float(result.reward)
-    except (TypeError, ValueError) as error:
-        raise _environment_failure("step returned a reward that is no number", error) from error
-    if not math.isfinite(reward):
-        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
-    return StepResult(
-        _shown(result.observation, "step"),
-        reward,
-        done=bool(result.done),
-        truncated=bool(result.truncated),
-        changed=bool(result.changed),
-        invalid=bool(result.invalid),
-    )
-
-
-def _environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
-    return EnvironmentFailure(f"{what}: {_describe(error)}")
-
-
-def _describe(error: BaseException) -> str:
-    """Return what may be recorded of an error: some hold a whole page, or half a character."""
-    return _recordable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-def _recordable(message: str) -> str:
-    return writable(message[:MAX_MESSAGE])

@@ -108,6 +108,7 @@ class RolloutMetrics:
         self._of_difficulty: dict[str, Tally] = {}
         self.failures: Counter[str] = Counter()
         self.reasons = FailureReasons()
+        self._lost_attempts: Counter[str] = Counter()
         self._queue = Durations()
         self._request = Durations()
         self._environment = Durations()
@@ -130,6 +131,7 @@ class RolloutMetrics:
                 self._add_attempt(trajectory, is_success=is_success)
             else:
                 self._add_sibling(trajectory.key, trajectory.reward)
+        self._lost_attempts.update(lost.failure.kind for lost in trajectory.lost_attempts)
         for step in trajectory.steps:
             self._queue.add(step.generation.queue_s)
             self._request.add(step.generation.duration_s)
@@ -171,6 +173,8 @@ class RolloutMetrics:
             prefix = f"{split}/set/{name}" if name else split
             numbers |= {f"{prefix}/{measure}": v for measure, v in attempts.numbers_of(outcomes).items()}
         numbers |= {f"{split}/failures/{kind}": count for kind, count in sorted(self.failures.items())}
+        lost = sorted(self._lost_attempts.items())
+        numbers |= {f"{split}/lost_attempts/{kind}": count for kind, count in lost}
         numbers |= {f"{split}/judge_{name}": value for name, value in self._judge.items()}
         durations = {"queue": self._queue, "request": self._request, "environment": self._environment}
         for name, histogram in durations.items():

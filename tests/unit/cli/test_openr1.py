@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_agent.cli.openr1 import main
-from rl_agent.config import EnvConfig
+from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.tasks.load import load_tasks
 

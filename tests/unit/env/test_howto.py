@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import rl_agent.env
-from rl_agent.config import EnvConfig
 from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.tasks.load import load_tasks

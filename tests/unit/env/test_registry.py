@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from rl_agent.config import EnvConfig
 from rl_agent.env.protocol import Environment
 from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.types import Observation, StepResult, Task
 

@@ -12,7 +12,7 @@ from rl_agent.rollout.collector.metrics import RolloutMetrics
 from rl_agent.trainer.data.samples import Group
 from rl_agent.trainer.step.meter import Meter, PoolTotals
 from rl_agent.trainer.trainer import Trainer
-from rl_agent.types import Status
+from rl_agent.types import Failure, LostAttempt, Status
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import trainer_settings
@@ -46,7 +46,9 @@ def of_rollouts() -> set[str]:
     judged = {"judge_model": "m", "is_cached": 0, "prompt_tokens": 1, "completion_tokens": 1, "cost_usd": 0.1}
     found = RolloutMetrics("train", success_reward=1.0)
     found.add(replace(make_trajectory(0, reward=1.0), reward_detail=judged))
-    found.add(make_trajectory(1, reward=None, status=Status.FAILED))
+    lost = LostAttempt(Failure("EnvironmentLost", "it was ended"), steps=1, duration_s=1.0)
+    failed = make_trajectory(1, reward=None, status=Status.FAILED)
+    found.add(replace(failed, lost_attempts=(lost,)))
     sibling = make_trajectory(0, reward=0.0)
     found.add(replace(sibling, key=replace(sibling.key, attempt=1)))
     tested = RolloutMetrics("test", success_reward=1.0)

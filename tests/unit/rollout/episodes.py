@@ -95,7 +95,7 @@ def make_setup(environment, engine=None, **changes):
         iteration=1,
         model="model",
         policy=policy,
-        create_environment=environment if callable(environment) else lambda kind: environment,
+        create_environment=lambda kind, crashes: environment(kind) if callable(environment) else environment,
         step_timeout_s=5.0,
         episode_timeout_s=5.0,
     )

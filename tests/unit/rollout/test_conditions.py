@@ -18,6 +18,7 @@ MAY_CHANGE = (
     "model_config.trust_remote_code",
     "env_config.train_tasks",  # another file may hold the same tasks, which are compared
     "env_config.test_tasks",
+    "env_config.attempts",  # a way to a recorded episode, not what is in it
     "rollout.completion_threshold",
     "rollout.completion_grace_period",
     "rollout.request_timeout_s",

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import EngineError, RetryLater
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.rank_shard import RankShard
@@ -99,7 +99,7 @@ async def collect(tmp_path, member, source, kind="Screen", *, is_sole=False, cou
             ledger,
             engine=engine or Engine(),
             chat=tiny_chat(),
-            registry=EnvironmentRegistry(plan.config.env_config),
+            environments=Environments(plan.config.env_config),
             shard=shard,
             judge=None,
         )

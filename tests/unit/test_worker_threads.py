@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from rl_agent.rollout.collector import worker_threads
-from rl_agent.rollout.collector.worker_threads import WorkerThreads
+from rl_agent import worker_threads
+from rl_agent.worker_threads import WorkerThreads
 
 
 @pytest.fixture

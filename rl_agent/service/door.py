@@ -1,6 +1,6 @@
-"""Accepts connections at the manager's port, and closes those that show no valid token in time.
+"""Accepts connections at a service's port, and closes those that show no valid token in time.
 
-    accept ─► TLS, if any ─► first request that `guard` lets in ─► welcome: it stays as long as it is used
+    accept ─► TLS, if any ─► first request with a token ─► welcome: it stays as long as it is used
        └── unknown: `login_timeout_s` at most, so many from one address, so many in all ──► closed
 
 Where there are too many unknown connections the oldest goes (`unauthenticated`). A connection that is welcome
@@ -19,9 +19,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from rl_agent.config import PoolConfig
 from rl_agent.errors import ConfigError, MachineError
-from rl_agent.pool.problem import words_of
 from rl_agent.unauthenticated import RateLimitedLog, Unauthenticated, network_of
 
 log = logging.getLogger(__name__)
@@ -36,6 +34,10 @@ HOSTS = 4
 _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
+ErrorBody = Callable[[int, str], str]
+"""Makes the JSON body of an error from its status and one line."""
+
+
 class UnknownConnection:
     """A connection that may not stay yet, and what closes it."""
 
@@ -45,15 +47,22 @@ class UnknownConnection:
 class Connection(web.RequestHandler):
     """An HTTP connection, closed after the login timeout unless `welcome` was called."""
 
-    __slots__ = ("_forget", "_login")
+    __slots__ = ("_error_body", "_forget", "_login")
 
-    def __init__(self, server: web.Server, login_timeout_s: float, forget: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        login_timeout_s: float,
+        forget: Callable[[], object],
+        error_body: ErrorBody,
+    ) -> None:
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {"access_log": None, "logger": log}
         # Bodies stay as they were sent: inflating one would be work before the token is looked at.
         options |= {"auto_decompress": False, "keepalive_timeout": IDLE_S, "lingering_time": LINGER_S}
         super().__init__(server, loop=loop, **options)
         self._forget = forget
+        self._error_body = error_body
         self._login = loop.call_later(login_timeout_s, self.abort)
 
     def welcome(self) -> None:
@@ -83,7 +92,7 @@ class Connection(web.RequestHandler):
         log.debug("%s: %s", request.remote, words)
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer has been sent")
-        answer = web.Response(status=400, text=words_of(400, words), content_type="application/json")
+        answer = web.Response(status=400, text=self._error_body(400, words), content_type="application/json")
         answer.force_close()
         return answer
 
@@ -95,13 +104,24 @@ class Connection(web.RequestHandler):
 class Door:
     """Listens from the beginning, so that a port that is taken is known; `run` lets connections in."""
 
-    def __init__(self, config: PoolConfig, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        login_timeout_s: float,
+        most_unknown: int,
+        tls: ssl.SSLContext | None,
+        error_body: ErrorBody,
+    ) -> None:
         """Raises ConfigError if the address cannot be listened on."""
-        self._login_timeout_s = config.login_timeout_s
+        self._login_timeout_s = login_timeout_s
         self._tls = tls
-        self._sockets = _listen(config.host, config.port)
-        most = config.max_unknown_connections
-        self._unknown = Unauthenticated[UnknownConnection](at_most=HOSTS * most, at_most_a_network=most)
+        self._error_body = error_body
+        self._sockets = _listen(host, port)
+        self._unknown = Unauthenticated[UnknownConnection](
+            at_most=HOSTS * most_unknown, at_most_a_network=most_unknown
+        )
         self._warnings = RateLimitedLog(log)
 
     @property
@@ -148,7 +168,9 @@ class Door:
         try:
             async with asyncio.timeout(self._login_timeout_s):
                 _, connection = await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: Connection(server, self._login_timeout_s, forget), arrived, ssl=self._tls
+                    lambda: Connection(server, self._login_timeout_s, forget, self._error_body),
+                    arrived,
+                    ssl=self._tls,
                 )
         except OSError as error:
             log.debug("a connection was not made: %s", error)

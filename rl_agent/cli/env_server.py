@@ -1,0 +1,137 @@
+"""The verb `env-server` lets environments live on this machine, for rollouts of others."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_agent.cli._numbers import not_negative, seconds
+from rl_agent.cli._options import verb_parser
+from rl_agent.errors import ConfigError, UsageError, deliberate
+
+if TYPE_CHECKING:
+    from rl_agent.env.remote.server import ServerSettings
+
+SUMMARY = "serve environments to rollouts on other machines"
+EXAMPLE = """examples:
+  python -m rl_agent.cli env-server --workers 8 --token-file env.token --listen 0.0.0.0:5100
+  python -m rl_agent.cli env-server --listen 127.0.0.1:0
+  python -m rl_agent.cli env-server kinds.game=my_module:Game worker_max_rss_mib=2048
+
+The rollout names it: env_config.servers=[http://HOST:5100] env_config.servers_token_file=env.token. Keys of
+configs/env/default.yaml that say which kinds there are, or when a worker is replaced, may follow.
+TERM or Ctrl+C drains: episodes that run may end, for --drain-s at most; a second one ends it at once.
+"""
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+
+    import uvloop
+
+    from rl_agent.env.remote.server import serve
+
+    form = "%(asctime)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
+    settings = _settings(options)
+
+    async def run() -> None:
+        leaving = asyncio.Event()
+
+        def leave() -> None:
+            if leaving.is_set():
+                os._exit(128 + signal.SIGTERM)  # the guards end the workers
+            leaving.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, leave)
+        await serve(settings, lambda url: print(url, flush=True), leaving)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    except BaseExceptionGroup as group:
+        raise deliberate(group) from None
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = verb_parser("env-server", SUMMARY, EXAMPLE)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="keys of configs/env/default.yaml")
+    parser.add_argument(
+        "--listen", default="127.0.0.1:5100", metavar="HOST:PORT", help="default: %(default)s; port 0: any"
+    )
+    parser.add_argument("--workers", type=int, help="processes; default: one a core, 16 at most")
+    parser.add_argument("--places", type=int, help="environments at once; default: 16 a worker")
+    parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_ENV_TOKEN")
+    parser.add_argument(
+        "--tls-certificate", type=Path, metavar="PEM", help="answer by TLS, with this certificate"
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
+    parser.add_argument(
+        "--drain-s", type=not_negative, default=600.0, help="how long a drain may take (default 600)"
+    )
+    parser.add_argument(
+        "--client-timeout-s",
+        type=seconds,
+        default=60.0,
+        help="a client that is silent for so long has its environments closed (default 60)",
+    )
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> "ServerSettings":
+    """Raises UsageError and ConfigError."""
+    from rl_agent.env.remote.environments import limits_of, setup_of, worker_count
+    from rl_agent.env.remote.server import ServerSettings
+    from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
+    from rl_agent.env_config import EnvConfig
+    from rl_agent.files import check_private
+    from rl_agent.overrides.compose import Schema, compose_words
+    from rl_agent.service.tokens import TokenCheck, is_loopback, read_tokens
+    from rl_agent.tls import serving
+
+    config = compose_words(Schema("env/default", EnvConfig), options.settings)
+    host, _, port = options.listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--listen {options.listen}: expected HOST:PORT, as in 0.0.0.0:5100")
+    workers = worker_count(config) if options.workers is None else options.workers
+    places = 16 * workers if options.places is None else options.places
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1")
+    if not 1 <= places <= MAX_PLACES:
+        raise UsageError(f"--places {places}: from 1 to {MAX_PLACES}")
+    if (options.tls_certificate is None) != (options.tls_key is None):
+        raise UsageError("--tls-certificate and --tls-key go together: give both or neither")
+    if options.token_file is not None:
+        tokens = read_tokens(options.token_file, "--token-file")
+        if not tokens:
+            raise ConfigError(f"--token-file {options.token_file}: there is no token in it; write one")
+    else:
+        token = os.environ.get(TOKEN_ENV_VAR, "").strip()
+        tokens = (token,) if token else ()
+    if not tokens and not is_loopback(host):
+        raise ConfigError(
+            f"--listen {options.listen}: only loopback may be served without a token; write one to a file and"
+            f" give --token-file PATH, or set ${TOKEN_ENV_VAR}"
+        )
+    tls = None
+    if options.tls_certificate is not None:
+        tls = serving(options.tls_certificate, options.tls_key)
+        check_private(options.tls_key, "--tls-key")
+    return ServerSettings(
+        host=host,
+        port=int(port),
+        places=places,
+        setup=setup_of(config, threads=max(8, places)),
+        limits=limits_of(config, workers),
+        tokens=TokenCheck(tokens, options.token_file),
+        tls=tls,
+        drain_s=options.drain_s,
+        client_timeout_s=options.client_timeout_s,
+    )

@@ -1,0 +1,121 @@
+"""Makes instances of environments where the configuration has them live, and checks kinds and tasks there.
+
+env_config.workers=0     in this process
+env_config.workers=N     in so many worker processes
+env_config.workers=null  in this process if the kind says that it is cooperative, else in a worker a core
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Self
+
+from rl_agent.agent.tool_formats import Schema
+from rl_agent.env.protocol import Environment
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.placement import WorkerLimits
+from rl_agent.env.remote.server_check import check_servers, token_of
+from rl_agent.env.remote.server_link import LinkSettings
+from rl_agent.env.remote.server_pool import ServerPool, open_servers
+from rl_agent.env.remote.worker import WorkerSetup
+from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
+from rl_agent.env_config import EnvConfig
+from rl_agent.tls import trusting
+from rl_agent.types import Task
+
+MOST_WORKERS_BY_DEFAULT = 16
+
+
+class Environments:
+    """The environments of a rollout. Open with `async with` to step instances; to check them, not."""
+
+    def __init__(self, env_config: EnvConfig) -> None:
+        self._env_config = env_config
+        self._classes = EnvironmentRegistry(env_config)
+        self._places: WorkerPool | ServerPool | None = None
+        self._closing = AsyncExitStack()
+
+    def create(self, kind: str, crashes: int = 0) -> Environment:
+        """Make a new instance. Raises ConfigError as `check` does."""
+        if self._places is None or not self._lives_elsewhere(kind):
+            return self._classes.create(kind)
+        return self._places.create(kind, self._env_config.kwargs.get(kind, {}), crashes)
+
+    def check(self, kinds: Iterable[str], tasks: Sequence[Task] = ()) -> None:
+        """Raises ConfigError for the first kind that cannot be used, or task that its kind cannot run.
+
+        Where environments live on servers, those are asked: all must be there. MachineError if one is not.
+        """
+        if self._env_config.servers:
+            check_servers(self._env_config, kinds, tasks)
+            return
+        self._classes.check(kinds)
+        self._classes.check_tasks(tasks)
+
+    def check_here(self, kinds: Iterable[str]) -> None:
+        """Check the kinds that live on this machine; servers may come and go while a run goes on."""
+        if not self._env_config.servers:
+            self._classes.check(kinds)
+
+    async def tools_of(self, task: Task) -> tuple[Schema, ...]:
+        """Return the functions that a task's agent may call, as its class says here. Raises ConfigError."""
+        return await self._classes.tools_of(task)
+
+    def check_tools(self, tasks: Iterable[Task]) -> None:
+        """Raises ConfigError for the first kind of environment whose tools cannot be shown to a model."""
+        self._classes.check_tools(tasks)
+
+    async def __aenter__(self) -> Self:
+        config = self._env_config
+        await self._closing.enter_async_context(self._classes)
+        if config.servers:
+            self._places = await self._closing.enter_async_context(_servers(config))
+        elif worker_count(config):
+            self._places = await self._closing.enter_async_context(_workers(config))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the workers, and close what instances here share."""
+        await self._closing.aclose()
+
+    def _lives_elsewhere(self, kind: str) -> bool:
+        config = self._env_config
+        return bool(config.servers) or config.workers is not None or not self._classes.is_cooperative(kind)
+
+
+def worker_count(config: EnvConfig) -> int:
+    """Return how many worker processes there may be; none is started before an episode needs it."""
+    if config.workers is not None:
+        return config.workers
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS_BY_DEFAULT)
+
+
+def limits_of(config: EnvConfig, workers: int) -> WorkerLimits:
+    """Return when a worker is replaced."""
+    return WorkerLimits(
+        workers,
+        config.worker_timeout_s,
+        config.worker_max_episodes,
+        config.worker_max_age_s,
+        config.worker_max_rss_mib,
+    )
+
+
+def setup_of(config: EnvConfig, threads: int) -> WorkerSetup:
+    """Return what a worker is told when it starts."""
+    return WorkerSetup(dict(config.kinds), config.module_folders, threads)
+
+
+def _workers(config: EnvConfig) -> AbstractAsyncContextManager[WorkerPool]:
+    limits = limits_of(config, worker_count(config))
+    return open_workers(setup_of(config, config.server_size), limits)
+
+
+def _servers(config: EnvConfig) -> AbstractAsyncContextManager[ServerPool]:
+    tls = trusting(config.servers_tls_ca) if any(url.startswith("https:") for url in config.servers) else None
+    return open_servers(
+        config.servers,
+        LinkSettings(token_of(config), tls, config.server_timeout_s),
+        wait_s=config.servers_wait_s,
+        spool_bytes=int(config.spool_mib * 2**20),
+    )

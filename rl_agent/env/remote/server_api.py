@@ -1,0 +1,45 @@
+"""The HTTP side of an environment server: what its clients ask before they connect, in JSON.
+
+GET  /health       no token: whether it serves or drains
+GET  /v1/status    its kinds and places
+POST /v1/check     whether kinds, their kwargs and tasks are right; names the first problem
+GET  /v1/instances a WebSocket, for the messages of `wire`
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rl_agent.types import Task
+
+HEALTH, STATUS, CHECK, INSTANCES = "/health", "/v1/status", "/v1/check", "/v1/instances"
+MAX_CHECK_BYTES = 8 * 2**20
+TOKEN_ENV_VAR = "RL_AGENT_ENV_TOKEN"  # noqa: S105 - the name of a variable
+MAX_PLACES = 100_000
+
+
+class ServerStatus(Struct, frozen=True):
+    version: int
+    kinds: dict[str, str]
+    places: Annotated[int, Meta(ge=1, le=MAX_PLACES)]
+    used: Annotated[int, Meta(ge=0)]
+    is_draining: bool
+
+
+class CheckQuestion(Struct, frozen=True, forbid_unknown_fields=True):
+    kinds: tuple[str, ...]
+    kwargs: dict[str, dict[str, Any]]
+    tasks: tuple[Task, ...] = ()
+
+
+class CheckAnswer(Struct, frozen=True):
+    problem: Annotated[str, Meta(max_length=4000)] = ""
+    """Empty where all is right."""
+    is_machines: bool = False
+    """The kind cannot work on that machine, rather than that the configuration is wrong."""
+
+
+def error_body(status: int, words: str) -> str:
+    """Return the JSON body of an error."""
+    return msgspec.json.encode({"error": words, "status": status}).decode()

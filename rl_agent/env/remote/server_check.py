@@ -1,0 +1,128 @@
+"""Asks environment servers, before a run starts, whether they are there and can run its tasks."""
+
+import os
+import urllib.error
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from rl_agent import small_http
+from rl_agent.env.remote import server_api
+from rl_agent.env.remote.server_api import CheckAnswer, CheckQuestion, ServerStatus
+from rl_agent.env.remote.wire import VERSION
+from rl_agent.env_config import EnvConfig
+from rl_agent.errors import ConfigError, MachineError
+from rl_agent.service.tokens import read_tokens
+from rl_agent.types import Task
+
+_TIMEOUT_S = 15.0
+_CHECK_TIMEOUT_S = 120.0
+_TASKS_AT_ONCE = 500
+_KEY = "env_config.servers"
+
+
+def token_of(config: EnvConfig) -> str | None:
+    """Return the token for the servers: the first in the file, else the variable. Raises ConfigError."""
+    if config.servers_token_file is not None:
+        tokens = read_tokens(config.servers_token_file, "env_config.servers_token_file")
+        if not tokens:
+            raise ConfigError(f"env_config.servers_token_file={config.servers_token_file}: no token in it")
+        return tokens[0]
+    return os.environ.get(server_api.TOKEN_ENV_VAR, "").strip() or None
+
+
+def check_servers(config: EnvConfig, kinds: Iterable[str], tasks: Sequence[Task]) -> None:
+    """Raises ConfigError, or MachineError for a server that is not there, in one line that names it."""
+    wanted, token = sorted(set(kinds)), token_of(config)
+    if config.workers:
+        raise ConfigError(
+            f"env_config.workers={config.workers} goes without {_KEY}, where environments live then; start an"
+            " env-server on this machine too, or leave one of the two out"
+        )
+    for url in config.servers:
+        _check_kinds(url, _status(url, token, config.servers_tls_ca), config, wanted)
+    for url in config.servers:
+        kwargs = {kind: config.kwargs.get(kind, {}) for kind in wanted}
+        for some in _in_parts(tasks if url == config.servers[0] else ()):
+            _check_tasks(url, CheckQuestion(tuple(wanted), kwargs, some), token, config.servers_tls_ca)
+
+
+def _status(url: str, token: str | None, tls_ca: Path | None) -> ServerStatus:
+    content = _ask(url, server_api.STATUS, None, token, tls_ca, _TIMEOUT_S)
+    try:
+        status = msgspec.json.decode(content, type=ServerStatus)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{_KEY}: {url} is no environment server: {error}") from error
+    if status.version != VERSION:
+        raise ConfigError(
+            f"{_KEY}: {url} speaks version {status.version} of the protocol, this is {VERSION}; start it with"
+            " the same rl_agent"
+        )
+    if status.is_draining:
+        raise MachineError(f"{_KEY}: {url} is draining; start it again, or take it out")
+    return status
+
+
+def _check_kinds(url: str, status: ServerStatus, config: EnvConfig, wanted: Iterable[str]) -> None:
+    for kind in wanted:
+        if kind not in config.kinds:
+            raise ConfigError(
+                f"env_config.kinds: no environment {kind!r}; there are {', '.join(config.kinds)}"
+            )
+        here, there = config.kinds[kind], status.kinds.get(kind)
+        if there is None:
+            known = ", ".join(sorted(status.kinds)) or "none"
+            raise ConfigError(
+                f"{_KEY}: {url} has no kind {kind!r} (it has {known}); start it with kinds.{kind}={here}"
+            )
+        if there != here:
+            raise ConfigError(f"{_KEY}: {url} has kinds.{kind}={there}, the run {here}; make them equal")
+
+
+def _check_tasks(url: str, question: CheckQuestion, token: str | None, tls_ca: Path | None) -> None:
+    content = _ask(url, server_api.CHECK, msgspec.json.encode(question), token, tls_ca, _CHECK_TIMEOUT_S)
+    try:
+        answer = msgspec.json.decode(content, type=CheckAnswer)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{_KEY}: {url} is no environment server: {error}") from error
+    if answer.problem:
+        kind = MachineError if answer.is_machines else ConfigError
+        raise kind(f"{_KEY}: {url}: {answer.problem}")
+
+
+def _ask(
+    url: str, path: str, body: bytes | None, token: str | None, tls_ca: Path | None, timeout_s: float
+) -> bytes:
+    try:
+        return small_http.request(
+            url.rstrip("/") + path, body, token=token, timeout_s=timeout_s, tls_ca=tls_ca
+        )
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code == 401:
+                raise ConfigError(
+                    f"{_KEY}: {url} refuses the token; set env_config.servers_token_file, or"
+                    f" ${server_api.TOKEN_ENV_VAR}, to the one that it was started with"
+                ) from error
+            raise ConfigError(f"{_KEY}: {url} is no environment server: it answers {error.code}") from error
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error
+        raise MachineError(
+            f"{_KEY}: {url} does not answer ({reason}); start it with: python -m rl_agent.cli env-server"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{_KEY}: {error}") from error
+
+
+def _in_parts(tasks: Sequence[Task]) -> Iterator[tuple[Task, ...]]:
+    """Give tasks in parts that fit one request; at least one part, for the kinds alone."""
+    part, size = list[Task](), 0
+    for task in tasks:
+        length = len(msgspec.json.encode(task))
+        if part and (len(part) == _TASKS_AT_ONCE or size + length > server_api.MAX_CHECK_BYTES // 2):
+            yield tuple(part)
+            part, size = [], 0
+        part.append(task)
+        size += length
+    yield tuple(part)

@@ -1,0 +1,77 @@
+"""Frames over a stream socket: four bytes of length, big-endian, and so many bytes of one message.
+
+Who sends more than `MAX_FRAME_BYTES` in one frame is cut off. Nothing waits here: a sender whose reader is
+slow has its frames kept up to `MAX_UNSENT_BYTES`; beyond that the connection is given up.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from rl_agent.env.remote.wire import MAX_FRAME_BYTES
+
+_LENGTH_BYTES = 4
+MAX_UNSENT_BYTES = 2 * MAX_FRAME_BYTES
+
+
+class FrameStream(asyncio.Protocol):
+    """One end of a connection; calls back with every frame, and once when it is closed."""
+
+    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._received = bytearray()
+        self._transport: asyncio.WriteTransport | None = None
+
+    @classmethod
+    async def over(
+        cls, connected: socket.socket, on_frame: Callable[[bytes], None], on_closed: Callable[[], None]
+    ) -> "FrameStream":
+        """Take over a connected socket."""
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.create_connection(lambda: cls(on_frame, on_closed), sock=connected)
+        return stream
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame; does nothing once the connection is closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+        if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            transport.abort()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- called by the event loop ---
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is none by class
+
+    def data_received(self, received: bytes) -> None:
+        pending = self._received
+        pending += received
+        begin = 0
+        while len(pending) - begin >= _LENGTH_BYTES:
+            end = begin + _LENGTH_BYTES + int.from_bytes(pending[begin : begin + _LENGTH_BYTES], "big")
+            if end - begin - _LENGTH_BYTES > MAX_FRAME_BYTES:
+                self.abort()
+                return
+            if len(pending) < end:
+                break
+            self._on_frame(bytes(pending[begin + _LENGTH_BYTES : end]))
+            begin = end
+        del pending[:begin]
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._on_closed()

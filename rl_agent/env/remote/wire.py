@@ -1,0 +1,252 @@
+"""Defines the messages between those who step environments and the processes where these live.
+
+    caller ─► Make, Reset, Act, CloseInstance, Cancel, Ping ─► host        one frame each, MessagePack
+           ◄─ Made, Shown, Stepped, Closed, Failed, Pong, Draining
+
+The same messages go to a worker process over a socket pair and to an environment server over a WebSocket.
+Nothing is taken for what it is not: a frame that is too long, of another type or with a number that is not
+finite is a `WireError`, and whoever sent it is not spoken to any more. No code, class or module name is sent.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rl_agent.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    EnvironmentLost,
+    EnvironmentRefusal,
+    EnvironmentUnavailable,
+    RolloutError,
+)
+from rl_agent.json_values import problem_of
+from rl_agent.types import Observation, StepResult, Task, writable
+
+VERSION = 1
+MAX_FRAME_BYTES = 2**27
+MAX_TEXT = 2**24
+"""Characters of an observation or an action."""
+MAX_IMAGES = 64
+MAX_IMAGE_BYTES = 2**26
+MAX_MESSAGE = 4000
+
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Name = Annotated[str, Meta(min_length=1, max_length=500)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Reason = Literal["failure", "refusal", "unavailable", "lost", "crash", "full"]
+
+
+class NoPlace(EnvironmentLost):
+    """All places there are taken; another one, or the same later, may have one."""
+
+
+class WireError(EnvironmentLost):
+    """The other side sent what is no message of this protocol."""
+
+
+class _Message(Struct, tag=True, frozen=True, array_like=True):
+    """The base class of all messages."""
+
+
+class Make(_Message, frozen=True):
+    """Find a place for a new instance, and make it."""
+
+    call: Number
+    instance: Number
+    kind: Name
+    kwargs: dict[str, Any]
+    crashes: Number = 0
+    """Workers that ended while they ran earlier attempts at this episode: it goes to one with few others."""
+
+
+class Reset(_Message, frozen=True):
+    call: Number
+    instance: Number
+    task: Task
+    seed: int
+
+
+class Act(_Message, frozen=True):
+    call: Number
+    instance: Number
+    action: Text
+
+
+class CloseInstance(_Message, frozen=True):
+    call: Number
+    instance: Number
+
+
+class Cancel(_Message, frozen=True):
+    """Nobody waits for this call any more."""
+
+    call: Number
+
+
+class Ping(_Message, frozen=True):
+    number: Number
+
+
+class Seen(Struct, frozen=True, array_like=True):
+    """An observation: its images as paths that both sides can read, or as the files' bytes."""
+
+    text: Text
+    paths: Annotated[tuple[Annotated[str, Meta(max_length=4096)], ...], Meta(max_length=MAX_IMAGES)] = ()
+    contents: Annotated[
+        tuple[Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)], ...], Meta(max_length=MAX_IMAGES)
+    ] = ()
+
+
+class Made(_Message, frozen=True):
+    call: Number
+
+
+class Shown(_Message, frozen=True):
+    """The answer to Reset."""
+
+    call: Number
+    seen: Seen
+
+
+class Stepped(_Message, frozen=True):
+    """The answer to Act."""
+
+    call: Number
+    seen: Seen
+    reward: float
+    done: bool
+    truncated: bool
+    changed: bool
+    invalid: bool
+
+
+class Closed(_Message, frozen=True):
+    call: Number
+
+
+class Failed(_Message, frozen=True):
+    call: Number
+    reason: Reason
+    message: Annotated[str, Meta(max_length=MAX_MESSAGE)]
+
+
+class Pong(_Message, frozen=True):
+    number: Number
+    instances: Number
+    """Alive at the sender, those of other callers included."""
+
+
+class Draining(_Message, frozen=True):
+    """The sender begins no more episodes; those that run may end."""
+
+
+Question = Make | Reset | Act | CloseInstance | Cancel | Ping
+HostMessage = Made | Shown | Stepped | Closed | Failed | Pong | Draining
+
+_encoder = msgspec.msgpack.Encoder()
+_questions = msgspec.msgpack.Decoder(Question)
+_answers = msgspec.msgpack.Decoder(HostMessage)
+
+
+def encode(message: _Message) -> bytes:
+    """Return a frame. Raises EnvironmentRefusal for what a frame cannot carry."""
+    try:
+        frame = _encoder.encode(message)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EnvironmentRefusal(f"this cannot be sent to another process: {writable(str(error))}") from error
+    if len(frame) > MAX_FRAME_BYTES:
+        raise EnvironmentRefusal(
+            f"a message has {len(frame):,} bytes, and at most {MAX_FRAME_BYTES:,} are sent to another process"
+        )
+    return frame
+
+
+def read_question(frame: bytes) -> Question:
+    """Raises WireError for what no caller may send."""
+    message = _read(_questions, frame)
+    if isinstance(message, Make | Reset):
+        free = message.kwargs if isinstance(message, Make) else message.task.extra
+        if problem := problem_of(free, "kwargs" if isinstance(message, Make) else "task.extra"):
+            raise WireError(f"a message that is wrong: {problem}")
+    return message
+
+
+def read_answer(frame: bytes) -> HostMessage:
+    """Raises WireError for what no host may send."""
+    message = _read(_answers, frame)
+    if isinstance(message, Stepped) and not math.isfinite(message.reward):
+        raise WireError(f"a message that is wrong: the reward {message.reward}")
+    return message
+
+
+def _read(decoder: Any, frame: bytes) -> Any:
+    if len(frame) > MAX_FRAME_BYTES:
+        raise WireError(f"a message of {len(frame):,} bytes; at most {MAX_FRAME_BYTES:,} are read")
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise WireError(f"a message that is wrong: {writable(str(error))[:300]}") from None
+
+
+def seen_of(observation: Observation) -> Seen:
+    """Return an observation as it is sent, images by path. Raises EnvironmentRefusal if it is too large."""
+    if len(observation.text) > MAX_TEXT:
+        raise EnvironmentRefusal(
+            f"its observation has {len(observation.text):,} characters; at most {MAX_TEXT:,} are taken"
+        )
+    if len(observation.images) > MAX_IMAGES:
+        raise EnvironmentRefusal(
+            f"its observation has {len(observation.images)} images; at most {MAX_IMAGES} are taken"
+        )
+    return Seen(observation.text, observation.images)
+
+
+def stepped_of(call: int, result: StepResult, seen: Seen) -> Stepped:
+    return Stepped(call, seen, result.reward, result.done, result.truncated, result.changed, result.invalid)
+
+
+def result_of(answer: Stepped, images: tuple[str, ...]) -> StepResult:
+    return StepResult(
+        Observation(answer.seen.text, images),
+        answer.reward,
+        done=answer.done,
+        truncated=answer.truncated,
+        changed=answer.changed,
+        invalid=answer.invalid,
+    )
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    "failure": EnvironmentFailure,
+    "refusal": EnvironmentRefusal,
+    "unavailable": EnvironmentUnavailable,
+    "lost": EnvironmentLost,
+    "full": NoPlace,
+}
+
+
+def error_of(answer: Failed) -> Exception:
+    """Return the exception that a failed call raises at the caller."""
+    if answer.reason == "crash":
+        return EnvironmentLost(answer.message, is_suspect=True)
+    return _ERRORS[answer.reason](answer.message)
+
+
+def failed_of(call: int, error: BaseException) -> Failed:
+    """Return what a caller is told of an exception; one that is not ours is the environment's own."""
+    if isinstance(error, EnvironmentLost):
+        reason: Reason = "crash" if error.is_suspect else "lost"
+    elif isinstance(error, EnvironmentRefusal):
+        reason = "refusal"
+    elif isinstance(error, EnvironmentUnavailable):
+        reason = "unavailable"
+    elif isinstance(error, ConfigError):
+        reason = "refusal"
+    else:
+        reason = "failure"
+    is_ours = isinstance(error, RolloutError | EnvironmentUnavailable)
+    text = str(error) if is_ours else f"{type(error).__name__}: {error}".removesuffix(": ")
+    return Failed(call, reason, writable(text[:1000])[:MAX_MESSAGE])

@@ -1,0 +1,157 @@
+"""A worker process: one event loop with many instances of environments, for the parent at its socket.
+
+    first frame: which kinds there are ─► Reset, Act, Close, Ping … (`wire`) ─► end of the socket: close all
+
+Its stdout is stderr, its temporary files are in a folder of its own, and its default threads are daemons. A
+thread watches the event loop: if an environment blocks it, the parent finds which one, and where, in a file.
+"""
+
+import asyncio
+import faulthandler
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from rl_agent.env.protocol import Environment
+from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.host import InstanceHost
+from rl_agent.env.remote.stream import FrameStream
+from rl_agent.env.remote.wire import Make
+from rl_agent.worker_threads import WorkerThreads
+
+BLOCKED_FILE = "blocked.json"
+BLOCKED_AFTER_S = 1.0
+_TICK_S = 0.25
+END_LIMIT_S = 20.0
+
+
+class WorkerSetup(msgspec.Struct, frozen=True):
+    """The first frame: sent by the process that started the worker, never over a network."""
+
+    kinds: dict[str, str]
+    module_folders: tuple[Path, ...]
+    threads: int
+    kwargs: dict[str, dict[str, Any]] = {}
+
+
+def write_setup(setup: WorkerSetup) -> bytes:
+    return msgspec.msgpack.encode(setup, enc_hook=str)
+
+
+def read_setup(frame: bytes) -> WorkerSetup:
+    return msgspec.msgpack.decode(frame, type=WorkerSetup, dec_hook=lambda kind, value: kind(value))
+
+
+class BlockedLoop(msgspec.Struct, frozen=True):
+    """What has kept a worker's event loop from turning."""
+
+    instance: int | None
+    since_s: float
+    place: str
+
+
+class LoopWatch:
+    """Writes down what blocks an event loop, from a thread beside it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, file: Path) -> None:
+        self._loop = loop
+        self._file = file
+        self._turned_at = time.monotonic()
+        self._thread = threading.get_ident()
+
+    async def run(self) -> None:
+        threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
+        while True:
+            self._turned_at = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+
+    def _watch(self) -> None:
+        is_written = False
+        while True:
+            time.sleep(_TICK_S)
+            blocked_s = time.monotonic() - self._turned_at
+            if blocked_s < BLOCKED_AFTER_S:
+                if is_written:
+                    self._file.unlink(missing_ok=True)
+                    is_written = False
+                continue
+            is_written = True
+            found = BlockedLoop(self._instance(), blocked_s, self._place())
+            temporary = self._file.with_suffix(".new")
+            temporary.write_bytes(msgspec.json.encode(found))
+            temporary.replace(self._file)
+
+    def _instance(self) -> int | None:
+        """Return the instance whose call runs now; the host names its jobs after them."""
+        job = asyncio.current_task(self._loop)
+        word, _, number = job.get_name().partition(" ") if job is not None else ("", "", "")
+        return int(number) if word == "instance" and number.isdigit() else None
+
+    def _place(self) -> str:
+        frame: Any = sys._current_frames().get(self._thread)
+        if frame is None:
+            return "an unknown place"
+        return f"{frame.f_code.co_name} at {frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+async def serve(connected: socket.socket, folder: Path) -> None:
+    """Serve the parent until it closes the socket."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+    receive: Callable[[bytes], None] | None = None
+    setup: asyncio.Future[WorkerSetup] = loop.create_future()
+
+    def on_frame(frame: bytes) -> None:
+        if receive is not None:
+            receive(frame)
+        elif not setup.done():
+            setup.set_result(read_setup(frame))
+        else:
+            early.append(frame)
+
+    early: list[bytes] = []
+    stream = await FrameStream.over(connected, on_frame, closed.set)
+    told = await setup
+    loop.set_default_executor(WorkerThreads(told.threads))
+    registry = EnvironmentRegistry(told)
+
+    async def make(question: Make) -> Environment:
+        return registry.create(question.kind, question.kwargs)
+
+    async with asyncio.TaskGroup() as jobs, registry:
+        watching = jobs.create_task(LoopWatch(loop, folder / BLOCKED_FILE).run(), name="loop watch")
+        host = InstanceHost(make, stream.send, jobs)
+        for frame in early:
+            host.receive(frame)
+        receive = host.receive
+        await closed.wait()
+        threading.Timer(END_LIMIT_S, os._exit, (1,)).start()  # whatever an environment's end waits for
+        await host.close()
+        watching.cancel()
+
+
+def main(folder: str) -> None:
+    """Serve the socket that is file descriptor 0; the process ends here."""
+    os.dup2(2, 1)  # stdout of a verb is for its one line
+    tempfile.tempdir = folder
+    os.environ["TMPDIR"] = folder
+    faulthandler.enable()
+    connected = socket.socket(fileno=os.dup(0))
+    connected.setblocking(False)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(connected, Path(folder)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of an environment that hang do not hold up the end

@@ -1,0 +1,314 @@
+"""The worker processes of this machine: started when needed, watched, replaced, ended.
+
+    started ─► takes episodes ─► retiring (episodes, age, memory) ─► ended when its last episode ends
+                  └─ crashed, or its event loop silent for `timeout_s`: ended, its episodes lose an attempt
+
+A worker and everything below it is this pool's: it ends with the pool, and by its guard also where this
+process is killed. The pool belongs to one event loop.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from rl_agent.env.remote.caller import Caller
+from rl_agent.env.remote.instance import Place, RemoteInstance
+from rl_agent.env.remote.placement import (
+    MOST_A_WORKER,
+    WorkerLimits,
+    is_out_of_bounds,
+    least_loaded,
+    level_of,
+    reason_to_replace,
+    workers_of_level,
+)
+from rl_agent.env.remote.process import WorkerProcess
+from rl_agent.env.remote.process_tree import resident_bytes
+from rl_agent.env.remote.stream import FrameStream
+from rl_agent.env.remote.wire import Seen
+from rl_agent.env.remote.worker import WorkerSetup, write_setup
+from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable, deliberate
+
+log = logging.getLogger(__name__)
+START_TIMEOUT_S = 120.0
+CLOSE_TIMEOUT_S = 5.0
+"""What workers have to close what lives in them, at the end of the pool."""
+_LOOK_AT_MEMORY_S = 5.0
+_START_PATIENCE_S = 5.0
+"""For so long a worker that starts is waited for, rather than that its episodes go to the others."""
+_MIB = 2**20
+
+
+class EnvironmentWorker:
+    """One worker as the pool sees it; a `Place` of its instances."""
+
+    def __init__(self, level: int, process: WorkerProcess) -> None:
+        self.level = level
+        self.process = process
+        self.instances: set[int] = set()
+        self.episodes = 0
+        self.started_at = time.monotonic()
+        self.retiring = ""
+        """Why it takes no more episodes."""
+        self.stream: FrameStream | None = None
+        self.caller = Caller(f"environment worker {process.pid}", self._send)
+        self.is_ready = False
+        self.is_expected_to_end = False
+        self.has_answered = asyncio.Event()
+        """Or was lost before it could."""
+        self.caller.on_change = self.caller.on_pong = self.has_answered.set
+        self.on_leave: Callable[[], None] = lambda: None
+        self._blamed: int | None = None
+        """The instance that is known to have brought it down."""
+
+    def _send(self, frame: bytes) -> None:
+        if self.stream is not None:
+            self.stream.send(frame)
+
+    def blame(self) -> str:
+        """Find out what blocks its event loop; returns that in words."""
+        found = self.process.blocked()
+        if found is None:
+            return "nothing is known of why"
+        self._blamed = found.instance if found.instance in self.instances else None
+        return f"{found.place} has blocked it"
+
+    async def images(self, instance: int, seen: Seen) -> tuple[str, ...]:
+        return seen.paths
+
+    def loss(self, instance: int, error: EnvironmentLost | EnvironmentUnavailable) -> Exception:
+        if self._blamed is None or not isinstance(error, EnvironmentLost):
+            return error
+        if self._blamed == instance:
+            return EnvironmentLost(f"{error}; it was this episode's environment", is_suspect=True)
+        return EnvironmentLost(f"{error}; it was another episode's environment")
+
+    def leave(self, instance: int, *, is_closed: bool) -> None:
+        self.instances.discard(instance)
+        if not is_closed and self.caller.lost is None:
+            self.retiring = self.retiring or "an environment in it did not close"
+        self.on_leave()
+
+
+class WorkerPool:
+    """Places for instances in at most so many workers; opened by `open_workers`."""
+
+    def __init__(self, setup: WorkerSetup, limits: WorkerLimits, jobs: asyncio.TaskGroup) -> None:
+        self._setup = setup
+        self._limits = limits
+        self._jobs = jobs
+        self._workers: list[EnvironmentWorker] = []
+        self._starting: Counter[int] = Counter()
+        """Workers of each level that have not answered yet."""
+        self._changed = asyncio.Event()
+        self._numbers = itertools.count(1)
+        self._has_started = False
+        self._is_closed = False
+
+    def create(self, kind: str, kwargs: dict[str, Any], crashes: int = 0) -> RemoteInstance:
+        """Make an instance that takes a place when it is reset."""
+        return RemoteInstance(self, kind, kwargs, crashes)
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def is_full(self, place: Place) -> None:
+        """Workers here have as many places as are wanted."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The guards of the workers that live."""
+        return [worker.process.pid for worker in self._workers]
+
+    @property
+    def instances(self) -> int:
+        return sum(len(worker.instances) for worker in self._workers)
+
+    async def take(self, instance: int, crashes: int) -> EnvironmentWorker:
+        """Wait for a place. Raises EnvironmentUnavailable or EnvironmentLost if a worker does not start."""
+        level = level_of(crashes)
+        patient_until = time.monotonic() + _START_PATIENCE_S
+        while True:
+            open_ones = [worker for worker in self._alive(level) if not worker.retiring]
+            index = least_loaded([len(worker.instances) for worker in open_ones], MOST_A_WORKER[level])
+            starting = self._starting[level]
+            may_start = len(open_ones) + starting < workers_of_level(level, self._limits.workers)
+            is_shared = index is not None and bool(open_ones[index].instances)
+            is_patient = bool(starting) and time.monotonic() < patient_until
+            if index is not None and not (is_shared and (may_start or is_patient)):
+                worker = open_ones[index]
+                worker.instances.add(instance)
+                worker.episodes += 1
+                self._retire_where_due(worker)
+                return worker
+            if may_start:
+                self._starting[level] += 1
+                job = self._jobs.create_task(self._start(level), name="start an environment worker")
+                await asyncio.wait([job])
+                problem = job.result()
+                if problem is not None:
+                    raise problem
+                continue
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_START_PATIENCE_S):
+                    await self._changed.wait()
+
+    def _alive(self, level: int) -> list[EnvironmentWorker]:
+        """Return the workers of a level that may be asked."""
+        alive = [one for one in self._workers if one.is_ready and one.caller.lost is None]
+        return [one for one in alive if one.level == level]
+
+    async def _start(self, level: int) -> Exception | None:
+        """Start a worker; returns why it did not start."""
+        try:
+            return await self._started(level)
+        finally:
+            self._starting[level] -= 1
+            self._changed.set()
+
+    async def _started(self, level: int) -> Exception | None:
+        process, connected = WorkerProcess.start()
+        worker = EnvironmentWorker(level, process)
+        worker.on_leave = lambda: self._after_leave(worker)
+        self._workers.append(worker)
+        try:
+            worker.stream = await FrameStream.over(
+                connected, worker.caller.receive, lambda: self._on_closed(worker)
+            )
+            worker.stream.send(write_setup(self._setup))
+            worker.caller.ping()
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await worker.has_answered.wait()
+            if worker.caller.lost is not None:
+                raise worker.caller.lost
+        except (OSError, TimeoutError, EnvironmentLost) as error:
+            await self._end(worker)
+            why = f"an environment worker does not start: {error or type(error).__name__}"
+            if self._has_started:
+                return EnvironmentLost(why)
+            return EnvironmentUnavailable(f"{why}; the lines above say more")
+        worker.is_ready, worker.started_at = True, time.monotonic()
+        self._has_started = True
+        return None
+
+    def _on_closed(self, worker: EnvironmentWorker) -> None:
+        if not worker.is_expected_to_end and not self._is_closed:
+            self._jobs.create_task(self._has_crashed(worker), name="a worker has ended")
+
+    async def _has_crashed(self, worker: EnvironmentWorker) -> None:
+        await worker.process.wait(CLOSE_TIMEOUT_S)
+        how = worker.process.describe_end()
+        log.warning("%s is gone with %d episodes: %s", worker.caller.name, len(worker.instances), how)
+        worker.caller.lose(EnvironmentLost(how, is_suspect=True))
+        await self._end(worker)
+
+    async def _end(self, worker: EnvironmentWorker) -> None:
+        worker.is_expected_to_end = True
+        worker.caller.lose(EnvironmentLost("it was ended"))
+        if worker.stream is not None:
+            worker.stream.abort()
+        await worker.process.end()
+        with suppress(ValueError):
+            self._workers.remove(worker)
+        self._changed.set()
+
+    def _after_leave(self, worker: EnvironmentWorker) -> None:
+        self._retire_where_due(worker)
+        is_over = not worker.instances and (worker.retiring or worker.level > 0)
+        if is_over and worker.caller.lost is None and not self._is_closed:
+            worker.caller.lose(EnvironmentLost(worker.retiring or "its episode is over"))
+            self._jobs.create_task(self._retire(worker), name="end a worker")
+        self._changed.set()
+
+    async def _retire(self, worker: EnvironmentWorker) -> None:
+        """End a worker without instances: it may close what they shared first."""
+        log.info("%s ends: %s", worker.caller.name, worker.caller.lost)
+        await self._close(worker)
+        await self._end(worker)
+
+    async def _close(self, worker: EnvironmentWorker) -> None:
+        worker.is_expected_to_end = True
+        if worker.stream is not None:
+            worker.stream.close()
+        await worker.process.wait(CLOSE_TIMEOUT_S)
+
+    def _retire_where_due(self, worker: EnvironmentWorker, rss_mib: float = 0.0) -> None:
+        if not worker.retiring:
+            age_s = time.monotonic() - worker.started_at
+            worker.retiring = reason_to_replace(
+                self._limits, episodes=worker.episodes, age_s=age_s, rss_mib=rss_mib
+            )
+
+    # --- watching ---
+    async def watch(self) -> None:
+        """Look for workers that hang or grow, until cancelled."""
+        interval = min(1.0, self._limits.timeout_s / 4)
+        looked_at = time.monotonic()
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(interval)
+            is_late = time.monotonic() - before > 3 * interval  # this process itself was not running
+            for worker in [one for one in self._workers if one.caller.lost is None]:
+                if is_late:
+                    worker.caller.excuse()
+                elif worker.caller.silent_s > self._limits.timeout_s:
+                    self._is_hung(worker)
+                worker.caller.ping()
+            if time.monotonic() - looked_at > min(_LOOK_AT_MEMORY_S, self._limits.max_age_s):
+                looked_at = time.monotonic()
+                await self._look_at_memory()
+
+    def _is_hung(self, worker: EnvironmentWorker) -> None:
+        why = worker.blame()
+        message = f"it has not answered for {worker.caller.silent_s:.0f} s; {why}"
+        log.warning("%s is ended with %d episodes: %s", worker.caller.name, len(worker.instances), message)
+        worker.caller.lose(EnvironmentLost(message, is_suspect=True))
+        self._jobs.create_task(self._end(worker), name="end a worker")
+
+    async def _look_at_memory(self) -> None:
+        found = await asyncio.to_thread(resident_bytes, self.pids)
+        for worker in [one for one in self._workers if one.is_ready and one.caller.lost is None]:
+            rss_mib = found.get(worker.process.pid, 0) / _MIB
+            if is_out_of_bounds(self._limits, rss_mib):
+                message = f"it uses {rss_mib:.0f} MiB, twice env_config.worker_max_rss_mib"
+                log.warning("%s is ended: %s", worker.caller.name, message)
+                worker.caller.lose(EnvironmentLost(message, is_suspect=True))
+                self._jobs.create_task(self._end(worker), name="end a worker")
+                continue
+            self._retire_where_due(worker, rss_mib)
+            self._after_leave(worker)
+
+    async def close(self) -> None:
+        """End all workers; those who close in time close what lives in them."""
+        self._is_closed = True
+        workers = list(self._workers)
+        for worker in workers:
+            worker.caller.lose(EnvironmentLost("the rollout is over"))
+        try:
+            await asyncio.gather(*(self._close(worker) for worker in workers))
+        finally:
+            for worker in workers:
+                worker.process.signal_end()
+            await asyncio.gather(*(self._end(worker) for worker in workers))
+
+
+@asynccontextmanager
+async def open_workers(setup: WorkerSetup, limits: WorkerLimits) -> AsyncIterator[WorkerPool]:
+    """Give a pool of workers that ends with its block."""
+    try:
+        async with asyncio.TaskGroup() as jobs:
+            pool = WorkerPool(setup, limits, jobs)
+            watching = jobs.create_task(pool.watch(), name="watch environment workers")
+            try:
+                yield pool
+            finally:
+                watching.cancel()
+                await pool.close()
+    except BaseExceptionGroup as group:
+        raise deliberate(group) from None

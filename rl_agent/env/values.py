@@ -1,0 +1,59 @@
+"""Checks what an environment returned: values that can be shown to a model and written down."""
+
+import math
+
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.types import MAX_MESSAGE, Observation, StepResult, writable
+
+
+def checked_observation(observation: object, call: str) -> Observation:
+    """Return the observation, if it can be shown to a model and written down; else EnvironmentFailure.
+
+    A value of another type is a bug that another attempt meets again: EnvironmentRefusal.
+    """
+    if not isinstance(observation, Observation):
+        raise EnvironmentRefusal(f"{call} returned {type(observation).__name__}, not an Observation")
+    try:
+        observation.text.encode()
+    except (AttributeError, UnicodeError) as error:
+        raise environment_failure(f"{call} returned an observation that is no text", error) from error
+    try:
+        images = tuple(str(path) for path in observation.images)
+        "".join(images).encode()
+    except (TypeError, UnicodeError) as error:
+        what = f"{call} returned an observation with an image path that is no text"
+        raise environment_failure(what, error) from error
+    return Observation(observation.text, images)
+
+
+def checked_result(result: object) -> StepResult:
+    """Return the result with plain values: a library's own number types cannot be written as JSON."""
+    if not isinstance(result, StepResult):
+        raise EnvironmentRefusal(f"step returned {type(result).__name__}, not a StepResult")
+    try:
+        reward = float(result.reward)
+    except (TypeError, ValueError) as error:
+        raise environment_failure("step returned a reward that is no number", error) from error
+    if not math.isfinite(reward):
+        raise EnvironmentFailure(f"step returned the reward {reward}, which is no number to learn from")
+    return StepResult(
+        checked_observation(result.observation, "step"),
+        reward,
+        done=bool(result.done),
+        truncated=bool(result.truncated),
+        changed=bool(result.changed),
+        invalid=bool(result.invalid),
+    )
+
+
+def environment_failure(what: str, error: BaseException) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{what}: {described(error)}")
+
+
+def described(error: BaseException) -> str:
+    """Return what may be recorded of an error: some hold a whole page, or half a character."""
+    return recordable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+
+def recordable(message: str) -> str:
+    return writable(message[:MAX_MESSAGE])

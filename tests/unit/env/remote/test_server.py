@@ -1,0 +1,223 @@
+"""Environments on servers: as here, until something happens to a server."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rl_agent.env.remote import server_api, wire
+from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentRefusal, RetryLater
+from rl_agent.testing.certificate import make_certificate
+from rl_agent.tls import serving as serving_tls
+from rl_agent.tls import trusting
+from tests.unit.env.remote.pools import TASK, begun, is_gone, pid_in, until
+from tests.unit.env.remote.servers import TOKEN, connected, server
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+async def test_an_instance_on_a_server_does_what_it_does_here():
+    async with server() as (url, _, _), connected(url) as pool:
+        instance, shown = await begun(pool, greeting="> ")
+        assert shown.text.startswith("> hello 7 ")
+        result = await instance.step("look")
+        assert (result.observation.text, result.reward, result.invalid) == ("1 look", 0.5, True)
+        with pytest.raises(EnvironmentFailure, match="ValueError: oh"):
+            await instance.step("raise oh")
+        (picture,) = (await instance.step("picture x")).observation.images
+        assert Path(picture).read_bytes() == b"x" * 100  # noqa: ASYNC240
+        (second,) = (await instance.step("picture y")).observation.images
+        assert Path(second).read_bytes() == b"y" * 100  # noqa: ASYNC240
+        with pytest.raises(EnvironmentFailure, match="spool_mib"):
+            await instance.step(f"picture {'z' * 11_000}")
+        with pytest.raises(EnvironmentRefusal, match="no kind 'other'"):
+            await begun(pool, kind="other")
+        await instance.close()
+        assert not Path(second).exists()  # noqa: ASYNC240
+
+
+async def test_a_worker_that_crashes_there_makes_suspects_here():
+    async with server() as (url, _, _), connected(url) as pool:
+        (culprit, _), (other, _) = await begun(pool), await begun(pool)
+        with pytest.raises(EnvironmentLost, match="exit status 9") as lost:
+            await culprit.step("exit 9")
+        assert lost.value.is_suspect
+        with pytest.raises(EnvironmentLost):
+            await other.step("look")
+        _, shown = await begun(pool, crashes=1)
+        assert shown.text.startswith("hello")
+
+
+async def test_episodes_go_to_servers_by_their_places_and_wait_where_all_are_taken():
+    async with (
+        server(places=1) as (small, _, _),
+        server(places=3) as (large, _, _),
+        connected(small, large) as pool,
+    ):
+        await until(lambda: all(link.connection for link in pool.links))
+        instances = [await begun(pool) for _ in range(4)]
+        used = sorted(len(link.connection.instances) for link in pool.links)
+        assert used == [1, 3]
+        waiting = asyncio.ensure_future(begun(pool))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await instances[0][0].close()
+        await waiting
+
+
+async def test_places_that_another_rollout_has_taken_are_waited_for():
+    async with server(places=1) as (url, _, _), connected(url) as one, connected(url) as other:
+        instance, _ = await begun(one)
+        waiting = asyncio.ensure_future(begun(other))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await instance.close()
+        await waiting
+
+
+async def test_a_server_that_goes_costs_an_attempt_and_one_that_comes_back_is_used_again():
+    async with connected("http://127.0.0.1:1", wait_s=30) as pool:
+        async with server() as (url, _, serving):
+            pool.links[0].url = url
+            instance, shown = await begun(pool)
+            serving.cancel()
+            with pytest.raises(EnvironmentLost):
+                await instance.step("wait 60")
+            await instance.close()
+        await until(lambda: is_gone(pid_in(shown)))
+        async with server(port=int(url.rpartition(":")[2])):
+            _, again = await begun(pool)
+            assert again.text.startswith("hello")
+
+
+async def test_a_server_that_drains_ends_what_runs_and_begins_nothing():
+    async with server() as (url, leaving, serving), connected(url, wait_s=0.5) as pool:
+        instance, _ = await begun(pool)
+        leaving.set()
+        await until(lambda: pool.links[0].connection.caller.is_draining)
+        assert (await instance.step("look")).observation.text == "1 look"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await begun(pool)
+        await instance.close()
+        async with asyncio.timeout(10):
+            await serving
+
+
+async def test_no_server_at_all_ends_the_rollout_for_a_resume():
+    async with connected("http://127.0.0.1:1", wait_s=0.5) as pool:
+        with pytest.raises(RetryLater, match=r"none has answered for .* s: http://127\.0\.0\.1:1: "):
+            await begun(pool)
+
+
+async def test_a_client_that_is_silent_or_gone_leaves_nothing():
+    async with server(client_timeout_s=1.0) as (url, _, _), aiohttp.ClientSession(headers=BEARER) as session:
+        socket = await session.ws_connect(url + server_api.INSTANCES)
+        await socket.send_bytes(wire.encode(wire.Make(0, 1, "obeying", {})))
+        assert wire.read_answer(await socket.receive_bytes()) == wire.Made(0)
+        assert (await _status(session, url)).used == 1
+        await asyncio.sleep(1.5)
+        assert (await _status(session, url)).used == 0
+
+
+@pytest.mark.parametrize("sent", [b"junk", wire.encode(wire.Made(1)), wire.encode(wire.Act(1, 1, "x"))[:-1]])
+async def test_a_client_that_sends_no_message_is_cut_off(sent):
+    async with server() as (url, _, _), aiohttp.ClientSession(headers=BEARER) as session:
+        socket = await session.ws_connect(url + server_api.INSTANCES)
+        await socket.send_bytes(sent)
+        assert (await socket.receive(timeout=5)).type is not aiohttp.WSMsgType.BINARY
+        assert (await _status(session, url)).used == 0
+
+
+async def test_a_client_without_the_token_sees_whether_it_serves_and_nothing_else():
+    async with server() as (url, _, _), aiohttp.ClientSession() as session:
+        async with session.get(url + server_api.HEALTH) as answer:
+            assert await answer.json() == {"status": "serving"}
+        for path in (server_api.STATUS, server_api.INSTANCES, "/other"):
+            async with session.get(url + path) as answer:
+                assert answer.status == 401
+        async with session.post(url + server_api.CHECK, data=b"x" * 100) as answer:
+            assert answer.status == 401
+        async with connected(url, token="other", wait_s=0.5) as pool:
+            with pytest.raises(RetryLater, match="it answers 401"):
+                await begun(pool)
+
+
+async def test_tls(tmp_path):
+    certificate, key = make_certificate(tmp_path)
+    async with server(tls=serving_tls(certificate, key)) as (url, _, _):
+        assert url.startswith("https://")
+        async with connected(url, tls=trusting(certificate)) as pool:
+            assert (await begun(pool))[1].text.startswith("hello")
+        async with connected(url, tls=trusting(None), wait_s=0.5) as pool:
+            with pytest.raises(RetryLater):
+                await begun(pool)
+
+
+async def _status(session, url):
+    import msgspec
+
+    async with session.get(url + server_api.STATUS) as answer:
+        return msgspec.json.decode(await answer.read(), type=server_api.ServerStatus)
+
+
+LIES = {
+    "junk": lambda question: b"junk",
+    "wrong type": lambda question: wire.encode(wire.Shown(question.call, wire.Seen("x"))),
+    "giant": lambda question: b"\xc6\xff\xff\xff\xff" + b"x" * 2**20,
+    "paths": lambda question: wire.encode(
+        wire.Shown(question.call, wire.Seen("x", ("/etc/passwd",)))
+        if isinstance(question, wire.Reset)
+        else wire.Made(question.call)
+    ),
+    "another's call": lambda question: wire.encode(wire.Made(question.call + 1000)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_server_that_lies_is_left_for_one_that_does_not(lie):
+    async def status(request):
+        body = {"version": 1, "kinds": {}, "places": 100, "used": 0, "is_draining": False}
+        return web.json_response(body)
+
+    async def instances(request):
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            question = wire.read_question(message.data)
+            if isinstance(question, wire.Ping):
+                await socket.send_bytes(wire.encode(wire.Pong(question.number, 0)))
+            elif isinstance(question, wire.Make | wire.Reset):
+                await socket.send_bytes(LIES[lie](question))
+        return socket
+
+    app = web.Application()
+    app.add_routes([web.get(server_api.STATUS, status), web.get(server_api.INSTANCES, instances)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    liar = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+    try:
+        async with connected(liar) as pool:
+            lost = (TimeoutError,) if lie == "another's call" else (EnvironmentLost,)
+            instance = pool.create("obeying", {})
+            with pytest.raises(lost):
+                async with asyncio.timeout(2):
+                    await instance.reset(TASK, 1)
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_server_that_is_frozen_is_lost_after_its_timeout():
+    async def accept(reader, writer):
+        await asyncio.sleep(600)
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as frozen:
+        port = frozen.sockets[0].getsockname()[1]
+        async with connected(f"http://127.0.0.1:{port}", timeout_s=0.3, wait_s=1.0) as pool:
+            with pytest.raises(RetryLater):
+                await begun(pool)
+        frozen.close()
