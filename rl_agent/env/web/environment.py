@@ -27,7 +27,7 @@ from rl_agent.env.web.settings import WebSettings, find_chromium, settings_of
 from rl_agent.env.web.site import Site, load_site
 from rl_agent.env.web.tab import Stuck, Tabs
 from rl_agent.env.web.tools import TOOLS
-from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
 from rl_agent.off_loop import off_loop
 from rl_agent.types import Observation, StepResult, Task
 
