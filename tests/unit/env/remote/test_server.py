@@ -213,7 +213,10 @@ async def test_a_server_that_lies_is_left_for_one_that_does_not(lie):
 
 async def test_a_server_that_is_frozen_is_lost_after_its_timeout():
     async def accept(reader, writer):
-        await asyncio.sleep(600)
+        try:
+            await asyncio.sleep(600)
+        finally:
+            writer.close()
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as frozen:
         port = frozen.sockets[0].getsockname()[1]
