@@ -14,7 +14,7 @@ from rl_agent.cli._options import verb_parser
 from rl_agent.errors import ConfigError, UsageError, deliberate
 
 if TYPE_CHECKING:
-    from rl_agent.env.remote.server import ServerSettings
+    from rl_agent.env.remote.server import EnvServerSettings
 
 SUMMARY = "serve environments to rollouts on other machines"
 EXAMPLE = """examples:
@@ -84,10 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: argparse.Namespace) -> "ServerSettings":
+def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     """Raises UsageError and ConfigError."""
     from rl_agent.env.remote.environments import limits_of, setup_of, worker_count
-    from rl_agent.env.remote.server import ServerSettings
+    from rl_agent.env.remote.server import EnvServerSettings
     from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
     from rl_agent.env_config import EnvConfig
     from rl_agent.files import check_private
@@ -124,7 +124,7 @@ def _settings(options: argparse.Namespace) -> "ServerSettings":
     if options.tls_certificate is not None:
         tls = serving(options.tls_certificate, options.tls_key)
         check_private(options.tls_key, "--tls-key")
-    return ServerSettings(
+    return EnvServerSettings(
         host=host,
         port=int(port),
         places=places,

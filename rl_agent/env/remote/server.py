@@ -49,7 +49,7 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class EnvServerSettings:
     """What the command `env-server` was told."""
 
     host: str
@@ -68,7 +68,7 @@ class ServerSettings:
 class EnvironmentServer:
     """The clients of a server and their instances."""
 
-    def __init__(self, settings: ServerSettings, pool: WorkerPool) -> None:
+    def __init__(self, settings: EnvServerSettings, pool: WorkerPool) -> None:
         self._settings = settings
         self._pool = pool
         self._hosts: dict[InstanceHost, Callable[[bytes], None]] = {}
@@ -231,7 +231,7 @@ def _error(status: int, words: str) -> web.Response:
 
 
 async def serve(
-    settings: ServerSettings, on_listening: Callable[[str], None], leaving: asyncio.Event
+    settings: EnvServerSettings, on_listening: Callable[[str], None], leaving: asyncio.Event
 ) -> None:
     """Serve until `leaving` is set, then drain. Raises ConfigError if the address cannot be listened on."""
     door = Door(

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from rl_agent.env.remote.server import ServerSettings, serve
+from rl_agent.env.remote.server import EnvServerSettings, serve
 from rl_agent.env.remote.server_link import LinkSettings
 from rl_agent.env.remote.server_pool import open_servers
 from rl_agent.env.remote.worker import WorkerSetup
@@ -30,7 +30,7 @@ async def server(*, port=0, **changes):
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     leaving = asyncio.Event()
     async with asyncio.TaskGroup() as jobs:
-        serving = jobs.create_task(serve(ServerSettings(**settings | changes), url.set_result, leaving))
+        serving = jobs.create_task(serve(EnvServerSettings(**settings | changes), url.set_result, leaving))
         try:
             yield await url, leaving, serving
         finally:
