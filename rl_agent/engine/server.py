@@ -165,7 +165,7 @@ def last_lines(log: Path, count: int = 15) -> str:
     vLLM's last words are often those of a process that saw another one fail: the error before them is put
     first.
     """
-    if not log.exists():
+    if not log.is_file():
         return "(no log)"
     with log.open("rb") as file:
         file.seek(0, 2)

@@ -87,11 +87,10 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
         nonlocal line_s
         if waited_s >= line_s:
             line_s = next_line_s(waited_s)
-            (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
             limit_s = plan.config.engine.start_timeout_s
             print(
                 f"waiting for the engine to be ready, {waited_s:.0f} s so far (at most {limit_s:g},"
-                f" engine.start_timeout_s); its log ends: {indented(said[:_LOG_CHARACTERS])}",
+                f" engine.start_timeout_s){_end_of(log)}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -110,3 +109,11 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
         member.set_doing("the engine is ready")
     print(found.detail, file=sys.stderr)
     return 0
+
+
+def _end_of(log: Path) -> str:
+    """Return what a log ends with; nothing where the engine is another's, of which there is no log here."""
+    if not log.is_file():
+        return ""
+    (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
+    return f"; its log ends: {indented(said[:_LOG_CHARACTERS])}"

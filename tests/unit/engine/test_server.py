@@ -287,3 +287,7 @@ def test_the_end_of_a_log_begins_with_the_error_that_its_last_words_are_about(tm
 
     assert (lines[0], lines[-1]) == ("SafetensorError: incomplete", "RuntimeError: See root cause above.")
     assert len(lines) == 16
+
+
+def test_an_engine_of_the_pool_has_no_log_here(tmp_path):
+    assert last_lines(tmp_path) == "(no log)"

@@ -49,3 +49,16 @@ def test_a_node_that_has_lost_its_run_waits_for_no_engine(tmp_path):
     ready = ("ready", "--pid", str(os.getpid()), "--log", str(tmp_path / "log"))
     with pytest.raises(RetryLater, match="silent for 31 s"):
         engine.main(["--plan", str(tmp_path / "plan.json"), *ready], member=Lost())
+
+
+def test_a_wait_for_an_engine_that_another_machine_lends_reports_without_a_log(tmp_path, monkeypatch, capsys):
+    make_plan(tmp_path, engine_url="http://127.0.0.1:1", model=tmp_path).write(tmp_path / "plan.json")
+    answers = iter([Probe(Answer.NOTHING, "no engine"), Probe(Answer.WANTED, "there")])
+    monkeypatch.setattr(engine, "_probe", lambda plan: next(answers))
+    monkeypatch.setattr(engine, "next_line_s", lambda waited_s: waited_s)
+    ready = ("ready", "--pid", str(os.getpid()), "--log", str(tmp_path))
+
+    assert engine.main(["--plan", str(tmp_path / "plan.json"), *ready]) == 0
+
+    said = capsys.readouterr().err
+    assert "waiting for the engine to be ready" in said and "its log" not in said
