@@ -23,12 +23,14 @@ class WindowConfig(_AnyContext):
     kind: Literal["window"]
     max_images: Positive | None
     max_rounds: Count | None
+    max_lines: Count
 
 
 class SummaryConfig(_AnyContext):
     kind: Literal["summary"]
     max_images: Positive | None
     max_rounds: Count | None
+    max_lines: Count
     keep_rounds: Count
     summary_tokens: Positive
     summary_prompt: str

@@ -33,6 +33,8 @@ class ContextLimits:
     """Most images in a prompt; those of the newest observation are always shown. None: any number."""
     max_rounds: int | None = None
     """Most earlier rounds that are shown whole. None: any number."""
+    max_lines: int | None = None
+    """Most rounds that are shown as a line. None: any number."""
     max_model_len: int | None = None
     """Tokens that prompt and response may have together. None: not known."""
     response_tokens: int = 1
@@ -82,8 +84,10 @@ def views(
         return [last]
     begin = first_whole(limits, rounds, observation, last)
     gone = last.whole_from - last.as_lines  # in a summary, or not shown any more
+    most = len(rounds) if limits.max_lines is None else limits.max_lines
     found = [
-        replace(last, whole_from=start, as_lines=start - gone) for start in range(begin, len(rounds) + 1)
+        replace(last, whole_from=start, as_lines=min(start - gone, most))
+        for start in range(begin, len(rounds) + 1)
     ]
     lines = found[-1].as_lines
     while lines:

@@ -79,6 +79,16 @@ def test_views_get_shorter_down_to_the_observation_alone():
     ]  # fmt: skip
 
 
+def test_only_the_newest_of_the_older_rounds_are_lines():
+    found = views(window(max_images=3, max_lines=5), rounds(20), NOW, ContextView())
+    assert found[0] == ContextView(18, 5)
+    shown = opening(found[0], rounds(20), NOW)
+    assert "(13 earlier steps are not shown)\n14. page 13 -> a13" in shown
+    assert "18. page 17 -> a17" in shown
+    grown = views(window(max_images=3, max_lines=5), rounds(21), NOW, found[0])
+    assert grown[0] == ContextView(19, 5)
+
+
 def test_older_rounds_are_lines_that_say_where_what_and_whether_it_did_anything():
     first, second, third = rounds(3)
     unchanged = Round(second.observation, "r", "click 1 2", changed=False)
