@@ -41,7 +41,7 @@ EXIT_CODES = {
     141: ("nobody reads what is printed any more, as with `head -1` behind it; the work is done", "nothing"),
     143: ("ended by TERM, as Slurm does", "`--resume`; the job files queue the job again"),
 }
-"""What each exit code stands for, and what a person or a script does about it."""
+"""Meaning of each exit code, and what a person or a script does about it."""
 
 
 class HarnessError(Exception):
@@ -91,7 +91,7 @@ class NothingCompleted(HarnessError):
 
 
 class EngineDied(HarnessError):
-    """The server process ended before it was ready."""
+    """The server's process ended, or it cannot serve any more."""
 
 
 class StoreError(HarnessError):

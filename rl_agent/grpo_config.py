@@ -134,7 +134,7 @@ class ParallelSettings(Section):
     use_liger_kernel: bool | None
     """Norms, rotations and SwiGLU as one kernel each. None: on a GPU, where they can be had."""
     peer_timeout_s: Seconds
-    """How long a rank waits for the others."""
+    """Longest wait of a rank for the others."""
 
 
 class OptimizerSettings(Section):

@@ -20,9 +20,9 @@ from rl_agent.sections import (
 )
 
 DrawUnit = Literal["group", "episode", "step"]
-"""What is drawn as one; `update.select` says what each does."""
+"""The unit that is drawn; `update.select` says what each does."""
 HeldOutUnit = Literal["task", "group", "episode", "step"]
-"""What is held out for validation as one."""
+"""The unit that is held out for validation."""
 
 
 def _file_or_name(name: str) -> str:

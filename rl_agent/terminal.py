@@ -50,7 +50,7 @@ class Output:
         self._stream = stream
         self._escapes = escapes
         self.problems = [] if problems is None else problems
-        """Why nothing more is written: the reader has gone, or the disk is full."""
+        """The reason why nothing more is written: the reader has gone, or the disk is full."""
 
     def write(self, text: str) -> int:
         try:

@@ -48,7 +48,7 @@ class CountingFolder(SharedFolder):
 
 def node(plan_path: Path, barriers: int) -> None:
     """One node; prints a JSON line with its times and counts."""
-    membership.open_folder = lambda log_path, environ: CountingFolder(log_path)
+    membership.SharedFolder = CountingFolder
     chance = random.Random(str(plan_path))
     times: list[tuple[float, float]] = []
     with membership.Member.enter(Plan.read(plan_path), {}) as member:

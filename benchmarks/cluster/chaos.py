@@ -35,6 +35,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.cluster.loop_overhead import Cluster
+from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.simulated_cluster import read_episodes
 
 NODES, TASKS = 3, 18
@@ -52,6 +53,10 @@ SETTINGS = (
 SKEW = """import os, time
 _true, _skew_s = time.time, float(os.environ["CHAOS_SKEW_S"])
 time.time = lambda: _true() + _skew_s
+"""
+LAG = """import os
+from rl_agent.testing.cluster import lagging_folder
+lagging_folder.install(os.environ)
 """
 DISK_MIB = 1100
 GRACE_S = 10.0
@@ -97,13 +102,17 @@ class Run:
     def environ(self, rank: int) -> dict[str, str]:
         more = {"ENGINE_PORT": str(self.cluster.ports[rank])}
         if self.outcome.conditions == "lag":
-            more["RL_AGENT_FOLDER_LAG"] = f"2:{self.outcome.seed}"
+            more |= self._in_every_python(LAG, {"RL_AGENT_FOLDER_LAG": f"2:{self.outcome.seed}"})
         if self.outcome.conditions == "skew" and rank:
-            folder = self.cluster.home / "skew"
-            folder.mkdir(exist_ok=True)
-            (folder / "sitecustomize.py").write_text(SKEW)
-            more |= {"PYTHONPATH": str(folder), "CHAOS_SKEW_S": "-3600" if rank == 1 else "3600"}
+            more |= self._in_every_python(SKEW, {"CHAOS_SKEW_S": "-3600" if rank == 1 else "3600"})
         return more
+
+    def _in_every_python(self, code: str, variables: dict[str, str]) -> dict[str, str]:
+        """Return the variables with which every Python of a node runs `code` first."""
+        folder = self.cluster.home / "first"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(code)
+        return variables | {"PYTHONPATH": f"{folder}{os.pathsep}{PROJECT_ROOT}"}
 
     def start_all(self, *words: str) -> None:
         for rank in range(NODES):

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
 from rl_agent.pool.runtime.results import ClockOffsets, Submission
-from rl_agent.pool.schemas import BatchItem, Sample
+from rl_agent.pool.schemas import BatchItem, EndedRequest
 
 
 class File(Journal):
@@ -65,7 +65,7 @@ async def acknowledged(journal: Journal, clients: int, options: argparse.Namespa
             await journal.commit([submission_write("run", Submission(item, False, 0.0), zero)])
             waits.append(time.monotonic() - began)
             cursor += 1
-            sample = Sample.model_construct(
+            sample = EndedRequest.model_construct(
                 cursor=cursor, id=item.id, group=None, is_completed=True, failure="", token_ids=tokens
             ).model_copy(update={"logprobs": logprobs})
             await journal.commit(end_writes("run", sample, [sample]))

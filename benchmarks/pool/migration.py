@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.pool.scheduler.events import DrainAsked
-from rl_agent.testing.pool_world import RULES, SimulatedEngine, World
+from rl_agent.testing.pool_world import RULES, World, WorldEngine
 
 ENGINES = 6
 KILLED = 3
@@ -61,7 +61,7 @@ def lose(lengths: list[int], at: float, notice_s: float) -> tuple[float, float, 
 
     lost_before: list[float] = []
 
-    def handle(engine: SimulatedEngine) -> None:
+    def handle(engine: WorldEngine) -> None:
         lost_before.append(engine.lost)
         world.handle(DrainAsked(engine.engine_id, world.now + notice_s, "notice"))
 

@@ -43,7 +43,7 @@ from rl_agent.paths import PROJECT_ROOT
 from rl_agent.trainer.data.order import Deal
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.parallel import Ranks, grid, shard, whole
-from rl_agent.trainer.model.policy import Policy, build_model, read_config
+from rl_agent.trainer.model.policy import PolicyModel, build_model, read_config
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
 from rl_agent.trainer.step.update_step import UpdateStep
 
@@ -121,7 +121,7 @@ class Classroom:
         torch.manual_seed(self._seed)
         model = build_model(read_config(self._folder / "model"), activation_checkpointing=0.0)
         model.load_state_dict(AutoModelForCausalLM.from_pretrained(self._folder / "model").state_dict())
-        policy = Policy(model, temperature=1.0, chunk_tokens=2048)
+        policy = PolicyModel(model, temperature=1.0, chunk_tokens=2048)
         shard(policy, ranks, PARALLEL)
         adamw = AdamW(policy, OPTIMIZER, offload=False)
         found = [self._serve(policy)]
@@ -136,7 +136,7 @@ class Classroom:
             found.append(self._serve(policy))
         return found
 
-    def _serve(self, policy: Policy) -> float:
+    def _serve(self, policy: PolicyModel) -> float:
         weights = {name: whole(p.detach()) for name, p in policy.model.named_parameters()}
         self._engine.load_state_dict(weights, strict=False)
         return accuracy(self._engine, self._tokenizer, self._verifier, self._test)

@@ -34,7 +34,7 @@ from rl_agent.monitor.flops import ModelShape, training_flops
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.fused import use_fused_kernels
 from rl_agent.trainer.model.parallel import Ranks, gradients, join_ranks, shard
-from rl_agent.trainer.model.policy import Policy, build_model
+from rl_agent.trainer.model.policy import PolicyModel, build_model
 from rl_agent.trainer.step.optimizer import AdamW
 from rl_agent.trainer.step.update_step import UpdateStep
 
@@ -160,13 +160,13 @@ def peak_gib(device: torch.device) -> float:
 
 def build_policy(
     options: argparse.Namespace, config: Qwen3Config, ranks: Ranks, *, use_liger: bool | None, precision: str
-) -> tuple[Policy, bool]:
+) -> tuple[PolicyModel, bool]:
     """As the trainer builds it, with random weights; and whether Liger's kernels are in it."""
     torch.manual_seed(0)
     with ranks.device:
         model = build_model(config, activation_checkpointing=options.activation_checkpointing)
     is_fused = use_fused_kernels(model, use_liger, ranks.device)
-    policy = Policy(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
+    policy = PolicyModel(model, temperature=1.0, chunk_tokens=options.logits_chunk_tokens)
     parallel = {
         "shard_size": None,
         "reshard_after_forward": True,

@@ -45,7 +45,7 @@ _UNAVAILABLE = 503
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERROR = 500
 _TOO_LONG = re.compile("(context|model|allowed) length")
-"""What vLLM and SGLang say of a prompt that does not fit."""
+"""Messages of vLLM and SGLang about a prompt that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

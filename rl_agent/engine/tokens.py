@@ -13,7 +13,7 @@ from typing import Any
 MAX_TOKEN_ID = 2**31
 """Above all vocabularies; what is stored and trained on has 32 bits."""
 MINUS_INFINITY = -9999.0
-"""What vLLM writes for it (entrypoints/openai): JSON has no word."""
+"""The number that vLLM writes for it (entrypoints/openai): JSON has no word."""
 ROUNDING = 0.01
 """By which the computed logarithm of a probability may exceed 0."""
 

@@ -41,15 +41,15 @@ class Sampling:
     min_weight_version: int = 0
     """Of the engine that draws it; asked of a pool alone."""
     expected_tokens: int = 0
-    """How long it is likely to be, if that is known; told to a pool alone."""
+    """Expected length, if it is known; only sent to a pool."""
     group: str = ""
-    """Responses to what began alike, as siblings' do; told to a pool alone."""
+    """Responses to what began alike, as siblings' do; only sent to a pool."""
     episode: str = ""
-    """Whose turn it is, where all turns of one are to be of one weight version; told to a pool alone."""
+    """Whose turn it is, where all turns of one are to be of one weight version; only sent to a pool."""
     vocab_size: int | None = None
     """Token ids that an answer may hold are below it; None: nobody knows."""
     timeout_s: float = 0.0
-    """How long the response is waited for, 0 where the server decides; told to a pool alone."""
+    """Longest wait for the response, 0 where the server decides; only sent to a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def chat_request(
 
 
 _OF_A_POOL = ("min_weight_version", "expected_tokens", "group", "episode", "vocab_size", "timeout_s")
-"""What a pool alone is told, where it is set."""
+"""Parameters that are only sent to a pool, where they are set."""
 
 
 def _common(model: str, sampling: Sampling, request_id: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 _SPLIT = "(?:train|test)"
 
@@ -172,7 +173,7 @@ STREAMED_STEP = Chapter(
             the one that the iteration began with
         updates_since_sampling |  | most updates between the weights that sampled a token and those that
             the step starts from; above 0 from the second step of an iteration on
-        turned_away/<reason> |  | groups that were not trained on, since the step before
+        rejected_groups/<reason> |  | groups that were not trained on, since the step before
         seconds/step | s | the whole step
         seconds/waiting | s | of it: no group was there to train on
         seconds/gradient | s | of it: forward and backward passes
@@ -187,7 +188,7 @@ STREAMED_STEP = Chapter(
         engines |  | ready in the pool at the end of the step
         engines_up_s | s | engine-seconds since the step before, of all engines
         engines_idle_s | s | of those: ready, and without a request
-        engines_finishing_s | s | of those: draining, to complete responses of older weights
+        engines_draining_s | s | of those: draining, to complete responses of older weights
             (`trainer.batch.allow_mixed_versions: false`)
         engines_idle_share | share | the ratio of the two
         recomputed_tokens | tokens | discarded since the step before, because their response was restarted
@@ -245,7 +246,7 @@ GRPO_UPDATE = Chapter(
         flops | FLOP | that the model demands
         mfu | share | of the peak, over the seconds that were not waited
         engines_idle_s | s | engine-seconds: ready, and without a request
-        engines_finishing_s | s | engine-seconds of draining, to complete responses of older weights
+        engines_draining_s | s | engine-seconds of draining, to complete responses of older weights
         recomputed_tokens | tokens | discarded, because their response was restarted
         prefilled_again_tokens | tokens | prefilled a second time, because a request migrated
         cost | $ | of trainer and engines
@@ -273,7 +274,23 @@ WEIGHTS = Chapter(
     ),
 )
 
-CHAPTERS = (LINE, ROLLOUT, STEP, STREAMED_STEP, UPDATE, LLAMAFACTORY_UPDATE, GRPO_UPDATE, WEIGHTS)
+RENAMED = {
+    "trainer/turned_away/<reason>": "trainer/rejected_groups/<reason>",
+    "trainer/engines_finishing_s": "trainer/engines_draining_s",
+    "update/engines_finishing_s": "update/engines_draining_s",
+}
+"""Old names -> new ones; what is written under the new one is written under the old, too, for one release."""
+
+OLD_NAMES = Chapter(
+    "Old names",
+    "In the same lines as the new ones, for one more release.",
+    tuple(Metric(old, "", f"is `{new}` now") for old, new in RENAMED.items()),
+)
+
+CHAPTERS = (
+    *(LINE, ROLLOUT, STEP, STREAMED_STEP, UPDATE, LLAMAFACTORY_UPDATE, GRPO_UPDATE, WEIGHTS),
+    OLD_NAMES,
+)
 
 
 def all_metrics() -> Iterator[Metric]:
@@ -286,3 +303,14 @@ def find(name: str) -> Metric | None:
     """Find the metric of a logged name, preferring one without placeholders."""
     fitting = [metric for metric in all_metrics() if metric.fits(name)]
     return min(fitting, key=lambda metric: metric.name.count("<"), default=None)
+
+
+def with_old_names(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with the numbers that were renamed under their old names, too."""
+    beginnings = {old.partition("<")[0]: new.partition("<")[0] for old, new in RENAMED.items()}
+    return record | {
+        old + name.removeprefix(new): value
+        for old, new in beginnings.items()
+        for name, value in record.items()
+        if name.startswith(new)
+    }

@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rl_agent.monitor.catalog import with_old_names
+
 
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a record as one line, in a single write, so that concurrent writers do not mix lines.
 
     A number that is not finite, as a mean over nothing, is left out because JSON cannot represent it.
     """
-    record = {k: v for k, v in record.items() if not isinstance(v, float) or math.isfinite(v)}
-    line = json.dumps(record, allow_nan=False, ensure_ascii=False).encode() + b"\n"
+    finite = {k: v for k, v in record.items() if not isinstance(v, float) or math.isfinite(v)}
+    line = json.dumps(with_old_names(finite), allow_nan=False, ensure_ascii=False).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:

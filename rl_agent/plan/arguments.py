@@ -78,7 +78,7 @@ _OF_THE_RUN = (
     "--master",
     "--worker",
 )
-"""What `--join` takes over from the run it joins."""
+"""Flags whose values `--join` takes from the run that it joins."""
 _PHASES = ("rollout", "update", "both")
 _SPLITS = ("train-only", "eval-only")
 

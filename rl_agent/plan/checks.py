@@ -44,7 +44,7 @@ class Machine:
     disk: disk.DiskEstimate
     leftovers: tuple[Leftover, ...]
     notes: tuple[str, ...]
-    """What cannot be known yet."""
+    """Facts that cannot be known yet."""
 
 
 def check_machine(

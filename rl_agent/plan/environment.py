@@ -14,7 +14,7 @@ from rl_agent.plan import hub_cache as hub
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class SharedEnvironment:
     """Variables to export, and what a person should know about them."""
 
     variables: dict[str, str]
@@ -26,7 +26,7 @@ def hub_cache(config: Config, environ: Mapping[str, str]) -> Path:
     return hub.choose(config, environ).folder
 
 
-def shared_environment(config: Config, environ: Mapping[str, str]) -> Environment:
+def shared_environment(config: Config, environ: Mapping[str, str]) -> SharedEnvironment:
     """Return what `run.sh` exports before it starts anything; a variable the user set is left alone."""
     cache, wandb = hub.choose(config, environ), wandb_mode(config.wandb, environ)
     ours: dict[str, str] = {
@@ -44,7 +44,7 @@ def shared_environment(config: Config, environ: Mapping[str, str]) -> Environmen
             f" {config.log_path / 'wandb'}; upload with: wandb sync"
         )
     variables = {name: value for name, value in ours.items() if not environ.get(name)} | wandb.variables
-    return Environment(variables | _made_absolute(environ), tuple(notes))
+    return SharedEnvironment(variables | _made_absolute(environ), tuple(notes))
 
 
 def _made_absolute(environ: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ class FoundModel:
     name: str
     """The model as the engine gets it: an absolute folder, or the hub name."""
     folder: Path | None
-    """Where the files are; None if they are yet to be fetched."""
+    """Folder of the files; None if they are yet to be fetched."""
     config: Mapping[str, Any] | None
     """Its config.json, of a model that is yet to be fetched what the hub tells of it; None: nothing."""
     files: frozenset[str]
@@ -149,7 +149,7 @@ def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> 
 
 
 class _Unreachable(str):
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     __slots__ = ()
 

@@ -22,7 +22,7 @@ class HubCache:
     folder: Path
     """The one with the `models--…` folders."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """What makes every library use it."""
+    """Variables that make every library use it."""
     note: str | None = None
 
 

@@ -38,7 +38,7 @@ from rl_agent.weights.store.owner_lock import remove_orphaned
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedStart:
     """A plan that would work, and what to tell the person who asked for it."""
 
     plan: Plan
@@ -48,7 +48,7 @@ class Prepared:
     dry_run: bool
 
 
-def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
+def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
     """Make the plan of a start; writes nothing. Raises `UsageError` or `ConfigError`."""
     asked = arguments.parse(argv, environ)
     num_gpus = count_gpus(environ)
@@ -74,10 +74,10 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> Prepared:
             notes = (*notes, changes)
         if command.rl_phase == "update" and command.rank == 0:
             notes = (*notes, outlook(plan))
-    return Prepared(plan, machine, work, notes, asked.dry_run)
+    return PreparedStart(plan, machine, work, notes, asked.dry_run)
 
 
-def start(prepared: Prepared, driver_pid: int | None) -> Path:
+def start(prepared: PreparedStart, driver_pid: int | None) -> Path:
     """Claim the log path, end what a killed run left, write the plan; returns its path.
 
     A worker waits for its master first. Raises DeadlineError if none comes, ConfigError if it wants another

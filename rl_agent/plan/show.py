@@ -10,12 +10,12 @@ from rl_agent.engine.server import data_parallel_size, server_argv
 from rl_agent.plan.checks import splits_of, starts_engine
 from rl_agent.plan.disk import gib
 from rl_agent.plan.environment import hub_cache, shared_environment
-from rl_agent.plan.make import Prepared
+from rl_agent.plan.make import PreparedStart
 from rl_agent.update.llamafactory.launch import Rendezvous, training_command
 from rl_agent.update.llamafactory.render import setup_of
 
 
-def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
+def show(prepared: PreparedStart, environ: Mapping[str, str]) -> str:
     plan = prepared.plan
     sections = {
         "run": _run(prepared),
@@ -34,7 +34,7 @@ def show(prepared: Prepared, environ: Mapping[str, str]) -> str:
     return "\n\n".join(f"[{title}]\n{text}" for title, text in sections.items())
 
 
-def _run(prepared: Prepared) -> str:
+def _run(prepared: PreparedStart) -> str:
     plan, command, work = prepared.plan, prepared.plan.command, prepared.work
     is_update = command.rl_phase == "update"
     limit = command.max_iterations or f"no limit (until {'nothing is new' if is_update else 'stopped'})"
@@ -65,7 +65,7 @@ def _paths(plan: Plan, environ: Mapping[str, str]) -> str:
     )
 
 
-def _machine(prepared: Prepared) -> str:
+def _machine(prepared: PreparedStart) -> str:
     plan, machine = prepared.plan, prepared.machine
     engine = plan.config.engine
     size = gib(machine.model.size_bytes) if machine.model.folder else "to be downloaded"
@@ -90,7 +90,7 @@ def _engine(plan: Plan) -> str:
     return f"{own} the pool at {pool.host}:{pool.port}"
 
 
-def _commands(prepared: Prepared) -> str:
+def _commands(prepared: PreparedStart) -> str:
     """Return the processes of an iteration, in order; PLAN stands for the plan file of the run."""
     plan = prepared.plan
     command, iteration = plan.command, prepared.work.iteration if prepared.work else plan.first_iteration

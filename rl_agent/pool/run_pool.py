@@ -17,7 +17,13 @@ from rl_agent.cluster.shared_fs.address import advertised_address
 from rl_agent.cluster.shared_fs.processes import pid_space, read_groups
 from rl_agent.config import Plan, PoolConfig
 from rl_agent.engine.model import resolve_model
-from rl_agent.engine.server import Answer, Probe, data_parallel_size, engine_argv, server_environment
+from rl_agent.engine.server import (
+    Answer,
+    Probe,
+    data_parallel_size,
+    engine_argv,
+    server_environment,
+)
 from rl_agent.errors import DeadlineError, RetryLater
 from rl_agent.files import write_whole
 from rl_agent.pool.client import ask

@@ -1,15 +1,23 @@
 """Schemas of the manager's HTTP messages. Unknown fields are errors, so that a typo is not ignored.
 
-What comes in is a `Request`: of the type that is named and no other (`"1"` and `1.0` are no whole numbers),
-and within bounds, since all of it goes on to the scheduler, the journal and the engines.
+What comes in is a `RequestBody`: of the type that is named and no other (`"1"` and `1.0` are no whole
+numbers), and within bounds, since all of it goes on to the scheduler, the journal and the engines.
 """
 
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
-from yarl import URL
 
 from rl_agent.pool.scheduler.records import Span
+from rl_agent.pool.scheduler.reports import (
+    STRICT,
+    Digest,
+    Load,
+    SourceAddress,
+    WeightsReport,
+    WeightVersion,
+    Words,
+)
 from rl_agent.pool.scheduler.sampling import MAX_TOKENS, OF_THE_POOL, TokenId, check_sampling
 
 MAX_PROMPT_TOKENS = 2**20
@@ -24,30 +32,9 @@ def printable(text: str) -> str:
     return text
 
 
-def _one_line(text: str) -> str:
-    """Return a reason as one printable line for the log."""
-    return "".join(one if one.isprintable() else " " for one in text)
-
-
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(printable)]
-Words = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
-WeightVersion = Annotated[int, Field(ge=0, lt=2**48)]
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-def _address(text: str) -> str:
-    """Return the address. Raises ValueError if it is not tcp://HOST:PORT."""
-    if not URL(text).host or URL(text).port is None:
-        raise ValueError("expected tcp://HOST:PORT")
-    return text
-
-
-SourceAddress = Annotated[
-    str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$"), AfterValidator(_address)
-]
 TRANSFER_TOKEN = "X-Transfer-Token"  # noqa: S105 - a header's name
-"""Who asks the manager for a version's bytes gives the token that its offer held."""
+"""Header with the token of an offer, for who asks the manager for a version's bytes."""
 
 
 ENGINE_SECRET = "X-Engine-Secret"  # noqa: S105 - a header's name
@@ -57,33 +44,13 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Request(Message):
+class RequestBody(Message):
     """A body that a client sends."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = STRICT
 
 
-class LoadReport(Request):
-    running: Count
-    waiting: Count
-    kv_use: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-
-class WeightsState(Request):
-    """The weights that an engine has."""
-
-    weight_version: WeightVersion | None = None
-    """None: the weights of the folder it was started on."""
-    digest: Digest | None = None
-    source: SourceAddress | None = None
-    """Where this host gives on the versions it has."""
-    is_fetching: bool = False
-    fetched_version: WeightVersion | None = None
-    """Here, and loaded when `may_load` says so."""
-    problem: Words = ""
-
-
-class RegisterRequest(Request):
+class RegisterRequest(RequestBody):
     """`POST /engines`. Without `url` the engine is reached through its worker's tunnel."""
 
     name: Name
@@ -93,7 +60,7 @@ class RegisterRequest(Request):
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     has_worker: bool = False
     """A worker will send the signs of life; else the manager looks for itself."""
-    weights: WeightsState | None = None
+    weights: WeightsReport | None = None
 
 
 class RegisterAnswer(Message):
@@ -104,11 +71,11 @@ class RegisterAnswer(Message):
     heartbeat_s: float
 
 
-class BeatRequest(Request):
+class BeatRequest(RequestBody):
     """`POST /engines/{id}/beat`: the engine just answered its worker, or there is a problem."""
 
-    load: LoadReport | None = None
-    weights: WeightsState | None = None
+    load: Load | None = None
+    weights: WeightsReport | None = None
     problem: Words = ""
 
 
@@ -122,7 +89,7 @@ class WeightsOffer(Message):
     sources: tuple[str, ...]
     """The publisher's addresses, then other hosts; none while the worker says that it is fetching."""
     publisher_addresses: int = 1
-    """How many of `sources` are the publisher's."""
+    """Number of `sources`, from the first, that are the publisher's."""
     useful_from: int | None = None
     """The oldest version of which a fetch that is under way goes on. None: only of this one."""
     may_load: bool = True
@@ -134,24 +101,24 @@ class BeatAnswer(Message):
     reason: str
     model: str
     weight_version: int
-    """What the pool wants to be served."""
+    """The version that the pool wants to be served."""
     weights: WeightsOffer | None = None
     """That version, where it was published as weights."""
     running: int = 0
     """Requests that it has still: at 0 an engine that drains may be ended."""
 
 
-class DrainRequest(Request):
+class DrainRequest(RequestBody):
     deadline_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     reason: Words = "asked to drain"
 
 
-class LeaveRequest(Request):
+class LeaveRequest(RequestBody):
     reason: Words
     is_crash: bool = False
 
 
-class ModelRequest(Request):
+class ModelRequest(RequestBody):
     """`POST /model`: what engines must serve from now on."""
 
     model: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(printable)]
@@ -160,7 +127,7 @@ class ModelRequest(Request):
     """The version may be older than the pool's."""
 
 
-class WeightsRequest(Request):
+class WeightsRequest(RequestBody):
     """`POST /weights`: a version of the pool's model that engines fetch and load while they generate."""
 
     weight_version: Annotated[int, Field(ge=1, lt=2**48)]
@@ -178,7 +145,7 @@ class WeightsRequest(Request):
 
 class WeightsAnswer(Message):
     weight_version: int
-    """What the pool wants now."""
+    """The version that the pool wants now."""
     is_accepted: bool
     """False: the version was stale and is skipped."""
 
@@ -191,7 +158,7 @@ def _sampling(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-class BatchItem(Request):
+class BatchItem(RequestBody):
     id: Name
     prompt_token_ids: Annotated[
         tuple[TokenId, ...], Field(min_length=1, max_length=MAX_PROMPT_TOKENS), FailFast()
@@ -202,12 +169,12 @@ class BatchItem(Request):
     min_weight_version: WeightVersion = 0
     """Engines with an older version do not get it."""
     expected_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
-    """How long the response is taken to be, if that is known: the longest of a batch begin first."""
+    """Expected length, if it is known: the longest of a batch begin first."""
     vocab_size: Annotated[int, Field(ge=1, le=2**31)] | None = None
     """Of the model: an engine that answers another token is at fault. None: what the manager knows itself."""
 
 
-class BatchOptions(Request):
+class BatchOptions(RequestBody):
     deadline_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     holds_groups: bool = False
     """Give out the samples of a group only once all of them have ended."""
@@ -224,7 +191,7 @@ class BatchAnswer(Message):
     known: int
 
 
-class Sample(Message):
+class EndedRequest(Message):
     """One ended request, completed or failed with its reason; a line of `GET /runs/{run}/samples`."""
 
     cursor: int
@@ -259,17 +226,17 @@ class DrainQuery(BaseModel):
     """Instead of the body's."""
 
 
-class ProblemWords(BaseModel):
+class ErrorWords(BaseModel):
     message: str
     type: str
     param: str | None
     code: int
 
 
-class Problem(BaseModel):
+class ErrorBody(BaseModel):
     """The body of every error, in the form of the OpenAI API."""
 
-    error: ProblemWords
+    error: ErrorWords
 
 
 class OpenAiCall(BaseModel):

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from rl_agent.grpo_config import LossSettings
 
 
-class Attempt(Protocol):
+class ComparedEpisode(Protocol):
     """An episode that has a reward."""
 
     @property
@@ -57,7 +57,7 @@ class Comparison:
         """Return whether anything but the reward decides."""
         return self.loss.overlong != "keep"
 
-    def penalty(self, attempt: Attempt) -> float:
+    def penalty(self, attempt: ComparedEpisode) -> float:
         """Return what is taken off the reward; 0 or more."""
         if self.loss.overlong != "penalty":
             return 0.0
@@ -65,15 +65,15 @@ class Comparison:
         beyond = attempt.longest_response - (self.loss.longest_response - cache)
         return self.loss.overlong_penalty * min(max(beyond / cache, 0.0), 1.0)
 
-    def reward(self, attempt: Attempt) -> float:
+    def reward(self, attempt: ComparedEpisode) -> float:
         """Return what advantages are made of, but for a KL term."""
         return attempt.reward - self.penalty(attempt)
 
-    def is_masked(self, attempt: Attempt) -> bool:
+    def is_masked(self, attempt: ComparedEpisode) -> bool:
         """Return whether it counts among its siblings and is not trained on itself."""
         return self.loss.overlong == "mask" and attempt.is_cut
 
-    def is_informative(self, attempts: Sequence[Attempt]) -> bool:
+    def is_informative(self, attempts: Sequence[ComparedEpisode]) -> bool:
         """Return whether the policy's loss can have a gradient; a KL in the reward is not known here."""
         rewards = [self.reward(attempt) for attempt in attempts]
         trained = [r for r, attempt in zip(rewards, attempts, strict=True) if not self.is_masked(attempt)]

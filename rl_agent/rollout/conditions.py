@@ -112,7 +112,7 @@ class Conditions:
     """Digest of the sample."""
 
     task_file: str
-    """Where the tasks were read; it may be another one, with the same tasks."""
+    """File that the tasks were read from; another one with the same tasks will do."""
 
     @classmethod
     def of(cls, config: Config, split: Split, sample: Sample, model: ResolvedModel) -> "Conditions":

@@ -9,7 +9,7 @@ Nothing that a rank claims to have done is believed before its file was read.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rl_agent.cluster.member.chunk_queue import ChunkQueue
@@ -28,7 +28,7 @@ from rl_agent.rollout.sample import Assignment, Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import Losses, ManifestEntry, Part, read_parts
 from rl_agent.rollout.trajectories.shard import ShardHeader, whole_bytes
-from rl_agent.types import Status
+from rl_agent.types import Status, Trajectory
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.5
@@ -66,7 +66,11 @@ class Lead:
             run_id=header.run_id,
             group_size=assignment.config.rollout.group_size,
             comparison=Comparison(assignment.config.grpo.loss) if assignment.config.is_streaming else None,
+            known_files=self._known_files,
         )
+        shard.on_recorded = self._resampling.add
+        self._earlier: frozenset[str] = frozenset()
+        """Files that were counted at the beginning."""
         self._publishing = asyncio.Lock()
         self._own_damaged = 0
         """Lines of this node's file that could not be read; their episodes are run again."""
@@ -134,7 +138,13 @@ class Lead:
         is_streaming = assignment.config.is_streaming
         takeover.check_same_sample(begun.values(), header, may_differ=is_streaming)
         # A node of an earlier start may not be gone after all and write on: what is there now counts.
+        self._earlier = frozenset(shard.name for shard in begun)
         return [self._count(_counted(shard), rank_of(shard)) for shard in begun]
+
+    def _known_files(self) -> frozenset[str]:
+        """Return the files whose episodes this process has counted or recorded itself."""
+        own = self._shard.shard
+        return self._earlier if own is None else self._earlier | {own.name}
 
     def _check_conditions(self, *, is_begun: bool) -> None:
         """Write down what the iteration begins with, or check that this is what it was begun with."""
@@ -209,7 +219,7 @@ class Lead:
 
     def _count(self, part: Part, rank: int) -> ManifestEntry:
         losses = Losses([part])
-        episodes = self._rollout.count(read_parts([part], TRAJECTORY, losses))
+        episodes = self._rollout.count(self._noted(read_parts([part], TRAJECTORY, losses)))
         return ManifestEntry(
             file=part.shard.name,
             rank=rank,
@@ -217,6 +227,11 @@ class Lead:
             episodes=episodes,
             damaged=losses.damaged,
         )
+
+    def _noted(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
+        for trajectory in trajectories:
+            self._resampling.add(trajectory)
+            yield trajectory
 
     def _resampled(self) -> dict[str, object]:
         """Return what became of the reserve, for the metrics and the log; nothing where there is none."""

@@ -21,7 +21,7 @@ from rl_agent.types import EpisodeKey, Trajectory
 
 
 class RankShard:
-    """Records this rank's episodes; a context manager. `on_begun` is told the file's name."""
+    """Records this rank's episodes; a context manager. `on_begun` is called with the file's name."""
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class RankShard:
         self._rank = rank
         self._fsync = fsync
         self._on_begun = on_begun
+        self.on_recorded: Callable[[Trajectory], None] = lambda trajectory: None
+        """Called with each episode once it is durable."""
         self._pending: set[EpisodeKey] = set()
         self._writer: ShardWriter | None = None
         self._beginning = asyncio.Lock()
@@ -87,6 +89,7 @@ class RankShard:
         self._pending.discard(key)
         self._ledger.record(key)
         self.episodes += 1
+        self.on_recorded(recorded)
         return recorded
 
     async def close(self) -> None:

@@ -1,13 +1,18 @@
 """Other groups in place of those without an advantage: DAPO's dynamic sampling (Yu et al. 2025).
 
-    files of all ranks ─► groups that are complete ─ none teaches anything ─► one more of the sample's reserve
+    what was recorded ─► groups that are complete ─ none teaches anything ─► one more of the sample's reserve
 
 The rollout's master asks while the rollout runs, so that others are sampled before the last group has ended.
-How much of the reserve is asked for follows from the files alone: after a kill it is what it was, and no
-group is sampled twice.
+How much of the reserve is asked for follows from what is recorded alone: after a kill it is what it was, and
+no group is sampled twice.
+
+What the master counts or records itself is given to `add`, and its file is not read for it. Of the files that
+other ranks write meanwhile only outcomes are read: their episodes are read, and count, when it is decided up
+to where each file counts.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -17,10 +22,10 @@ from rl_agent.paths import RunPaths
 from rl_agent.rollout.comparison import Comparison, is_cut, longest_response
 from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories.growing import GrowingIteration
-from rl_agent.types import EpisodeKey, Split, Status
+from rl_agent.types import EpisodeKey, Split, Status, Trajectory
 
 
-class Ended(Protocol):
+class EndedEpisode(Protocol):
     """The part of an episode that says how it went."""
 
     @property
@@ -29,13 +34,13 @@ class Ended(Protocol):
     def reward(self) -> float | None: ...
 
 
-def is_comparable(episode: Ended) -> bool:
+def is_comparable(episode: EndedEpisode) -> bool:
     """Return whether an episode counts among its siblings: a failure is no reward of 0."""
     return episode.status is Status.COMPLETED and episode.reward is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RecordedOutcome:
     """A subset of `Trajectory`, read in a tenth of the time; for where lengths do not matter."""
 
     key: EpisodeKey
@@ -43,6 +48,17 @@ class Outcome:
     reward: float | None
     longest_response: ClassVar[int] = 0
     is_cut: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutcome:
+    """The outcome of an episode that this process has counted or recorded."""
+
+    key: EpisodeKey
+    status: Status
+    reward: float | None
+    longest_response: int
+    is_cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +90,9 @@ class OutcomeWithLengths:
         return is_cut(self.steps)
 
 
-_OUTCOME = TypeAdapter(Outcome)
+_OUTCOME = TypeAdapter(RecordedOutcome)
 _OUTCOME_WITH_LENGTHS = TypeAdapter(OutcomeWithLengths)
-AnyOutcome: TypeAlias = Outcome | OutcomeWithLengths
+AnyOutcome: TypeAlias = RecordedOutcome | OutcomeWithLengths | KnownOutcome
 
 
 class Resampling:
@@ -92,8 +108,12 @@ class Resampling:
         run_id: str,
         group_size: int,
         comparison: Comparison | None,
+        known_files: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
-        """Begin with nothing read; `comparison` is the trainer's, None where nothing is left out."""
+        """Begin with nothing read; `comparison` is the trainer's, None where nothing is left out.
+
+        Episodes in `known_files`, names without `.checkpoint`, come through `add`.
+        """
         self.left_out = 0
         """Groups that are complete and teach nothing."""
         self.asked = sample.asked
@@ -103,21 +123,33 @@ class Resampling:
         reads_lengths = comparison is not None and comparison.reads_lengths
         adapter: TypeAdapter[Any] = _OUTCOME_WITH_LENGTHS if reads_lengths else _OUTCOME
         self._episodes: GrowingIteration[AnyOutcome] = GrowingIteration(
-            paths, split, iteration, adapter, run_id=run_id
+            paths, split, iteration, adapter, run_id=run_id, leave_out=known_files
         )
+        self._known: deque[KnownOutcome] = deque()
+        """Added, and not looked at yet; one thread appends while another takes."""
+        self._seen: set[EpisodeKey] = set()
         self._group_size = group_size
         self._siblings: dict[tuple[str, int], list[AnyOutcome]] = {}
         self._begun = 0
-        """Where the last group that has begun ends in the sample."""
+        """End, in the sample, of the last group that has begun."""
 
     @property
     def has_reserve(self) -> bool:
         return self._comparison is not None and self._sample.asked < len(self._sample)
 
+    def add(self, trajectory: Trajectory) -> None:
+        """Take the outcome of an episode of the `known_files`, for the next look."""
+        if self.has_reserve:
+            steps = trajectory.steps
+            sizes = longest_response(steps), is_cut(steps)
+            self._known.append(KnownOutcome(trajectory.key, trajectory.status, trajectory.reward, *sizes))
+
     def look(self) -> None:
-        """Read what was recorded since the last time. Raises StoreError for a damaged file."""
+        """Look at what was recorded since the last time. Raises StoreError for a damaged file."""
         if not self.has_reserve:
             return
+        while self._known:
+            self._add(self._known.popleft())
         for outcome in self._episodes.new():
             self._add(outcome)
         # As many as are left out; and what has begun is finished, whatever is known of its cause.
@@ -125,6 +157,9 @@ class Resampling:
         self.asked = min(wanted, len(self._sample))
 
     def _add(self, outcome: AnyOutcome) -> None:
+        if outcome.key in self._seen:
+            return
+        self._seen.add(outcome.key)
         group = self._sample.index(outcome.key) // self._group_size
         self._begun = max(self._begun, (group + 1) * self._group_size)
         name = (outcome.key.task_id, outcome.key.group)

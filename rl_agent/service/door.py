@@ -27,7 +27,7 @@ BACKLOG = 1024
 IDLE_S = 75.0
 """Longer than clients keep an idle connection for the next request (aiohttp 15 s, httpx 5 s, nginx 60 s)."""
 LINGER_S = 2.0
-"""How long the rest of a body that was refused is read, so that the client sees the answer."""
+"""Seconds for which the rest of a refused body is read, so that the client sees the answer."""
 ACCEPT_RETRY_S = 0.5
 HOSTS = 4
 """Times what one address may have is what all may have together."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.records import Request, RequestId, WeightsReport
+from rl_agent.pool.scheduler.records import Request, RequestId
+from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.simulation.speeds import EngineSpeed
 
 Key = tuple[RequestId, int]
@@ -29,7 +30,7 @@ class Clock(Protocol):
 
 
 @dataclass(slots=True)
-class Attempt:
+class VirtualAttempt:
     request: Request
     began: float
     """The engine's count then."""
@@ -52,7 +53,7 @@ class VirtualEngine:
     length_of: Callable[[Request], int]
     """Chunks of a whole response."""
     is_alive: bool = True
-    attempts: dict[Key, Attempt] = field(default_factory=dict)
+    attempts: dict[Key, VirtualAttempt] = field(default_factory=dict)
     sampled: float = 0.0
     """By attempts that are over."""
     count: float = 0.0
@@ -71,7 +72,7 @@ class VirtualEngine:
         context = len(request.order.prompt_token_ids) + made
         length = max(1, self.length_of(request) - made)
         key = (request.request_id, attempt)
-        self.attempts[key] = Attempt(request, self.count, length, context)
+        self.attempts[key] = VirtualAttempt(request, self.count, length, context)
         self._context += context - self.count
         heapq.heappush(self._ends, (self.count + length, key))
         self._stall_s += context * self.world.chunk * self.speed.prefill_s
@@ -152,7 +153,7 @@ class VirtualEngine:
             self.world.handle(events.Finished(*key, "stop"))
         self._replan()
 
-    def _send_of(self, key: Key, attempt: Attempt, made: int) -> None:
+    def _send_of(self, key: Key, attempt: VirtualAttempt, made: int) -> None:
         new = made - attempt.sent
         if new > 0:
             attempt.sent = made

@@ -81,7 +81,7 @@ class VirtualPool(ABC, Generic[E]):
             engine.begin(self.state.requests[command.request_id], command.attempt)
         elif isinstance(command, events.Abort) and (engine := self.engines.get(command.engine_id)):
             engine.abort((command.request_id, command.attempt))
-        elif isinstance(command, events.Probe):
+        elif isinstance(command, events.ProbeEngine):
             self._probe(command.engine_id)
         elif isinstance(command, events.Ended):
             self._on_ended(self.state.requests[command.request_id])

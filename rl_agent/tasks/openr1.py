@@ -25,16 +25,16 @@ COLUMNS = (
     "is_reasoning_complete",
     "correctness_count",
 )
-"""What is read of the dataset's columns; the traces, which are nearly all of its size, are not."""
+"""The columns that are read; the traces, nearly all of the dataset's size, are not."""
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
-"""What the authors of the dataset asked the model that solved the problems."""
+"""The instruction that the authors of the dataset gave the model that solved the problems."""
 
 _NO_ANSWER = frozenset({"", "null", "none", "nan", "notfound", "not found"})
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTasks:
     """Lines of the two task files, and why rows were dropped."""
 
     train: list[dict[str, Any]]
@@ -45,7 +45,7 @@ class Prepared:
 
 def prepare(
     rows: Iterable[Mapping[str, Any]], *, limit: int | None, test_fraction: float, seed: int
-) -> Prepared:
+) -> PreparedTasks:
     """Train and test lines; `limit` bounds their sum, and at least one is test if there are two."""
     kept: dict[str, dict[str, Any]] = {}
     dropped: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def prepare(
     if len(order) > len(chosen):
         dropped["over --limit"] = len(order) - len(chosen)
     test_count = max(round(len(chosen) * test_fraction), 1) if len(chosen) > 1 else 0
-    return Prepared(chosen[test_count:], chosen[:test_count], count, dropped)
+    return PreparedTasks(chosen[test_count:], chosen[:test_count], count, dropped)
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:

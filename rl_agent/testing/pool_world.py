@@ -22,8 +22,8 @@ from rl_agent.pool.scheduler.records import (
     PoolRules,
     Request,
     RequestId,
-    WeightsReport,
 )
+from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.simulation.virtual_pool import MODEL, VirtualPool
 
 EOS = 2
@@ -68,7 +68,7 @@ def id_of(name: str, run: str = "run") -> RequestId:
 
 
 @dataclass(slots=True, kw_only=True)
-class World(VirtualPool["SimulatedEngine"]):
+class World(VirtualPool["WorldEngine"]):
     """The virtual pool with all that happened in it, checked after each step."""
 
     rules: PoolRules = RULES
@@ -108,8 +108,8 @@ class World(VirtualPool["SimulatedEngine"]):
     def _on_set_aside(self, words: str) -> None:
         self.set_aside.append(words)
 
-    def join(self, name: str, **behaviour: Any) -> "SimulatedEngine":
-        engine = SimulatedEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)
+    def join(self, name: str, **behaviour: Any) -> "WorldEngine":
+        engine = WorldEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)
         self.engines[engine.engine_id] = engine
         self.handle(events.Registered(EngineOffer(engine.engine_id, name, int(engine.capacity))))
         engine.beat()
@@ -125,7 +125,7 @@ class World(VirtualPool["SimulatedEngine"]):
     def request(self, name: str, run: str = "run") -> Request:
         return self.state.requests[id_of(name, run)]
 
-    def attempts_at(self, engine: "SimulatedEngine") -> list[str]:
+    def attempts_at(self, engine: "WorldEngine") -> list[str]:
         """The names of the requests that run there."""
         return [request_id.name for request_id, _ in engine.attempts]
 
@@ -141,7 +141,7 @@ class World(VirtualPool["SimulatedEngine"]):
 
 
 @dataclass(slots=True)
-class SimulatedEngine:
+class WorldEngine:
     world: World
     name: str
     engine_id: str
@@ -274,9 +274,7 @@ class SimulatedEngine:
         return engine is not None and engine.state is EngineState.READY
 
 
-def ready_world(
-    *names: str, rules: PoolRules = RULES, **behaviour: Any
-) -> tuple[World, list[SimulatedEngine]]:
+def ready_world(*names: str, rules: PoolRules = RULES, **behaviour: Any) -> tuple[World, list[WorldEngine]]:
     """A world in which these engines have joined."""
     world = World(rules=rules)
     engines = [world.join(name, **behaviour) for name in names]
@@ -284,6 +282,6 @@ def ready_world(
     return world, engines
 
 
-def record(world: World, engine: SimulatedEngine) -> Engine:
+def record(world: World, engine: WorldEngine) -> Engine:
     """What the pool knows of it."""
     return world.state.engines[engine.engine_id]

@@ -28,7 +28,7 @@ from rl_agent.trainer.data.live import LiveIteration
 from rl_agent.trainer.data.order import Deal, samples_of
 from rl_agent.trainer.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.feed import WeightFeed
 from rl_agent.trainer.publish.served import export
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
@@ -40,7 +40,9 @@ _log = logging.getLogger(__name__)
 class Stream:
     """Trains along with a run, alike on every rank, to the last iteration or until told to stop."""
 
-    def __init__(self, settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> None:
+    def __init__(
+        self, settings: TrainerSettings, ranks: Ranks, policy: PolicyModel, trainer: Trainer
+    ) -> None:
         assert settings.stream is not None
         self._settings = settings
         self._run: StreamSettings = settings.stream

@@ -9,7 +9,7 @@ asks the source and writes metrics. `stop` (a preemption notice) takes effect at
 is under way is given up, its groups are kept, and what was reached is saved.
 
 On a recorded run a version is one step. Along with a live one it is an iteration, whose groups are divided
-among its steps; where some are turned away the last step is short, or there are fewer.
+among its steps; where some are rejected the last step is short, or there are fewer.
 """
 
 import logging
@@ -29,7 +29,7 @@ from rl_agent.trainer.data.samples import Group, GroupSource
 from rl_agent.trainer.data.staleness import AdmissionRule, Ages, Lineage
 from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.model.parallel import Ranks, release_memory
-from rl_agent.trainer.model.policy import Policy, Scorer
+from rl_agent.trainer.model.policy import PolicyModel, Scorer
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step.meter import Meter
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients, learning_rate
@@ -48,7 +48,7 @@ class Trainer:
         self,
         settings: TrainerSettings,
         ranks: Ranks,
-        policy: Policy,
+        policy: PolicyModel,
         reference: Scorer | None,
         *,
         meter: Meter | None = None,
@@ -256,7 +256,7 @@ class Trainer:
             clip_gradients(self._policy, numbers["grad_norm"], settings.optimizer.max_grad_norm)
             self._optimizer.update()
         ended = self._clock()
-        numbers |= {f"turned_away/{reason}": n for reason, n in intake.turned_away.items()}
+        numbers |= {f"rejected_groups/{reason}": n for reason, n in intake.rejected.items()}
         trained = intake.step_done()
         samples = [sample for group in trained for sample in group.trained]
         sampled_after = None if iteration is None else self.iteration

@@ -23,7 +23,7 @@ from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.trainer.data.replay import RecordedGroups
 from rl_agent.trainer.model.model_files import load_policy, load_reference
 from rl_agent.trainer.model.parallel import Ranks, join_ranks
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.served import export
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step.meter import Meter, PoolWatch
@@ -84,7 +84,7 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
         yield meter(totals=watch.totals)
 
 
-def run(settings: TrainerSettings, ranks: Ranks, policy: Policy, trainer: Trainer) -> int:
+def run(settings: TrainerSettings, ranks: Ranks, policy: PolicyModel, trainer: Trainer) -> int:
     """Train to the end, or until told to stop, and export; returns the exit code."""
     signal.signal(signal.SIGTERM, lambda *_: trainer.stop())
     try:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ from pathlib import Path
 
 from rl_agent.errors import WeightsError
 from rl_agent.paths import PROJECT_ROOT
-from rl_agent.testing.weight_links import Fault, Link, cut_at, flip_at, flip_often, in_parts, once_after
+from rl_agent.testing.weight_links import Link, once_after
 from rl_agent.testing.weight_transfers import (
     SERVER,
     TOKEN,
@@ -43,6 +43,7 @@ from rl_agent.testing.weight_transfers import (
 )
 from rl_agent.weights.download.receive import Announcement
 from rl_agent.weights.store.store import FULL, SnapshotStore, open_snapshot, version_name
+from tests.chaos.weights_damage import damage, link_fault
 from tests.chaos.weights_witnesses import Engine, Witness
 from tests.unit.weights.weight_versions import publish_steps
 
@@ -270,32 +271,6 @@ def other_process(*words: object) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-
-
-def damage(path: Path, point: float) -> None:
-    """Change a byte of a file."""
-    with path.open("r+b") as file:
-        at = min(int(point * path.stat().st_size), path.stat().st_size - 1)
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 0x40]))
-
-
-def link_fault(fault: str, at: int, seed: int, kill: Callable[[], None]) -> Fault | None:
-    return {
-        "cut once": cut_at(at),
-        "cut for good": lambda _, content, before: content if before + len(content) <= at else None,
-        "byte flipped": flip_at(at),
-        "bytes flipped all the time": flip_often(seed, share=0.3),
-        "old version damaged": None,
-        "silent": lambda _, content, before: content if before + len(content) <= at else b"",
-        "trickle": in_parts(at, part_bytes=1, pause_s=0.2),
-        "slow": in_parts(at, part_bytes=2**14, pause_s=0.015),
-        "too slow": in_parts(at, part_bytes=256, pause_s=0.1),
-        "sender killed": once_after(at, kill),
-        "sender stopped": once_after(at, kill),
-    }[fault]
 
 
 class Attempt(threading.Thread):

@@ -97,7 +97,7 @@ class _Training:
         self._process: int | None = None
         self._has_ended = False
         self._known_at: float | None = None
-        """When the master saw that a part of it had ended."""
+        """Time at which the master saw that a part of it had ended."""
 
     def __enter__(self) -> Self:
         try:

@@ -20,7 +20,7 @@ from rl_agent.cluster.protocol.events import DecisionAwaited, OrderRegrouped, Ph
 from rl_agent.cluster.protocol.flags import flag_record
 from rl_agent.cluster.protocol.records import Decision, Flag, MemberView, Outcome, PhaseKey, PhaseOrder
 from rl_agent.cluster.protocol.stragglers import doing_of, missing_ranks
-from rl_agent.cluster.shared_fs.folder import SharedFolder, SingleNodeFolder, open_folder
+from rl_agent.cluster.shared_fs.folder import SharedFolder, SingleNodeFolder
 from rl_agent.config import Plan
 from rl_agent.errors import RetryLater
 
@@ -47,7 +47,7 @@ class Member(NodeProcess):
         Raises DeadlineError after `cluster.start_timeout_s`, ConfigError if the master refuses this node,
         RetryLater if the log path has another run by now.
         """
-        folder = open_folder(plan.config.log_path, environ)
+        folder = SharedFolder(plan.config.log_path)
         services = Services(folder, folder, Driver(driver_pid(environ), log), log, time.monotonic)
         member = cls(plan, services, is_joiner=is_joiner)
         member._heartbeat.update(stacks=stacks.register(plan.paths.run_dir(plan.run_id), member.incarnation))

@@ -4,30 +4,26 @@ A record is replaced by rename and read by opening its name, because opening is 
 (close-to-open consistency). `stat` and directory listings may be a minute old, so a listing only serves to
 discover names: a late one costs time, never correctness.
 
-`LaggingFolder` shows these delays, reproducibly, on a local disk. `MemoryFolder` serves a single process.
+`testing.cluster.lagging_folder` shows these delays, reproducibly, on a local disk. `MemoryFolder` serves a
+single process.
 """
 
 import errno
 import json
 import os
-import random
 import secrets
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rl_agent import files
-from rl_agent.errors import StoreError, UsageError
+from rl_agent.errors import StoreError
 
 _T = TypeVar("_T")
 Record = dict[str, Any]
 Stamp = tuple[int, ...]
 """A version of a file: two versions have different stamps."""
-
-LAG_VARIABLE = "RL_AGENT_FOLDER_LAG"
-"""`<seconds>:<seed>`: fault injection, see `LaggingFolder`."""
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
@@ -194,62 +190,3 @@ class SingleNodeFolder(MemoryFolder):
 
     def create_exclusive(self, name: str, record: Record) -> bool:
         return True
-
-
-class LaggingFolder(Folder):
-    """Shows the writes of others late and out of order, as NFS with attribute caching does, and worse.
-
-    A reader sees the same content, absence or listing of a name again for a random time up to `lag_s`, drawn
-    for each name. Its own writes show at once; `create_exclusive` always asks the server.
-    """
-
-    def __init__(
-        self, server: Folder, *, lag_s: float, seed: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._server = server
-        self._lag_s = lag_s
-        self._random = random.Random(seed)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._records: dict[str, tuple[float, Stamp | None, Record | None]] = {}
-        self._listings: dict[str, tuple[float, list[str]]] = {}
-
-    def write_whole(self, name: str, record: Record, *, is_durable: bool = True) -> None:
-        self._server.write_whole(name, record, is_durable=is_durable)
-        self._records.pop(name, None)
-
-    def read_if_changed(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
-        with self._lock:
-            found = self._records.get(name)
-            if found is None or found[0] <= self._clock():
-                found = self._records[name] = (self._until(), *self._server.read_if_changed(name, None))
-        _, stamp, record = found
-        return stamp, None if stamp == seen else record
-
-    def create_exclusive(self, name: str, record: Record) -> bool:
-        is_mine = self._server.create_exclusive(name, record)
-        if is_mine:
-            self._records.pop(name, None)
-        return is_mine
-
-    def names(self, folder: str) -> list[str]:
-        with self._lock:
-            found = self._listings.get(folder)
-            if found is None or found[0] <= self._clock():
-                found = self._listings[folder] = (self._until(), self._server.names(folder))
-        return found[1]
-
-    def _until(self) -> float:
-        return self._clock() + self._random.uniform(0.0, self._lag_s)
-
-
-def open_folder(root: Path, environ: Mapping[str, str]) -> Folder:
-    """Open the shared folder, lagging if RL_AGENT_FOLDER_LAG is set. Raises UsageError if malformed."""
-    text = environ.get(LAG_VARIABLE)
-    if not text:
-        return SharedFolder(root)
-    lag, _, seed = text.partition(":")
-    try:
-        return LaggingFolder(SharedFolder(root), lag_s=float(lag), seed=int(seed))
-    except ValueError as error:
-        raise UsageError(f"{LAG_VARIABLE}={text}: expected SECONDS:SEED, such as 5:1") from error

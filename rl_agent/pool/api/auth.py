@@ -40,7 +40,7 @@ class Bucket:
 
 
 IS_OPERATOR = web.RequestKey("is_operator", bool)
-"""Whether this call has the admin's token; where no token is needed at all, everybody on the machine does."""
+"""True for a call with the admin's token, or where no token is needed at all."""
 
 
 def guard(config: PoolConfig, environ: Mapping[str, str]) -> Callable[..., Awaitable[web.StreamResponse]]:

@@ -17,7 +17,7 @@ from rl_agent.pool.schemas import MAX_PROMPT_TOKENS, BatchItem, BatchOptions, Ba
 T = TypeVar("T", bound=BaseModel)
 BODY_TIMEOUT_S = 60.0
 SMALL_BYTES = 256 * 1024
-"""What engines, trainers and people have to say is far shorter."""
+"""Messages of engines, trainers and people are far shorter."""
 CALL_BYTES = 16 * 1024 * 1024
 """One prompt of the longest context there is, as text or as token ids."""
 MAX_VALUES = MAX_PROMPT_TOKENS + 100_000

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.json import encode
 
-from rl_agent.pool.api.openai_schemas import Asked
+from rl_agent.pool.api.openai_schemas import OpenAiRequest
 from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
 
@@ -27,7 +27,7 @@ def unique() -> str:
 
 
 def completion_body(
-    asked: Asked, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
+    asked: OpenAiRequest, model: str, ended: list[Request], texts: list[str], prompt: tuple[int, ...]
 ) -> bytes:
     """Return the body of the answer of `/v1/completions`."""
     choices = [
@@ -47,7 +47,7 @@ def completion_body(
 class CompletionEvents:
     """The events of one streamed completion: pieces, the usage if it was asked for, the end."""
 
-    def __init__(self, asked: Asked, model: str, prompt: tuple[int, ...]) -> None:
+    def __init__(self, asked: OpenAiRequest, model: str, prompt: tuple[int, ...]) -> None:
         self._asked = asked
         self._prompt = prompt
         self._base = _base(asked, model)
@@ -114,7 +114,7 @@ def versions_of(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-def names_of(asked: Asked, request: Request, start: int, end: int) -> Sequence[str]:
+def names_of(asked: OpenAiRequest, request: Request, start: int, end: int) -> Sequence[str]:
     """Return the names of tokens; none where nobody needs them."""
     if not asked.needs_names:
         return ()
@@ -123,7 +123,9 @@ def names_of(asked: Asked, request: Request, start: int, end: int) -> Sequence[s
     return request.names[start:end]
 
 
-def _choice(asked: Asked, request: Request, part: tuple[int, int], text: str, offset: int) -> dict[str, Any]:
+def _choice(
+    asked: OpenAiRequest, request: Request, part: tuple[int, int], text: str, offset: int
+) -> dict[str, Any]:
     start, end = part
     choice: dict[str, Any] = {
         "index": 0,
@@ -146,6 +148,6 @@ def _choice(asked: Asked, request: Request, part: tuple[int, int], text: str, of
     return choice
 
 
-def _base(asked: Asked, model: str) -> dict[str, Any]:
+def _base(asked: OpenAiRequest, model: str) -> dict[str, Any]:
     name = asked.request_id or unique()
     return {"id": f"cmpl-{name}", "object": "text_completion", "created": int(time.time()), "model": model}

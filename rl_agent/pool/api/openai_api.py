@@ -27,7 +27,7 @@ from rl_agent.pool.api.bodies import read_object
 from rl_agent.pool.api.openai_answers import DONE, CompletionEvents, completion_body, unique
 from rl_agent.pool.api.openai_chat import ChatEvents, chat_body
 from rl_agent.pool.api.openai_reading import EngineReader
-from rl_agent.pool.api.openai_schemas import Asked, read_asked
+from rl_agent.pool.api.openai_schemas import OpenAiRequest, read_asked
 from rl_agent.pool.api.openapi import described
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.calls import key_of
@@ -40,7 +40,7 @@ from rl_agent.pool.scheduler.records import Order, Request, RequestId
 from rl_agent.pool.schemas import ChatCall, CompletionCall
 
 LONGEST_RESPONSE = 2**24
-"""Where nobody knows the context yet."""
+"""Limit where nobody knows the context yet."""
 MAX_EXCHANGES = 4096
 """Of one session."""
 
@@ -58,14 +58,14 @@ class _Exchange:
     """One call of a client, and how its answer is made: of a text, or of a message."""
 
     request: web.Request
-    asked: Asked
+    asked: OpenAiRequest
     prompt: tuple[int, ...]
-    body: Callable[[Asked, str, list[Request], list[Any], tuple[int, ...]], bytes]
+    body: Callable[[OpenAiRequest, str, list[Request], list[Any], tuple[int, ...]], bytes]
     events: _Events
     grow: Callable[[Request], Awaitable[bytes]]
     """Events of what is new in a response that goes on; empty where nothing is sure yet."""
     read: Callable[[Request], Awaitable[Any]]
-    """What a response that has ended says."""
+    """The content of a response that has ended."""
 
 
 class OpenAiApi:
@@ -110,13 +110,13 @@ class OpenAiApi:
             self._context = {state.model: min(limits)}
         return self._context.get(state.model)
 
-    def _check_model(self, asked: Asked) -> None:
+    def _check_model(self, asked: OpenAiRequest) -> None:
         """Refuse a model that the pool has never served; an earlier name means the current one."""
         models = self._pool.state.models
         if asked.model and models and asked.model not in models:
             raise problem(404, f"The model `{asked.model}` does not exist.", param="model")
 
-    def _wanted_tokens(self, asked: Asked, prompt: tuple[int, ...]) -> int:
+    def _wanted_tokens(self, asked: OpenAiRequest, prompt: tuple[int, ...]) -> int:
         """Return how many tokens to sample at most. Raises web.HTTPException if the context is too short."""
         limit, size = self._context_limit(), len(prompt)
         left = None if limit is None else limit - size
@@ -193,7 +193,7 @@ class OpenAiApi:
 
     @asynccontextmanager
     async def _requests(
-        self, request: web.Request, asked: Asked, prompt: tuple[int, ...]
+        self, request: web.Request, asked: OpenAiRequest, prompt: tuple[int, ...]
     ) -> AsyncIterator[list[tuple[Request, Watch]]]:
         """Submit the `n` requests of one call; leaving the block cancels those still open."""
         wanted = self._wanted_tokens(asked, prompt)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.json import encode
 
 from rl_agent.pool.api.openai_answers import DONE, event_of, names_of, usage_of, versions_of, whole
-from rl_agent.pool.api.openai_schemas import Asked
+from rl_agent.pool.api.openai_schemas import OpenAiRequest
 from rl_agent.pool.engines.answers import WrongAnswer
 from rl_agent.pool.scheduler.migration import held_back
 from rl_agent.pool.scheduler.records import Request
@@ -43,7 +43,9 @@ def derender_body(request: Request, said: Sequence[int], chat: dict[str, Any], m
     }
 
 
-def message_of(answer: dict[str, Any], request: Request, said: Sequence[int], asked: Asked) -> dict[str, Any]:
+def message_of(
+    answer: dict[str, Any], request: Request, said: Sequence[int], asked: OpenAiRequest
+) -> dict[str, Any]:
     """Return the message without half a character at its end, and without what stands for no token.
 
     Raises WrongAnswer if the engine's answer holds no message.
@@ -90,7 +92,11 @@ def cut_at_stop(text: str, request: Request) -> str:
 
 
 def chat_body(
-    asked: Asked, model: str, ended: list[Request], messages: list[dict[str, Any]], prompt: tuple[int, ...]
+    asked: OpenAiRequest,
+    model: str,
+    ended: list[Request],
+    messages: list[dict[str, Any]],
+    prompt: tuple[int, ...],
 ) -> bytes:
     """Return the body of the answer of `/v1/chat/completions`."""
     choices = [
@@ -118,7 +124,7 @@ def chat_body(
 class ChatEvents:
     """The events of one streamed chat: the role, pieces, the usage if it was asked for, the end."""
 
-    def __init__(self, asked: Asked, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
+    def __init__(self, asked: OpenAiRequest, model: str, prompt: tuple[int, ...], *, has_tools: bool) -> None:
         self._asked = asked
         self._prompt = prompt
         self._has_tools = has_tools
@@ -203,7 +209,7 @@ def _finish_of(request: Request, message: dict[str, Any]) -> str:
     return "tool_calls" if message.get("tool_calls") else request.finish_reason
 
 
-def _logprobs(asked: Asked, request: Request, start: int, end: int) -> dict[str, Any] | None:
+def _logprobs(asked: OpenAiRequest, request: Request, start: int, end: int) -> dict[str, Any] | None:
     """Return the sampled tokens' logprobs; bytes are of a token's text, also where it is named by its id."""
     if not asked.wants_logprobs:
         return None
@@ -221,6 +227,6 @@ def _logprobs(asked: Asked, request: Request, start: int, end: int) -> dict[str,
     return {"content": content}
 
 
-def _base(asked: Asked, model: str, kind: str) -> dict[str, Any]:
+def _base(asked: OpenAiRequest, model: str, kind: str) -> dict[str, Any]:
     name = f"chatcmpl-{asked.request_id or secrets.token_hex(8)}"
     return {"id": name, "object": kind, "created": int(time.time()), "model": model}

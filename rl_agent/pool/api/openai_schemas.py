@@ -14,7 +14,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OpenAiRequest:
     """A request of the OpenAI API."""
 
     model: str
@@ -61,7 +61,7 @@ class Asked:
         return self.wants_logprobs and (self.needs_text or self.messages is not None)
 
 
-def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
+def read_asked(body: dict[str, Any], *, is_chat: bool) -> OpenAiRequest:
     """Raises web.HTTPException for what the pool does not do; other parameters are the engine's to judge."""
     check_fields(body, is_chat=is_chat)
     _text_of(body, "user")
@@ -78,7 +78,7 @@ def read_asked(body: dict[str, Any], *, is_chat: bool) -> Asked:
     timeout_s = body.get("timeout_s")
     if timeout_s is not None and not (type(timeout_s) in (int, float) and 0 < timeout_s <= LONGEST_S):
         raise problem(400, "timeout_s: expected seconds", param="timeout_s")
-    return Asked(
+    return OpenAiRequest(
         model=_text_of(body, "model"),
         prompt_token_ids=prompt,
         prompt_text="" if is_chat or prompt else _text(body.get("prompt")),

@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from rl_agent.pool.schemas import Problem
+from rl_agent.pool.schemas import ErrorBody
 
 H = TypeVar("H", bound=Callable[..., Any])
 _REF = "#/components/schemas/{model}"
@@ -48,7 +48,7 @@ def described(
 def openapi_of(routes: Iterable[web.RouteDef]) -> dict[str, Any]:
     """OpenAPI 3.1 of all described handlers."""
     found = [(route, route.handler.described) for route in routes if hasattr(route.handler, "described")]
-    models = {Problem}
+    models = {ErrorBody}
     for _, one in found:
         models |= {model for model in (one.body, one.query, one.answer) if model is not None}
     ordered = sorted(models, key=lambda model: model.__name__)
@@ -71,7 +71,7 @@ def openapi_of(routes: Iterable[web.RouteDef]) -> dict[str, Any]:
 def _operation(route: web.RouteDef, one: Description, schemas: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "done"}
     answer["content"] = {one.content: {"schema": _ref(one.answer) if one.answer is not None else {}}}
-    failure = {"description": "why not", "content": {"application/json": {"schema": _ref(Problem)}}}
+    failure = {"description": "why not", "content": {"application/json": {"schema": _ref(ErrorBody)}}}
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": (route.handler.__doc__ or route.handler.__name__).strip().splitlines()[0],

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -22,7 +23,8 @@ from rl_agent.pool.runtime.results import Run
 from rl_agent.pool.runtime.runs import Batches, TooMany, weights_of
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.records import NO_WEIGHTS, Engine, EngineOffer, Load, WeightsReport
+from rl_agent.pool.scheduler.records import Engine, EngineOffer
+from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
 from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.scheduler.weight_versions import sources_for, takes
 from rl_agent.pool.schemas import (
@@ -35,15 +37,14 @@ from rl_agent.pool.schemas import (
     Cursor,
     DrainQuery,
     DrainRequest,
+    EndedRequest,
     LeaveRequest,
     ModelRequest,
     RegisterAnswer,
     RegisterRequest,
-    Sample,
     WeightsAnswer,
     WeightsOffer,
     WeightsRequest,
-    WeightsState,
 )
 from rl_agent.pool.settings import networks_of
 from rl_agent.service.tokens import is_same_secret
@@ -189,9 +190,8 @@ class PoolApi:
         """Renew the lease of an engine that has just answered its worker, or report its problem."""
         asked = await read(request, BeatRequest)
         engine = self._engine(request)
-        load = Load(asked.load.running, asked.load.waiting, asked.load.kv_use) if asked.load else None
         weights = self._weights_report(asked.weights, request.remote)
-        self._pool.handle(events.Beat(engine, load, weights, asked.problem))
+        self._pool.handle(events.Beat(engine, asked.load, weights, asked.problem))
         state = self._pool.state
         found = state.engines[self._engine(request)]  # its lease may have been over
         answer = BeatAnswer(
@@ -204,24 +204,15 @@ class PoolApi:
         )
         return web.json_response(answer.model_dump())
 
-    def _weights_report(self, said: WeightsState | None, peer: str | None) -> WeightsReport | None:
+    def _weights_report(self, report: WeightsReport | None, peer: str | None) -> WeightsReport | None:
         """Return a worker's report; a source at another address than its own, as behind NAT, is left out."""
-        if said is None:
-            return None
-        source = said.source
+        if report is None or report.source is None:
+            return report
         try:
-            if source is not None:
-                check_address(URL(source).host or "", peer, self._engine_networks)
+            check_address(URL(report.source).host or "", peer, self._engine_networks)
         except web.HTTPException:
-            source = None
-        return WeightsReport(
-            said.weight_version,
-            said.digest or "",
-            source,
-            said.is_fetching,
-            said.fetched_version,
-            said.problem,
-        )
+            return replace(report, source=None)
+        return report
 
     @described(body=DrainRequest, query=DrainQuery)
     async def drain(self, request: web.Request) -> web.Response:
@@ -290,7 +281,7 @@ class PoolApi:
             raise problem(429, f"the pool has {limit} open requests, as many as it takes") from None
         return web.json_response(BatchAnswer(accepted=accepted, known=known).model_dump(), status=202)
 
-    @described(query=Cursor, answer=Sample, content="application/x-ndjson")
+    @described(query=Cursor, answer=EndedRequest, content="application/x-ndjson")
     async def samples(self, request: web.Request) -> web.StreamResponse:
         """Stream samples (`?after=CURSOR&min=N&wait_s=S`): N lines, fewer if no more will come."""
         name = _run_name(request)
@@ -322,7 +313,7 @@ class PoolApi:
         await self._batches.drop(_run_name(request))
         return web.json_response({})
 
-    async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[Sample]:
+    async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[EndedRequest]:
         """Wait for `at_least` samples, the last one or the deadline; then yield what is there."""
         try:
             async with asyncio.timeout(wait_s):

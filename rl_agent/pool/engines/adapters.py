@@ -22,7 +22,7 @@ T = TypeVar("T")
 C = TypeVar("C", covariant=True)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class TokensRequest(msgspec.Struct, frozen=True):
     """A request for tokens, whatever the kind of engine."""
 
     model: str
@@ -47,7 +47,7 @@ class Adapter(Protocol):
     path: str
     has_text: bool
 
-    def body(self, asked: Asked) -> bytes: ...
+    def body(self, asked: TokensRequest) -> bytes: ...
 
     def reader(self, *, token_by_token: bool) -> Reader: ...
 
@@ -170,7 +170,7 @@ _VLLM_STREAM: dict[str, Any] = {
 }
 
 
-def _vllm_sampling(asked: Asked) -> dict[str, Any]:
+def _vllm_sampling(asked: TokensRequest) -> dict[str, Any]:
     """Return the sampling parameters with the length that the pool sets."""
     interval = {} if asked.stream_interval is None else {"stream_interval": asked.stream_interval}
     return interval | asked.params | {"max_tokens": asked.max_tokens, "logprobs": 0}
@@ -181,7 +181,7 @@ class VllmCompletions:
     path = "/v1/completions"
     has_text = True
 
-    def body(self, asked: Asked) -> bytes:
+    def body(self, asked: TokensRequest) -> bytes:
         return to_json(
             _vllm_sampling(asked)
             | {
@@ -253,7 +253,7 @@ class VllmTokens:
     path = "/inference/v1/generate"
     has_text = False
 
-    def body(self, asked: Asked) -> bytes:
+    def body(self, asked: TokensRequest) -> bytes:
         sampling = _vllm_sampling(asked) | {"detokenize": False, "flat_logprobs": True}
         if asked.stream_interval is None:
             sampling["output_kind"] = _FINAL_ONLY
@@ -296,7 +296,7 @@ class Sglang:
         "include_stop_str_in_output": "no_stop_trim",
     }
 
-    def body(self, asked: Asked) -> bytes:
+    def body(self, asked: TokensRequest) -> bytes:
         sampling = {self._names.get(name, name): value for name, value in asked.params.items()}
         return to_json(
             {

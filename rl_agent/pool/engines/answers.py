@@ -15,7 +15,7 @@ class Chunk(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     names: tuple[str, ...] = ()
-    """What the tokens are called, if that is wanted and the engine says it."""
+    """Texts of the tokens, if they are wanted and the engine gives them."""
 
 
 class StreamError(Exception):

@@ -18,7 +18,7 @@ from yarl import URL
 from rl_agent.engine.wire import MAX_LOAD, read_gauge, read_served_model, read_started_on
 from rl_agent.errors import EngineError
 from rl_agent.pool.engines import by_tokens
-from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, Asked, detect
+from rl_agent.pool.engines.adapters import ADAPTERS, Adapter, TokensRequest, detect
 from rl_agent.pool.engines.answers import (
     AnswerCheck,
     Chunk,
@@ -29,7 +29,7 @@ from rl_agent.pool.engines.answers import (
     words_of_error,
 )
 from rl_agent.pool.engines.sse import EventReader
-from rl_agent.pool.scheduler.records import Load
+from rl_agent.pool.scheduler.reports import Load
 
 CONNECT_TIMEOUT_S = 3.0
 CONTROL_TIMEOUT_S = 5.0
@@ -46,7 +46,7 @@ _LOAD_LINE = re.compile(
 )
 
 
-class Answer(Protocol):
+class EngineAnswer(Protocol):
     status: int
 
     async def read(self) -> bytes:
@@ -55,7 +55,9 @@ class Answer(Protocol):
 
 
 class Transport(Protocol):
-    def open(self, method: str, path: str, body: bytes | None = None) -> AbstractAsyncContextManager[Answer]:
+    def open(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> AbstractAsyncContextManager[EngineAnswer]:
         """Raises StreamError if the engine cannot be reached or breaks off."""
         ...
 
@@ -92,7 +94,7 @@ class HttpTransport:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Answer]:
+    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[EngineAnswer]:
         try:
             async with self._session.request(
                 method,
@@ -110,7 +112,7 @@ class HttpTransport:
 class _Overheard:
     """An answer that reports when bytes of it arrive."""
 
-    def __init__(self, answer: Answer, on_bytes: Callable[[], None]) -> None:
+    def __init__(self, answer: EngineAnswer, on_bytes: Callable[[], None]) -> None:
         self._answer = answer
         self._on_bytes = on_bytes
         self.status = answer.status
@@ -206,7 +208,9 @@ class EngineLink:
             raise StreamError("the engine was not probed")
         _check_params(self._adapter, params, needs_text=token_by_token or needs_names)
         interval = 1 if token_by_token else stream_interval
-        asked = Asked(self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names)
+        asked = TokensRequest(
+            self.info.served_name, prompt, max_tokens, params, request_id, interval, needs_names
+        )
         is_by_tokens = not (needs_text or needs_names or token_by_token) and by_tokens.is_same(params)
         way = self._asked(asked, self._by_tokens if is_by_tokens else None)
         async with way as (adapter, plain_answer):
@@ -227,7 +231,9 @@ class EngineLink:
         raise StreamError("the stream ended before the response did")
 
     @asynccontextmanager
-    async def _asked(self, asked: Asked, cheaper: Adapter | None) -> AsyncIterator[tuple[Adapter, Answer]]:
+    async def _asked(
+        self, asked: TokensRequest, cheaper: Adapter | None
+    ) -> AsyncIterator[tuple[Adapter, EngineAnswer]]:
         """Open the request by the cheaper route or the usual one. Raises StreamError, Refused.
 
         Whatever a cheaper way has against a request, the usual one has the last word. If that takes what the
@@ -290,7 +296,7 @@ def _payloads(events: EventReader, part: bytes) -> list[bytes]:
         raise WrongAnswer(str(error)) from error
 
 
-async def _read_to_end(answer: Answer) -> None:
+async def _read_to_end(answer: EngineAnswer) -> None:
     """Read what follows the finish; a connection that is left before its end cannot be used again."""
     try:
         async with asyncio.timeout(LAST_WORDS_S):
@@ -300,7 +306,7 @@ async def _read_to_end(answer: Answer) -> None:
         return
 
 
-async def _read_all(answer: Answer) -> bytes:
+async def _read_all(answer: EngineAnswer) -> bytes:
     parts, size = [], 0
     while part := await answer.read():
         size += len(part)
@@ -310,7 +316,7 @@ async def _read_all(answer: Answer) -> bytes:
     return b"".join(parts)
 
 
-async def _raise_status(answer: Answer) -> None:
+async def _raise_status(answer: EngineAnswer) -> None:
     payload = await _read_all(answer)
     problem = f"HTTP {answer.status}: {words_of_error(payload)}"
     raise Refused(problem) if is_refusal(answer.status) else StreamError(problem)

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 
 from rl_agent.pool.engines import tunnel_frames
 from rl_agent.pool.engines.answers import StreamError
-from rl_agent.pool.engines.link import Answer
+from rl_agent.pool.engines.link import EngineAnswer
 
 log = logging.getLogger(__name__)
 CONNECT_WAIT_S = 5.0
@@ -31,7 +31,7 @@ class TunnelTransport:
         self._numbers = count(1)
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Answer]:
+    async def open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[EngineAnswer]:
         socket = await self._connection()
         number = next(self._numbers)
         stream = self._streams[number] = asyncio.Queue()

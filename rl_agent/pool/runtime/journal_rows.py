@@ -11,7 +11,7 @@ from rl_agent.pool.runtime.results import ClockOffsets, Stamp, Submission
 from rl_agent.pool.scheduler.records import PartialResponse, Request, Span
 from rl_agent.pool.scheduler.sampling import TokenId
 from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.schemas import BatchItem, ModelRequest, Sample
+from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest
 
 Count = Annotated[int, Field(ge=0, lt=2**48)]
 Key = tuple[str, str]
@@ -69,7 +69,7 @@ def submission_write(run: str, submission: Submission, zero: ClockOffsets) -> Wr
     return "REPLACE INTO request(run, id, submission) VALUES (?, ?, ?)", (run, submission.item.id, record)
 
 
-def end_writes(run: str, sample: Sample, shown: list[Sample]) -> list[Write]:
+def end_writes(run: str, sample: EndedRequest, shown: list[EndedRequest]) -> list[Write]:
     """Record that a request ended, and the cursors of the samples that consumers may see from then on."""
     key, record = (run, sample.id), sample.model_dump_json()
     return [

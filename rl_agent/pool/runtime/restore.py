@@ -32,7 +32,7 @@ from rl_agent.pool.runtime.journal_rows import (
 )
 from rl_agent.pool.runtime.results import ClockOffsets, Run, Submission, failed_sample
 from rl_agent.pool.scheduler.records import PartialResponse
-from rl_agent.pool.schemas import BatchItem, ModelRequest, Name, Sample, WeightsRequest
+from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest, Name, WeightsRequest
 
 log = logging.getLogger(__name__)
 _NAME, _GROUP = TypeAdapter(Name), TypeAdapter(Name | None)
@@ -59,16 +59,16 @@ class Restore:
         self.calls: dict[Key, InterruptedCall] = {}
         self.wanted: list[ModelRequest | WeightsRequest] = []
         self.problems: list[str] = []
-        """Why each quarantined row cannot be used."""
+        """Reasons why quarantined rows cannot be used."""
         self._journal = journal
         self._now, self._zero = now, ClockOffsets.of(now)
         self._row: tuple[str, int, list[Any]] = ("", 0, [])
         """Table, number and columns of what is being read."""
         self._quarantined: list[dict[str, Any]] = []
-        self._failed: list[tuple[Run, Sample]] = []
+        self._failed: list[tuple[Run, EndedRequest]] = []
         """Requests of which nothing can be read: they end once all other rows are read."""
         self._writes: list[Write] = []
-        """What makes the journal right again."""
+        """Writes that make the journal right again."""
 
     def read(self) -> None:
         """Read all rows. Raises StoreError if the database itself is damaged, or takes no write."""
@@ -137,7 +137,7 @@ class Restore:
 
     def _read_sample(self, run: Run, request_id: str, record: bytes, cursor: int | None) -> None:
         try:
-            found = Sample.model_validate_json(record)
+            found = EndedRequest.model_validate_json(record)
         except ValueError as error:
             stand_in = _stand_in(request_id, record)
             if cursor is None and stand_in.item.group is None:

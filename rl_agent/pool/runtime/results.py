@@ -18,7 +18,7 @@ from pydantic import Field
 
 from rl_agent.cluster.shared_fs.processes import boot_id
 from rl_agent.pool.scheduler.records import Request
-from rl_agent.pool.schemas import BatchItem, Sample
+from rl_agent.pool.schemas import BatchItem, EndedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Run:
     ids: set[str] = field(default_factory=set)
     """Every id ever submitted."""
     open: dict[str, Submission] = field(default_factory=dict)
-    held: dict[str, dict[str, Sample]] = field(default_factory=dict)
+    held: dict[str, dict[str, EndedRequest]] = field(default_factory=dict)
     """Ended siblings, by group and id, that wait for the rest of their group."""
     group_open: dict[str, int] = field(default_factory=dict)
-    samples: deque[Sample] = field(default_factory=deque)
+    samples: deque[EndedRequest] = field(default_factory=deque)
     """Not acknowledged yet."""
     next_cursor: int = 1
     newest: int = 0
@@ -57,7 +57,7 @@ class Run:
         if submission.holds_group and item.group is not None:
             self.group_open[item.group] = self.group_open.get(item.group, 0) + 1
 
-    def end(self, sample: Sample) -> list[Sample]:
+    def end(self, sample: EndedRequest) -> list[EndedRequest]:
         """End a request; return the samples that can be shown now: its own, or those of its whole group.
 
         Raises KeyError if the request is not open.
@@ -74,7 +74,7 @@ class Run:
         first, self.next_cursor = self.next_cursor, self.next_cursor + len(complete)
         return [one.model_copy(update={"cursor": first + n}) for n, one in enumerate(complete)]
 
-    def show(self, samples: list[Sample]) -> None:
+    def show(self, samples: list[EndedRequest]) -> None:
         """Let consumers see samples, in the order of their cursors."""
         self.samples += samples
         self.newest = samples[-1].cursor if samples else self.newest
@@ -122,9 +122,9 @@ class ClockOffsets:
         return by_boot + self.boot if boot and boot == self.boot_id else by_wall + self.epoch
 
 
-def sample_of(request: Request, text: str) -> Sample:
+def sample_of(request: Request, text: str) -> EndedRequest:
     """Return the sample of a request that ended; its cursor comes with its place among the others."""
-    return Sample(
+    return EndedRequest(
         cursor=0,
         id=request.request_id.name,
         group=request.order.group,
@@ -141,6 +141,6 @@ def sample_of(request: Request, text: str) -> Sample:
     )
 
 
-def failed_sample(request_id: str, group: str | None, reason: str) -> Sample:
+def failed_sample(request_id: str, group: str | None, reason: str) -> EndedRequest:
     """Return the end of a request of which nothing else is known."""
-    return Sample(cursor=0, id=request_id, group=group, is_completed=False, failure=reason)
+    return EndedRequest(cursor=0, id=request_id, group=group, is_completed=False, failure=reason)

@@ -25,7 +25,7 @@ from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId, Weights
-from rl_agent.pool.schemas import BatchRequest, ModelRequest, Sample, WeightsRequest
+from rl_agent.pool.schemas import BatchRequest, EndedRequest, ModelRequest, WeightsRequest
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class Batches:
         self.runs: dict[str, Run] = {}
         self.calls = Calls()
         self._serials: dict[str, int] = {}
-        """How often a run of that name was dropped: what an earlier one still has in the pool is not ours."""
+        """Number of runs of that name that were dropped; their requests are not ours."""
         self._journal = (
             Journal(config.journal.resolve(), config.journal_compact_mib) if config.journal else None
         )
         self._saved: dict[RequestId, tuple[int, int, int]] = {}
-        """What the journal has of each of the pool's requests: tokens, characters; after so many restarts."""
+        """Tokens and characters that the journal has of each of the pool's requests, and its restarts."""
         self._submitting = asyncio.Lock()
         """Held until the journal has been given a batch: who submits it again is told of it only then."""
         self._ended: asyncio.Queue[Request] = asyncio.Queue()
@@ -187,7 +187,7 @@ class Batches:
                 ended.append(self._ended.get_nowait())
             found = [(request, await self._sample_of(request)) for request in ended if self._run_of(request)]
             writes: list[Write] = []
-            shown: list[tuple[Run, list[Sample]]] = []
+            shown: list[tuple[Run, list[EndedRequest]]] = []
             for request, sample in found:
                 if (run := self._run_of(request)) is not None:  # not dropped meanwhile
                     shown.append((run, run.end(sample)))
@@ -206,7 +206,7 @@ class Batches:
         is_ours = run is not None and serial == self._serials.get(name, 0) and request_id in run.open
         return run if is_ours else None
 
-    async def _sample_of(self, request: Request) -> Sample:
+    async def _sample_of(self, request: Request) -> EndedRequest:
         """Return the sample of a request; a failed one if the engines' response makes no sample."""
         try:
             return sample_of(request, await text_of(request, self.pool))

@@ -26,27 +26,20 @@ from rl_agent.pool.engines.link import EngineLink
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.pool.scheduler.migration import params_of, prompt_of, stop_strings, tokens_left
-from rl_agent.pool.scheduler.records import (
-    NO_WEIGHTS,
-    Engine,
-    EngineOffer,
-    EngineState,
-    Request,
-    RequestId,
-    WeightsReport,
-)
+from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Request, RequestId
+from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
 from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.settings import rules_of
 from rl_agent.weights.store.tensor_sources import local_folder
 
 log = logging.getLogger(__name__)
 REPORTS_PER_LEASE = 20
-"""How often bytes that come all the time are told."""
+"""Seconds between two events about bytes that keep coming."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the folder of a model says about it; None where it does not say."""
+    """Facts from the folder of a model; None where it does not say."""
 
     vocab_size: int | None = None
     usual_length: int | None = None
@@ -61,7 +54,7 @@ class EngineConnection:
     link: EngineLink
     has_worker: bool
     bytes_at: float = 0.0
-    """When the machine was last told of bytes from there."""
+    """Time of the last event about bytes from there."""
 
 
 @dataclass(slots=True)
@@ -198,7 +191,7 @@ class Pool:
                 task = self._attempts.pop((request_id, attempt), None)
                 if task is not None:
                     task.cancel()
-            case events.Probe(engine_id):
+            case events.ProbeEngine(engine_id):
                 self.start(self._probe(engine_id), f"probe {engine_id[:8]}")
             case events.Ended(request_id):
                 self._ended(self.state.requests[request_id])

@@ -26,11 +26,11 @@ from rl_agent.pool.scheduler.state import PoolState, begun_with, end, enqueue, f
 
 MAX_REMEMBERED_GROUPS = 65_536
 PREFILL_SPEEDUP = 10.0
-"""How much faster an engine is taken to read a token than one request samples it: what a move costs."""
+"""Assumed speed of prefill over decoding, in tokens: the cost of a move."""
 CROWDED = 0.8
 """Share of its best throughput from which an engine's requests are taken to slow each other down."""
 UNCROWDED = 4.0
-"""How much faster than seen among many a request alone is hoped to be, until one was nearly alone."""
+"""Assumed speed-up of a request alone over one among many, until one was nearly alone."""
 CONSIDERED = 8
 """Engines looked at from either end when work is moved."""
 MOVES_AT_ONCE = 16

@@ -1,7 +1,7 @@
 """Events of an engine: registration, heartbeats, leases, its end."""
 
 from rl_agent.pool.scheduler import crash_suspects, events, quarantine, weight_versions
-from rl_agent.pool.scheduler.events import EngineChanged, Probe
+from rl_agent.pool.scheduler.events import EngineChanged, ProbeEngine
 from rl_agent.pool.scheduler.records import Engine, EngineState
 from rl_agent.pool.scheduler.state import FLAP_WINDOW_S, PoolState, doubt, end_engine, renew_lease, set_timer
 
@@ -31,7 +31,7 @@ def registered(state: PoolState, event: events.Registered) -> None:
     if pause:
         set_timer(state, engine.ready_after, "pause", offer.engine_id)
     quarantine.keep_out(state, engine)
-    state.commands += [EngineChanged(offer.engine_id, engine.state, ""), Probe(offer.engine_id)]
+    state.commands += [EngineChanged(offer.engine_id, engine.state, ""), ProbeEngine(offer.engine_id)]
 
 
 def probed(state: PoolState, engine: Engine, event: events.Probed) -> None:
@@ -68,7 +68,7 @@ def _note_problem(state: PoolState, engine: Engine, problem: str) -> None:
     """Doubt an engine whose worker reports a problem, and probe it; what it still sends counts."""
     if engine.state is EngineState.READY:
         if not engine.is_doubted:
-            state.commands.append(Probe(engine.engine_id))
+            state.commands.append(ProbeEngine(engine.engine_id))
         doubt(state, engine, problem)
 
 
@@ -109,4 +109,4 @@ def start_due(state: PoolState, engine: Engine) -> None:
 
 def probe_due(state: PoolState, engine: Engine) -> None:
     if engine.state in (EngineState.REGISTERED, EngineState.LOADING) or engine.is_doubted:
-        state.commands.append(Probe(engine.engine_id))
+        state.commands.append(ProbeEngine(engine.engine_id))

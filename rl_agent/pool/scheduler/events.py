@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 
 from rl_agent.pool.scheduler.records import (
-    NO_WEIGHTS,
     EngineOffer,
     EngineState,
-    Load,
     Order,
     PartialResponse,
     RequestId,
     Weights,
-    WeightsReport,
 )
+from rl_agent.pool.scheduler.reports import NO_WEIGHTS, Load, WeightsReport
 
 
 class Event:
@@ -171,7 +169,7 @@ class PoolCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(PoolCommand):
+class ProbeEngine(PoolCommand):
     engine_id: str
 
 

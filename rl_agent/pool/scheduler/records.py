@@ -16,6 +16,8 @@ from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from rl_agent.pool.scheduler.reports import NO_WEIGHTS, Load, WeightsReport
+
 
 class EngineState(StrEnum):
     REGISTERED = "registered"
@@ -94,15 +96,6 @@ class EngineOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """The load that an engine reports."""
-
-    running: int
-    waiting: int
-    kv_use: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     """A published version of the pool's weights: engines download it while they generate."""
 
@@ -117,26 +110,6 @@ class Weights:
     """Responses are of one version: so long engines may finish what they began. None: it is taken at once."""
     delta_digest: str | None = None
     """Of its difference from the version before; None: it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsReport:
-    """A worker's report on the weights in its engine."""
-
-    weight_version: int | None = None
-    """None: those of the folder it was started on."""
-    digest: str = ""
-    source: str | None = None
-    """Where this host gives on what it has: tcp://HOST:PORT."""
-    is_fetching: bool = False
-    fetched_version: int | None = None
-    """Here, and loaded once the engine may take it (see `single_version`)."""
-    problem: str = ""
-    """Why it has not got the wanted version; empty while nothing went wrong."""
-
-
-NO_WEIGHTS = WeightsReport()
-"""Of an engine that was just started, or that has no worker."""
 
 
 class RequestId(NamedTuple):

@@ -1,7 +1,7 @@
 """Events of a request: submission, tokens, its end, or its way back to the queue."""
 
 from rl_agent.pool.scheduler import crash_suspects, draining, events, quarantine, single_version
-from rl_agent.pool.scheduler.events import Abort, Probe
+from rl_agent.pool.scheduler.events import Abort, ProbeEngine
 from rl_agent.pool.scheduler.migration import find_stop, finish_of_tokens
 from rl_agent.pool.scheduler.records import (
     EngineState,
@@ -128,7 +128,7 @@ def broke(state: PoolState, request: Request, problem: str) -> None:
         return
     crash_suspects.broke(request, engine, state.rules)
     doubt(state, engine, problem)
-    state.commands.append(Probe(engine.engine_id))
+    state.commands.append(ProbeEngine(engine.engine_id))
     if crash_suspects.is_broken_off(request, state.rules):
         reason = f"{request.broken_attempts + 1} attempts broke off at healthy engines; the last: {problem}"
         fail(state, request, FailureKind.BROKEN_OFF, reason, is_at_engine=False)

@@ -36,7 +36,7 @@ _Tokens = Annotated[list[TokenId], Field(max_length=4096)]
 _Penalty = Annotated[float, Field(ge=-100, le=100)]
 
 
-class Sampling(BaseModel):
+class SamplingParams(BaseModel):
     """Schema of the known sampling parameters; what is sent to engines is what was given."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -63,14 +63,14 @@ def check_sampling(params: Mapping[str, Any]) -> None:
     if len(params) > MAX_NAMES:
         raise ValueError(f"{len(params)} parameters; at most {MAX_NAMES} are taken")
     try:
-        Sampling.model_validate(params)
+        SamplingParams.model_validate(params)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{first['loc'][0]}: {first['msg']}") from None
     for name in ("response_format", "structured_outputs"):  # vLLM fails (500) instead of refusing them
         if params.get(name) is not None and not isinstance(params[name], Mapping):
             raise ValueError(f"{name}: expected an object")
-    others = {name: value for name, value in params.items() if name not in Sampling.model_fields}
+    others = {name: value for name, value in params.items() if name not in SamplingParams.model_fields}
     _check_size(others)
 
 

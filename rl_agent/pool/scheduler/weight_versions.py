@@ -13,7 +13,8 @@ import heapq
 from zlib import crc32
 
 from rl_agent.pool.scheduler import events, single_version
-from rl_agent.pool.scheduler.records import Engine, EngineState, Weights, WeightsReport
+from rl_agent.pool.scheduler.records import Engine, EngineState, Weights
+from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.pool.scheduler.state import PoolState, change_engine, end_engine, move_all, set_timer
 
 MAX_PEERS = 4

@@ -5,21 +5,20 @@ killed. Nothing else is ever signalled.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import VLLM_SERVE
+from rl_agent.parent_death import end_with_parent
 from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
-PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 10.0
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class EngineProcess:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
         return cls(process, port, model)
 
@@ -105,10 +104,6 @@ class EngineProcess:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return
-
-
-def _end_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def gpu_environment(gpus: str | None, environ: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class GpuTurn:
     number: int
     is_engines: bool
     trainer: ProcessId
@@ -44,7 +44,7 @@ class EngineTurnState:
     worker: ProcessId
 
 
-T = TypeVar("T", Turn, EngineTurnState)
+T = TypeVar("T", GpuTurn, EngineTurnState)
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
@@ -63,10 +63,10 @@ class TurnFiles:
     def _engine(self) -> Path:
         return self.turn.with_suffix(".engine.json")
 
-    def read_turn(self) -> Turn | None:
-        return _read(self.turn, Turn)
+    def read_turn(self) -> GpuTurn | None:
+        return _read(self.turn, GpuTurn)
 
-    def write_turn(self, turn: Turn) -> None:
+    def write_turn(self, turn: GpuTurn) -> None:
         write_whole(self.turn, json.dumps(asdict(turn)), is_durable=False)
 
     def read_engine(self) -> EngineTurnState | None:
@@ -114,5 +114,5 @@ class TrainerTurns:
     def _next(self, *, is_engines: bool) -> int:
         before = self._files.read_turn()
         number = 1 if before is None else before.number + 1
-        self._files.write_turn(Turn(number, is_engines, ProcessId.of(os.getpid())))
+        self._files.write_turn(GpuTurn(number, is_engines, ProcessId.of(os.getpid())))
         return number

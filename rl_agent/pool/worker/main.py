@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 
 from rl_agent.engine.server import last_lines
-from rl_agent.errors import ConfigError, StoreError, WeightsError
+from rl_agent.errors import ConfigError, EngineDied, StoreError, WeightsError
 from rl_agent.pool.engines.answers import StreamError
 from rl_agent.pool.engines.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransport
 from rl_agent.pool.schemas import BeatAnswer, RegisterAnswer, WeightsOffer
@@ -46,10 +46,6 @@ LONGEST_PAUSE_S = 60.0
 TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it does not listen on loopback"
 
 
-class EngineDied(Exception):
-    """The engine's process has ended."""
-
-
 class ModelChanged(Exception):
     """The pool wants another model than the engine serves."""
 
@@ -61,7 +57,7 @@ class Worker:
         self._manager = ManagerCalls(session, settings.manager, settings.read_token)
         self._engine_id: str | None = None
         self._patience_s = CONTROL_TIMEOUT_S
-        """How long the engine may take to say that it is well: a lease, if that is shorter."""
+        """Longest wait for a sign of life of the engine: a lease, if that is shorter."""
         self._failures = 0
         self._has_warned = False
         self._has_warned_of_name = False

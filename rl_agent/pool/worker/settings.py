@@ -24,14 +24,14 @@ class WorkerSettings:
     capacity: int | None
     price_per_hour: float
     manager_timeout_s: float
-    """How long a manager that was never there is waited for."""
+    """Longest wait for a manager that was never there."""
     start_timeout_s: float
     drain_s: float
     notice: NoticeSource | None
     log: Path
     weights: WeightsConfig
     address: str
-    """Where other hosts of the pool reach this one, for the weights that it gives on."""
+    """Address at which other hosts of the pool fetch weights from this one."""
     tls_ca: Path | None = None
     """Trusted in addition, where the manager's address is https."""
     check_model: Callable[[str], None] = lambda model: None

@@ -46,9 +46,9 @@ class EngineWeights:
         self._loaded: Snapshot | None = None
         self._held = ExitStack()
         self._fetched: WeightsOffer | None = None
-        """What is being fetched."""
+        """The version that is being fetched."""
         self._waiting: WeightsOffer | None = None
-        """What is fetched, and waits for the engine to finish what it began."""
+        """A fetched version that waits for the engine to finish its requests."""
         self._may_load = False
         self._offered = asyncio.Event()
         """Something was offered since this was cleared."""

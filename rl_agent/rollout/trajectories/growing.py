@@ -13,7 +13,7 @@ What holds:
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -23,11 +23,11 @@ from pydantic import TypeAdapter
 from rl_agent.errors import DamagedLine, StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Keyed, Losses, Part, parts_of
-from rl_agent.rollout.trajectories.shard import Span, read_from, read_header
+from rl_agent.rollout.trajectories.shard import ByteRange, read_from, read_header
 from rl_agent.types import EpisodeKey, Split
 
 _T = TypeVar("_T", bound=Keyed)
-_HEADER = Span(0, 0)
+_HEADER = ByteRange(0, 0)
 """Stands for the first line among those that are damaged."""
 
 
@@ -39,28 +39,37 @@ class _Tail:
     """Its header names this run."""
     is_checked: bool = False
     """Each of its lines must have a checksum."""
-    damaged: dict[Span, DamagedLine] = field(default_factory=dict)
+    damaged: dict[ByteRange, DamagedLine] = field(default_factory=dict)
     """Lines that could not be read so far."""
     size_bytes: int = 0
     """Of the file, when it was read last."""
     last: EpisodeKey | None = None
     """The last episode that was read; it is read again, to see that it was not cut off since."""
     last_byte: int = 0
-    """Where its line begins."""
+    """Offset at which its line begins."""
 
 
 class GrowingIteration(Generic[_T]):
     """Episodes as `adapter` sees them: a subset of `Trajectory`'s fields is read faster."""
 
     def __init__(
-        self, paths: RunPaths, split: Split, iteration: int, adapter: TypeAdapter[_T], *, run_id: str
+        self,
+        paths: RunPaths,
+        split: Split,
+        iteration: int,
+        adapter: TypeAdapter[_T],
+        *,
+        run_id: str,
+        leave_out: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
+        """Begin with nothing read; files that `leave_out` names while they grow are not read."""
         self.is_over = False
         """The iteration has its manifest, and all of it was read."""
         self._paths = paths
         self._place: tuple[Split, int] = (split, iteration)
         self._adapter = adapter
         self._run_id = run_id
+        self._leave_out = leave_out
         self._tails: dict[Path, _Tail] = {}
         self._seen: set[EpisodeKey] = set()
 
@@ -90,7 +99,8 @@ class GrowingIteration(Generic[_T]):
                     losses.add(damage)
 
     def _shards(self) -> list[Path]:
-        return self._paths.shards(*self._place)
+        left_out = self._leave_out()
+        return [shard for shard in self._paths.shards(*self._place) if shard.name not in left_out]
 
     def _new_of(self, part: Part, *, is_over: bool) -> list[_T]:
         tail = self._tails.setdefault(part.shard, _Tail())
@@ -154,7 +164,7 @@ class GrowingIteration(Generic[_T]):
         """Read again the lines that were damaged; returns the episodes of those that are not any more."""
         mended: list[_T] = []
         for span in [span for span in tail.damaged if span != _HEADER]:
-            damaged: dict[Span, DamagedLine] = {}
+            damaged: dict[ByteRange, DamagedLine] = {}
             lines = read_from(
                 path,
                 self._adapter,

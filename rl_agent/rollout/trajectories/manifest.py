@@ -37,7 +37,7 @@ class ManifestEntry(BaseModel):
     """Its name in the folder of the manifest, without `.checkpoint`."""
     rank: Annotated[int, Field(ge=0)]
     bytes: Annotated[int, Field(ge=0)] | None
-    """How far it counts; null: to its end."""
+    """Bytes that count; null: all."""
     episodes: Annotated[int, Field(ge=0)]
     damaged: Annotated[int, Field(ge=0)] = 0
     """Lines in it that could not be read when its episodes were counted."""
@@ -52,7 +52,7 @@ class Part:
     size_bytes: int | None = None
     """None: to its end."""
     episodes: int | None = None
-    """How many it must hold at least; None where nobody has counted yet."""
+    """Episodes that it must hold at least; None where nobody has counted yet."""
     damaged: int = 0
     """Lines that could not be read when they were counted."""
     is_growing: bool = True

@@ -37,7 +37,7 @@ class ShardHeader:
     created_at: float
     """Seconds since the epoch."""
     attempt: int = 1
-    """Which start of the run began the file."""
+    """Number of the run's start that began the file."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -112,7 +112,7 @@ def read_lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """A range of bytes in a file."""
 
     begin: int
@@ -126,8 +126,8 @@ def read_from(
     start: int,
     end: int | None = None,
     is_checked: bool,
-    on_damage: Callable[[Span, DamagedLine], None],
-) -> Iterator[tuple[Span, _T]]:
+    on_damage: Callable[[ByteRange, DamagedLine], None],
+) -> Iterator[tuple[ByteRange, _T]]:
     """Yield the episodes of a growing file from byte `start`, where a line begins, each with its span.
 
     With `end` a line that ends behind it is left out. Raises StoreError that names the file, if it cannot be
@@ -137,7 +137,7 @@ def read_from(
         with path.open("rb") as file:
             file.seek(start)
             for line in file:
-                span = Span(start, start + len(line))
+                span = ByteRange(start, start + len(line))
                 if not line.endswith(b"\n") or (end is not None and span.end > end):
                     return
                 start = span.end

@@ -40,7 +40,7 @@ class ShardWriter:
     def __init__(self, growing: Path, *, fsync: bool) -> None:
         self._growing = growing
         self._refusal: str | None = None
-        """Why no more episodes are taken; None while they are."""
+        """The reason why no more episodes are taken; None while they are."""
         self._disk = _WriterThread(growing, self._settle, fsync=fsync)
 
     @classmethod
@@ -114,7 +114,7 @@ class _Entry:
     trajectory: Trajectory
     durable: "asyncio.Future[Trajectory]"
     error: Exception | None = None
-    """Why it has no line: a bug here, lest its append waits for ever."""
+    """The error that left it without a line, so that its append does not wait for ever."""
 
     def line(self) -> bytes:
         try:

@@ -43,7 +43,7 @@ class FileCheck:
     """Images of its episodes that are gone, or are not what was seen."""
     has_checksums: bool = True
     problem: str = ""
-    """What is wrong with the file as a whole."""
+    """Faults of the file as a whole."""
 
     @property
     def missing(self) -> int:

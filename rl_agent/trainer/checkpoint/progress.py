@@ -41,7 +41,7 @@ class TrainerProgress:
     run_id: str = ""
     """Of the run whose groups these are."""
     windows: Mapping[int, LearntWindow] = field(default_factory=dict)
-    """What was learnt about windows of an engine that shares the devices, by the number of other engines."""
+    """Learnt windows of an engine that shares the devices, by the number of other engines."""
     updates_after: Mapping[int, int] = field(default_factory=dict)
     """By the end of each of the last iterations, in all."""
     has_start: bool = False

@@ -34,7 +34,7 @@ class PackedBatch:
     input_ids: Tensor
     position_ids: Tensor
     boundaries: Tensor
-    """Where the sequences begin, and the total: int32, one more element than sequences."""
+    """Start of each sequence, and the total: int32, one more element than sequences."""
     max_length: int
     positions: Tensor
     targets: Tensor

@@ -1,7 +1,7 @@
-"""Decides what becomes of every group that reaches the trainer: trained on once, kept, or turned away.
+"""Decides what becomes of every group that reaches the trainer: trained on once, kept, or rejected.
 
     offer ──► buffered ── next_group ──► taken ── step_done ──► consumed
-       └── turned away (already consumed, too stale, without an advantage, …), counted by reason
+       └── rejected (already consumed, too stale, without an advantage, …), counted by reason
 
 Which step takes what of a group, the iteration's `StepOrder` says. A group stays buffered until no later step
 has anything of it, so a step that is given up (`step_abandoned`) leaves all groups as they were. The state is
@@ -42,7 +42,7 @@ class Intake:
         self.consumed: set[str] = set()
         self.steps = 0
         """Of the iteration that are done, those included that nothing came for."""
-        self.turned_away: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
         """Since the last `step_done`, by reason."""
         self._rule = rule
         self._order = order
@@ -80,10 +80,10 @@ class Intake:
         self._is_over = True
 
     def offer(self, groups: Iterable[Group]) -> None:
-        """Take in what arrived; a group that is known already is turned away."""
+        """Take in what arrived; a group that is known already is rejected."""
         for group in groups:
             if group.key in self.consumed or group.key in self._buffered:
-                self.turned_away[KNOWN] += 1
+                self.rejected[KNOWN] += 1
             else:
                 self._buffered[group.key] = group
 
@@ -94,7 +94,7 @@ class Intake:
                 group = with_masks(self._buffered[key], self._comparison)
                 reason = self._refusal(group, version)
                 if reason is not None:
-                    self.turned_away[reason] += 1
+                    self.rejected[reason] += 1
                     self._consume([key])
                     continue
                 self._looked_at.add(key)
@@ -110,7 +110,7 @@ class Intake:
         """End the step and return what it trained on, which no other step is offered."""
         taken, self._taken = self._taken, []
         self._next_step()
-        self.turned_away.clear()
+        self.rejected.clear()
         return taken
 
     def step_abandoned(self) -> None:

@@ -6,7 +6,7 @@ own. Every token the engine sampled is a response token of exactly one
 segment and carries the engine's logprob; everything else is context and is never trained on.
 
 A collector records no token that an engine cannot have sampled. Where one is stored all the same (a damaged
-file, or one of another program), its group is marked, and turned away rather than trained on.
+file, or one of another program), its group is marked, and rejected rather than trained on.
 """
 
 import logging
@@ -77,7 +77,7 @@ class Group:
     masked: frozenset[str] = frozenset()
     """Keys of the samples that count among the others and are not trained on."""
     flaw: str = ""
-    """What is stored of it that cannot be; it has no samples then."""
+    """The impossible value in its stored data, if any; it has no samples then."""
 
     def is_trained(self, sample: TrainingSample) -> bool:
         """Return whether a step trains on this sample of the group."""

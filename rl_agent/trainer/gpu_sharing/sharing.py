@@ -82,7 +82,7 @@ class SharedDevices:
         self.placement = placement
         self.is_open = False
         self.opened_s = 0.0
-        """How long the window of this iteration has been open, closed windows included."""
+        """Seconds for which windows of this iteration have been open, closed ones included."""
         self.known: dict[int, LearntWindow] = {}
         self._turns = turns
         self._ask_status = ask_status

@@ -38,7 +38,7 @@ class WindowState:
     """The known facts at one moment; of the pool, None where its manager does not answer."""
 
     open_s: float
-    """How long the window has been open by now."""
+    """Seconds for which the window has been open."""
     groups: int
     """That the trainer could train on now."""
     others_ready: int | None

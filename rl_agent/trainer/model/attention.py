@@ -24,7 +24,7 @@ from transformers import AttentionInterface
 NAME = "packed"
 
 _SUPPORTED = frozenset(inspect.signature(varlen_attn).parameters)
-"""What this PyTorch's variable-length attention can be asked for: it differs between versions."""
+"""Options of this PyTorch's variable-length attention, which differ between versions."""
 _FLASH_HEAD = 256
 """The largest size of a head that its kernel knows."""
 _BLOCK_SCORES = 2**26

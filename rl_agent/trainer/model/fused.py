@@ -13,7 +13,7 @@ from transformers.utils import is_liger_kernel_available
 from rl_agent.errors import ConfigError
 
 _OURS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
-"""What Liger shall leave alone; the rest is as it is by default for a model: more it may refuse."""
+"""Kernels that Liger must not replace; for the rest a model's defaults hold."""
 
 
 def use_fused_kernels(model: nn.Module, wanted: bool | None, device: torch.device) -> bool:

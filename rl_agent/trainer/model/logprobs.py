@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 Transform = Callable[[Tensor], Tensor]
-"""What a model makes of the product with its output matrix: logits of the same shape."""
+"""A map from products with the output matrix to logits of the same shape."""
 
 _UPCAST_WEIGHTS = 2**24
 """Weights that are held in fp32 at a time where the device cannot multiply into it."""

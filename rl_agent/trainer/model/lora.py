@@ -24,7 +24,7 @@ from rl_agent.trainer.data.batch import PackedBatch
 from rl_agent.trainer.model.buffers import persistent_buffers
 from rl_agent.trainer.model.file_layout import FileLayout
 from rl_agent.trainer.model.parallel import local, whole
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 
 _ADAPTER = "default"
 _BASE = ".base_layer."
@@ -143,7 +143,7 @@ def served_weights(model: nn.Module) -> dict[str, Weight]:
 class WithoutAdapter:
     """A policy as it was before it had an adapter: frozen, and no second copy."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: PolicyModel) -> None:
         self._policy = policy
 
     def __call__(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.model.probe import TOLERANCE, ScoringMode, one_line, scores
 
 _LONGEST_WINDOW = 512
@@ -26,7 +26,9 @@ _TIMES_NOISE, _LEAST = 4.0, 0.02
 """Bounds in half precision: in differences between attentions, and in standard deviations of the scores."""
 
 
-def checked_scoring_mode(policy: Policy, mode: ScoringMode, ranks: Ranks, *, is_half: bool) -> ScoringMode:
+def checked_scoring_mode(
+    policy: PolicyModel, mode: ScoringMode, ranks: Ranks, *, is_half: bool
+) -> ScoringMode:
     """Return the same mode, or one sequence after the other from now on; collective.
 
     Raises ConfigError for a model that cannot be trained.
@@ -42,7 +44,7 @@ def checked_scoring_mode(policy: Policy, mode: ScoringMode, ranks: Ranks, *, is_
     return ScoringMode(model.config._attn_implementation, obstacle=fault)
 
 
-def _compute_gradient(policy: Policy, sequences: list[np.ndarray]) -> None:
+def _compute_gradient(policy: PolicyModel, sequences: list[np.ndarray]) -> None:
     """Compute a gradient as a step does, so that what fails fails before the first rollout."""
     if not any(parameter.requires_grad for parameter in policy.parameters()):
         return
@@ -62,7 +64,7 @@ def _compute_gradient(policy: Policy, sequences: list[np.ndarray]) -> None:
 
 
 @torch.no_grad()
-def _packing_fault(policy: Policy, sequences: list[np.ndarray], ranks: Ranks, *, is_half: bool) -> str:
+def _packing_fault(policy: PolicyModel, sequences: list[np.ndarray], ranks: Ranks, *, is_half: bool) -> str:
     """Name what is wrong with its scores of several sequences at once; empty if nothing is."""
     model: Any = policy.model
     found = scores(policy, sequences)
@@ -85,7 +87,7 @@ def _distance(found: list[Tensor], expected: list[Tensor], of: Callable[[Tensor]
     return max(float(of((a - b).abs())) for a, b in zip(found, expected, strict=True))
 
 
-def _sequences(policy: Policy, *, is_short: bool) -> list[np.ndarray]:
+def _sequences(policy: PolicyModel, *, is_short: bool) -> list[np.ndarray]:
     config: Any = policy.model.config
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None) or 0
@@ -95,7 +97,7 @@ def _sequences(policy: Policy, *, is_short: bool) -> list[np.ndarray]:
 
 
 @contextmanager
-def _in_shares_afterwards(policy: Policy) -> Iterator[None]:
+def _in_shares_afterwards(policy: PolicyModel) -> Iterator[None]:
     """Drop what a rank has gathered of others' weights: it would outlive a change of them."""
     try:
         yield

@@ -17,7 +17,7 @@ from rl_agent.trainer.model.file_layout import FileLayout
 from rl_agent.trainer.model.fused import use_fused_kernels
 from rl_agent.trainer.model.model_check import checked_scoring_mode
 from rl_agent.trainer.model.parallel import Ranks, computing_dtype, shard
-from rl_agent.trainer.model.policy import Policy, Scorer, build_model, read_config
+from rl_agent.trainer.model.policy import PolicyModel, Scorer, build_model, read_config
 from rl_agent.trainer.model.probe import agreed_scoring_mode
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.update.model.weights import read_tensors
@@ -25,12 +25,12 @@ from rl_agent.update.model.weights import read_tensors
 _log = logging.getLogger(__name__)
 
 
-def load_policy(settings: TrainerSettings, ranks: Ranks) -> Policy:
+def load_policy(settings: TrainerSettings, ranks: Ranks) -> PolicyModel:
     """Load the model that is trained, with its adapter if it is to have one. Raises like `load_model`."""
     return load_model(settings, ranks, settings.model, settings.lora)
 
 
-def load_reference(settings: TrainerSettings, ranks: Ranks, policy: Policy) -> Scorer:
+def load_reference(settings: TrainerSettings, ranks: Ranks, policy: PolicyModel) -> Scorer:
     """Load the policy of a KL term. Raises like `load_model`."""
     if settings.lora.rank is not None:
         return lora.WithoutAdapter(policy)
@@ -41,7 +41,7 @@ def load_reference(settings: TrainerSettings, ranks: Ranks, policy: Policy) -> S
 
 def load_model(
     settings: TrainerSettings, ranks: Ranks, folder: Path, adapter: LoraSettings, *, is_frozen: bool = False
-) -> Policy:
+) -> PolicyModel:
     """Load the model of a folder, shared between the ranks; each reads its own part.
 
     Weights that are not trained are held in bf16 where the folder has them so and the layers compute in it:
@@ -83,7 +83,7 @@ def load_model(
     is_half = computing_dtype(ranks, settings.parallel) == torch.bfloat16
     if is_half:
         _halve_frozen(model, folder, files)
-    policy = Policy(
+    policy = PolicyModel(
         model,
         temperature=settings.loss.temperature,
         chunk_tokens=settings.batch.logits_chunk_tokens,

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from rl_agent.errors import ConfigError
 from rl_agent.grpo_config import ParallelSettings
 from rl_agent.monitor import flops
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def computing_dtype(ranks: Ranks, settings: ParallelSettings) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def shard(policy: Policy, ranks: Ranks, settings: ParallelSettings) -> None:
+def shard(policy: PolicyModel, ranks: Ranks, settings: ParallelSettings) -> None:
     """Split the weights over the ranks of a row; a layer's are whole only while it computes."""
     dtype = computing_dtype(ranks, settings)
     options: dict[str, Any] = {

@@ -19,7 +19,7 @@ from rl_agent.trainer.model.logprobs import chosen_logprobs
 from rl_agent.trainer.model.trainable import obstacle
 
 
-class Policy(nn.Module):
+class PolicyModel(nn.Module):
     """A causal language model whose `forward` scores the response tokens of a packed micro-batch.
 
     A model with packed attention computes all sequences in one pass, unless one of them has more tokens than
@@ -39,7 +39,7 @@ class Policy(nn.Module):
         self.model = model
         self.files = files or FileLayout()
         self.same_passes: Callable[[int], int] = lambda passes: passes
-        """How many passes every rank makes that shares the weights, where this one needs so many."""
+        """The passes that all ranks with the same weights make, given those that this one needs."""
         self._head = OutputHead(model)
         self._temperature = temperature
         self._chunk_tokens = chunk_tokens
@@ -108,7 +108,7 @@ class Policy(nn.Module):
 
 
 Scorer = Callable[[PackedBatch], tuple[Tensor, Tensor]]
-"""Who answers as `Policy.forward` does."""
+"""Anything that scores a batch as `PolicyModel.forward` does."""
 
 
 def _packed(input_ids: Tensor, position_ids: Tensor, boundaries: Tensor, length: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from rl_agent.trainer.model import attention
 from rl_agent.trainer.model.buffers import computed_buffers, forget_lengths, set_buffers
 from rl_agent.trainer.model.miniature import CONTEXT, VOCABULARY, WINDOW, miniature, short_context
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import Policy, build_model
+from rl_agent.trainer.model.policy import PolicyModel, build_model
 
 TOLERANCE = 1e-3
 """Largest difference of a log-probability."""
@@ -40,11 +40,11 @@ class ScoringMode:
     packs_up_to: int | None = None
     """Tokens of the longest sequence among several at once; None: any."""
     obstacle: str = ""
-    """What stands against all at once; empty if nothing does."""
+    """The reason why sequences are not packed; empty if they are."""
     sees_the_future: bool = False
     """Whether a token's logits depend on those behind it, so that it is no policy at all."""
     fault: str = ""
-    """Why not even sequences by themselves are scored rightly; empty if they are."""
+    """The reason why even single sequences are scored wrongly; empty if they are not."""
 
     def notice(self, kind: str) -> str:
         """Describe the mode for the log; empty if there is nothing to say."""
@@ -144,7 +144,7 @@ class MiniatureProbe:
         cause = self._cause(policy) if policy.is_packed else "logits are not those of transformers"
         return f"{cause} (log-probabilities are off by up to {_distance(found, expected):.2g})"
 
-    def _cause(self, policy: Policy) -> str:
+    def _cause(self, policy: PolicyModel) -> str:
         """Name why several sequences at once are scored otherwise than each alone."""
         if short_context(self._config) is not None:
             return "its angles depend on the longest sequence, as those of dynamic and long RoPE do"
@@ -176,7 +176,7 @@ class MiniatureProbe:
         logits = self._reference(input_ids=input_ids, use_cache=False).logits[0].float()
         return logits.log_softmax(-1)[:-1].gather(1, input_ids[0, 1:, None])[:, 0]
 
-    def _policy(self, implementation: str | None, packs_up_to: int | None) -> Policy:
+    def _policy(self, implementation: str | None, packs_up_to: int | None) -> PolicyModel:
         """Make a model with the same weights as the trainer does."""
         with torch.device("meta"):
             model = build_model(self._config, activation_checkpointing=0.0, implementation=implementation)
@@ -185,7 +185,7 @@ class MiniatureProbe:
         model.tie_weights()  # type: ignore[operator]
         set_buffers(model, buffers)
         model.load_state_dict(self._reference.state_dict())
-        return Policy(model, temperature=1.0, chunk_tokens=CONTEXT, packs_up_to=packs_up_to)
+        return PolicyModel(model, temperature=1.0, chunk_tokens=CONTEXT, packs_up_to=packs_up_to)
 
 
 def _random_model(config: PretrainedConfig) -> nn.Module:
@@ -198,7 +198,7 @@ def _random_model(config: PretrainedConfig) -> nn.Module:
     return model.eval()
 
 
-def scores(policy: Policy, sequences: Sequence[np.ndarray]) -> list[Tensor]:
+def scores(policy: PolicyModel, sequences: Sequence[np.ndarray]) -> list[Tensor]:
     """Compute the log-probabilities of every token but the first, sequence by sequence."""
     rows = []
     for tokens in sequences:

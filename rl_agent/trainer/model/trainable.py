@@ -17,7 +17,7 @@ _TABLE_NAME = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 _MULTIMODAL = "ForConditionalGeneration"
 _FOR_SOMETHING = re.compile(r"For[A-Z]\w*$")
 _GENERATES = ("ForCausalLM", _MULTIMODAL)
-"""What a class can be for. Others, such as ForSequenceClassification, have another output layer."""
+"""Kinds of model classes that can be trained; others have another output layer."""
 TEXT_MODEL = "take a text model, such as model_config.base_model=Qwen/Qwen3-8B, or trainer=llamafactory"
 
 

@@ -27,7 +27,7 @@ from rl_agent.grpo_config import BatchSettings
 from rl_agent.pool.client import Manager
 from rl_agent.trainer.background import BackgroundThread
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.served import ServedWeights
 from rl_agent.trainer.settings import StreamSettings
 from rl_agent.weights.publish.publish import Publisher
@@ -68,7 +68,7 @@ class WeightFeed(ExitStack):
                 self.push(opened.pop_all())
         return self
 
-    def publish(self, weight_version: int, policy: Policy, on_number: Callable[[int], None]) -> int:
+    def publish(self, weight_version: int, policy: PolicyModel, on_number: Callable[[int], None]) -> int:
         """Let the pool serve these weights; returns their number, which may be a later one than asked for.
 
         `on_number` is called once on rank 0, with that number, before anybody can see the weights.

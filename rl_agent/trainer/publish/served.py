@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_agent.files import remove, sync, sync_tree
 from rl_agent.trainer.model import lora
 from rl_agent.trainer.model.parallel import Ranks, whole
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.update.model.weights import INDEX
 from rl_agent.weights.format.dtypes import dtype_name, torch_dtype
 from rl_agent.weights.format.manifest import TensorSpec
@@ -32,7 +32,7 @@ _FILE_BYTES = 5 * 10**9
 class ServedWeights:
     """A `TensorSource` of trained weights in `dtype`, and of what is not trained as it is in its file."""
 
-    def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
+    def __init__(self, policy: PolicyModel, dtype: torch.dtype) -> None:
         self._files = policy.files
         weights = lora.served_weights(policy.model)
         self._weights = {name: weights[name] for name in weights if not self._files.is_kept(name)}
@@ -61,7 +61,7 @@ class ServedWeights:
                 yield name, file.get_tensor(name)
 
 
-def export(policy: Policy, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:
+def export(policy: PolicyModel, ranks: Ranks, base: Path, folder: Path, dtype: torch.dtype) -> None:
     """Write what transformers and vLLM load; `base` gives all but the weights. The folder appears whole."""
     source = ServedWeights(policy, dtype)
     if ranks.rank != 0:

@@ -24,7 +24,7 @@ from rl_agent.trainer.background import BackgroundThread
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 0.25
-"""How long a step waits for an answer at most."""
+"""Longest wait of a step for an answer."""
 _HOUR_S = 3600.0
 
 
@@ -94,7 +94,7 @@ class Meter:
                 "engines": done.engines,
                 "engines_up_s": done.up_s,
                 "engines_idle_s": done.idle_s,
-                "engines_finishing_s": done.finishing_s,
+                "engines_draining_s": done.finishing_s,
                 "recomputed_tokens": done.recomputed_tokens,
                 "prefilled_again_tokens": done.prefilled_again_tokens,
             }

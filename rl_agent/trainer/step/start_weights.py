@@ -17,13 +17,13 @@ from torch.distributed.fsdp import FSDPModule
 
 from rl_agent.trainer.data.batch import PackedBatch
 from rl_agent.trainer.model.parallel import local
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 
 
 class StartWeights:
     """Keeps a copy of the sharded weights that an iteration began with; every rank calls it alike."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: PolicyModel) -> None:
         self._policy = policy
         self._trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
         self._kept: dict[str, Tensor] = {}

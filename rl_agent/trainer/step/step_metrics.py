@@ -170,7 +170,7 @@ _SUMS = {
     "waiting_s": "seconds/waiting",
     "flops": "flops",
     "engines_idle_s": "engines_idle_s",
-    "engines_finishing_s": "engines_finishing_s",
+    "engines_draining_s": "engines_draining_s",
     "recomputed_tokens": "recomputed_tokens",
     "prefilled_again_tokens": "prefilled_again_tokens",
     "cost": "cost",

@@ -20,7 +20,7 @@ from rl_agent.trainer.data.batch import PackedBatch, Row, pack
 from rl_agent.trainer.data.packing import Limits, Plan, plan_full_micro_batch, plan_micro_batches
 from rl_agent.trainer.data.samples import Group, TrainingSample
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import Policy, Scorer
+from rl_agent.trainer.model.policy import PolicyModel, Scorer
 from rl_agent.trainer.step.advantages import group_advantages, penalized_rewards
 from rl_agent.trainer.step.losses import (
     Clip,
@@ -44,7 +44,7 @@ class UpdateStep:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: PolicyModel,
         reference: Scorer | None,
         ranks: Ranks,
         loss: LossSettings,

@@ -11,7 +11,6 @@ log while the training runs:
 repeated update writes the same numbers again.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -24,13 +23,13 @@ from typing import Any
 import yaml
 
 from rl_agent.monitor import metrics
+from rl_agent.parent_death import end_with_parent
 from rl_agent.update.inputs import read_summary
 
 STEP = "update_step"
 LAUNCHED = "TORCHELASTIC_RUN_ID"
 """Set by torchrun for the processes it starts."""
 
-_PR_SET_PDEATHSIG = 1
 _RECORDED = ("loss", "learning_rate", "grad_norm", "eval_loss")
 
 
@@ -84,7 +83,7 @@ def die_with_launcher(environ: Mapping[str, str]) -> None:
     if LAUNCHED not in environ:
         return
     launcher = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if os.getppid() != launcher:  # it died before the kernel knew
         os.kill(os.getpid(), signal.SIGKILL)
 

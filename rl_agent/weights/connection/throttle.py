@@ -15,7 +15,7 @@ class Throttle:
         self._clock = clock
         self._lock = threading.Lock()
         self._free_at = clock()
-        """When all that was taken so far has left."""
+        """Time at which all that was taken so far has left."""
 
     @property
     def is_on(self) -> bool:

@@ -23,9 +23,9 @@ class ClaimedPiece:
     ahead: int
     """Pieces that the connection is to bring before this one; 0: it is at this one."""
     for_s: float
-    """How long it has been at the one that it is at."""
+    """Seconds since it began the piece that it is at."""
     pace_s: float | None
-    """What its source takes for a piece; None: it has brought none."""
+    """Seconds that its source takes for a piece; None: it has brought none."""
 
     @property
     def left_s(self) -> float:

@@ -159,7 +159,7 @@ class _Worker(threading.Thread):
         super().__init__(name=f"fetch-{source}", daemon=True)
         self.has_ended = False
         self.crash: BaseException | None = None
-        """What no source is to blame for."""
+        """An error that no source is to blame for."""
         self._wanted, self._settings, self._deadline = fetch.wanted, fetch.settings, fetch.deadline
         self._board, self._aborted = fetch.board, fetch.aborted
         self._source = source

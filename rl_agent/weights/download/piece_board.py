@@ -50,7 +50,7 @@ class PieceBoard:
         self._holders = np.zeros(verified.count, np.int32)
         self._places: dict[int, PieceClaim] = {}
         self._pace_s: dict[str, float] = {}
-        """What a piece takes each source."""
+        """Seconds that a piece takes, by source."""
         self._is_closed = False
         self._changed = threading.Condition(threading.RLock())
 

@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 Unsigned = npt.NDArray[np.unsignedinteger]
 
 SAME, RAW, GAPS, BITMAP = range(4)
-"""How a block is written: not at all, as it is, or by its changes."""
+"""Encoding of a block: not written, as it is, or by its changes."""
 
 HEADER = struct.Struct("<BBBxIII")
 """mode, bytes of a gap, planes of the rest, (unused), values, changes, large changes"""

@@ -109,7 +109,7 @@ class PairSource:
 
 class PairConnection(TcpConnection):
     is_cut_at_once = False
-    """What moves the bytes may be stuck in a driver."""
+    """The transport may be stuck in a driver."""
 
     def __init__(self, source: PairSource) -> None:
         super().__init__(source.tcp)

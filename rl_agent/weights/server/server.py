@@ -54,7 +54,7 @@ class ServerSettings:
     max_connections: int
     """Of receivers that have shown the token."""
     idle_timeout_s: float
-    """How long a receiver may take no bytes, or ask for nothing."""
+    """Longest time in which a receiver takes no bytes, or asks for nothing."""
     piece_timeout_s: float
     bytes_per_s: float | None
     """Cap on what leaves this host; None: no cap."""

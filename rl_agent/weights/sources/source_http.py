@@ -39,7 +39,7 @@ class HttpSource:
     """Of every request: the token that is valid now."""
     idle_timeout_s: float
     tls: ssl.SSLContext | None = None
-    """Whom to trust; None: whom the system trusts."""
+    """Certificates to trust; None: those of the system."""
 
     def __str__(self) -> str:
         return self.url

@@ -7,7 +7,7 @@ import pytest
 
 from rl_agent.cluster.member.member import Member
 from rl_agent.errors import DeadlineError, RetryLater, StoreError
-from rl_agent.testing.members import (
+from rl_agent.testing.cluster.members import (
     TIMEOUT_S,
     Background,
     cluster_threads,

@@ -56,7 +56,7 @@ def test_a_killed_trainer_and_a_stopped_run_lose_nothing(run):
     assert run.processes() == []
     assert run.paths.model_link.resolve().name == "version-000002"
     assert sum(step["trainer/episodes"] for step in steps(run).values()) == 2 * TASKS * SIBLINGS
-    assert not any("trainer/turned_away/too_stale" in step for step in steps(run).values())
+    assert not any("trainer/rejected_groups/too_stale" in step for step in steps(run).values())
     for iteration in (1, 2):
         episodes = list(read_iteration(run.paths, "train", iteration, TRAJECTORY))
         assert len(episodes) == TASKS * SIBLINGS

@@ -67,7 +67,7 @@ class Nodes(Run):
         assert (
             sum(step["trainer/episodes"] for step in self.steps().values()) == iterations * TASKS * SIBLINGS
         )
-        assert not any("trainer/turned_away/too_stale" in step for step in self.steps().values())
+        assert not any("trainer/rejected_groups/too_stale" in step for step in self.steps().values())
         for iteration in range(1, iterations + 1):
             episodes = list(read_iteration(self.paths, "train", iteration, TRAJECTORY))
             assert len({episode.key for episode in episodes}) == TASKS * SIBLINGS

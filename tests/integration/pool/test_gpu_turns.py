@@ -11,7 +11,7 @@ from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import DeadlineError
 from rl_agent.pool.client import ask
 from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.gpu_turns import EngineTurnState, TrainerTurns, Turn, TurnFiles
+from rl_agent.pool.worker.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
 from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.trainer.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
 from tests.integration.pool.test_worker import engine_pids, worker
@@ -117,12 +117,12 @@ async def test_without_other_engines_they_take_turns_until_the_work_is_done(tmp_
 
 
 async def test_the_engine_goes_on_while_the_trainer_is_dead(tmp_path, files):
-    files.write_turn(Turn(7, is_engines=False, trainer=NO_PROCESS))
+    files.write_turn(GpuTurn(7, is_engines=False, trainer=NO_PROCESS))
     async with manager() as pool, shared_engine(pool, tmp_path, files):
         await pool.ready(1)
         shared = await asyncio.to_thread(devices, pool, files)  # the next trainer takes the devices back
         assert not shared.is_open and not pool.state.engines
-        assert files.read_turn() == Turn(8, is_engines=False, trainer=ProcessId.of(os.getpid()))
+        assert files.read_turn() == GpuTurn(8, is_engines=False, trainer=ProcessId.of(os.getpid()))
 
 
 async def test_a_killed_engine_of_the_turn_gives_the_devices_back(tmp_path, files):
@@ -139,7 +139,7 @@ async def test_a_killed_engine_of_the_turn_gives_the_devices_back(tmp_path, file
 
 
 def test_an_engine_that_does_not_rest_is_named(files):
-    files.write_turn(Turn(1, is_engines=True, trainer=ProcessId.of(os.getpid())))
+    files.write_turn(GpuTurn(1, is_engines=True, trainer=ProcessId.of(os.getpid())))
     files.write_engine(EngineTurnState(1, is_awake=True, has_served=True, worker=ProcessId.of(os.getpid())))
     with pytest.raises(DeadlineError, match=f"worker process {os.getpid()} did not give the devices back"):
         TrainerTurns(files, timeout_s=0.3).take()

@@ -1,13 +1,10 @@
 """The manager over its real HTTP, with simulated engines that stream."""
 
 import asyncio
-import json
 import time
 
 import pytest
 
-from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.wire import Sampling
 from rl_agent.testing.pool_setup import expected, item, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import StreamingEngine, serving
@@ -185,147 +182,6 @@ async def test_dropping_a_run_frees_its_name_and_cancels_what_is_open():
         await pool.until(lambda: a.engine.running == 0)
         await pool.submit("run", [10] * 3)
         assert len(await pool.samples("run", at_least=3)) == 3
-
-
-async def test_the_collectors_client_uses_a_pool_as_it_uses_one_engine():
-    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.join(b.url)
-        await pool.ready(2)
-        settings = ClientSettings(request_timeout_s=20, retries=0)
-        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
-
-            async def one(number):
-                return await client.generate([40, number, 5, 6], sampling, request_id="q")
-
-            async with asyncio.TaskGroup() as jobs:
-                calls = [jobs.create_task(one(number)) for number in range(10)]
-            pressure = await client.pressure()
-        assert [list(call.result().token_ids) for call in calls] == [expected(40, n) for n in range(10)]
-        assert (pressure.running, pressure.waiting) == (0, 0)
-
-
-@pytest.mark.parametrize("words", [(), ("stream_interval=1",)])
-async def test_a_collector_that_reads_tokens_itself_spares_the_engines_their_text(words):
-    async with manager(*words) as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
-        settings = ClientSettings(request_timeout_s=20, retries=0)
-        async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
-
-            async def one(number):
-                decode = lambda prompt, response: f"{prompt[1]} then {len(response)}"  # noqa: E731
-                return await client.generate([100, number, 5, 6], sampling, request_id="q", decode=decode)
-
-            async with asyncio.TaskGroup() as jobs:
-                calls = [jobs.create_task(one(number)) for number in range(10)]
-                await pool.until(lambda: a.engine.running == 10)
-                await pool.join(b.url)
-                await a.kill()
-        assert [list(call.result().token_ids) for call in calls] == [expected(100, n) for n in range(10)]
-        assert [call.result().text for call in calls] == [f"{n} then 99" for n in range(10)]
-        assert pool.state.account.moves == 10
-        assert a.engine.by_tokens + b.engine.by_tokens == 20
-
-
-async def test_collectors_of_two_runs_take_turns_and_siblings_of_a_task_are_known_as_such():
-    async with manager("stall_timeout_s=20") as pool, serving(engine()) as a, asyncio.TaskGroup() as jobs:
-        await pool.join(a.url, capacity=2)
-        await pool.ready(1)
-        a.engine.interval_s = 0.01
-
-        async def collect(run: str) -> None:
-            settings = ClientSettings(request_timeout_s=60, retries=0, run=run)
-            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0, group="task-7")
-            async with EngineClient(pool.url, settings, identify=lambda served: 3) as client:
-                calls = [client.generate([100, n, 5, 6], sampling, request_id="q") for n in range(4)]
-                await asyncio.gather(*calls)
-
-        jobs.create_task(collect("first"))
-        await pool.until(lambda: len(pool.state.requests) == 4)
-        jobs.create_task(collect("second"))
-        await pool.until(lambda: len(pool.state.requests) == 8 or not pool.batches.pool.open_requests())
-        orders = [request.order for request in pool.state.requests.values()]
-        assert {(order.run, order.group) for order in orders} == {("first", "task-7"), ("second", "task-7")}
-
-
-async def test_a_pool_knows_its_model_also_while_no_engine_is_there():
-    async with manager() as pool, serving(StreamingEngine(Behaviour())) as engine:
-        status, _ = await pool.call("GET", "/v1/models")
-        assert status == 503
-        engine_id = await pool.join(engine.url)
-        await pool.ready(1)
-        known = await pool.call("GET", "/v1/models")
-        await pool.call("POST", f"/engines/{engine_id}/leave", {"reason": "it is the trainer's turn"})
-        await pool.until(lambda: not pool.state.engines)
-        assert await pool.call("GET", "/v1/models") == known and known[0] == 200
-
-
-async def test_a_client_that_hangs_up_frees_the_engine():
-    async with manager() as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        body = {"prompt": [5000, 0, 5, 6], "max_tokens": 4096}
-        call = asyncio.ensure_future(pool.call("POST", "/v1/completions", body))
-        await pool.until(lambda: a.engine.running == 1)
-        call.cancel()
-        await pool.until(lambda: a.engine.running == 0)
-        await pool.until(lambda: not pool.state.requests)
-
-
-async def test_a_completion_that_fits_into_one_chunk_is_asked_for_whole_and_says_its_expected_length():
-    async with manager() as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
-        body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "expected_tokens": 20, "return_token_ids": True}
-        call = asyncio.ensure_future(pool.call("POST", "/v1/completions", body))
-        await pool.until(lambda: pool.state.requests)
-        [request] = pool.state.requests.values()
-        assert request.order.expected_tokens == 20
-        status, answer = await call
-        assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
-        assert a.engine.wholes == 1
-        await pool.call("POST", "/v1/completions", body | {"stop": "never"})
-        assert a.engine.wholes == 1  # a stop string is looked for in every token
-
-
-async def test_who_asks_for_no_text_gets_none_whichever_way_the_engine_was_asked():
-    async with manager() as pool, serving(engine()) as a:
-        await pool.join(a.url)
-        await pool.ready(1)
-        body = {"prompt": [20, 0, 5, 6], "max_tokens": 24, "return_token_ids": True, "detokenize": False}
-        stated = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        for more, by_tokens in (({}, 0), (stated, 1)):
-            status, answer = await pool.call("POST", "/v1/completions", body | more)
-            assert status == 200 and answer["choices"][0]["token_ids"] == expected(20, 0)
-            assert answer["choices"][0]["text"] == ""
-            assert a.engine.by_tokens == by_tokens
-        _, answer = await pool.call("POST", "/v1/completions", body | stated | {"detokenize": True})
-        assert answer["choices"][0]["text"] == "x" * 20
-        assert a.engine.by_tokens == 1
-
-
-async def test_a_streamed_completion_goes_on_across_a_kill():
-    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
-        await pool.join(a.url)
-        await pool.ready(1)
-        body = {"prompt": [150, 0, 5, 6], "max_tokens": 4096, "stream": True, "return_token_ids": True}
-        body["stream_interval"] = 8  # of the events; the engine has another, so a response can go on
-        tokens, reasons, sizes = [], [], []
-        async with pool.session.post(pool.url + "/v1/completions", json=body) as answer:
-            async for line in answer.content:
-                if line.startswith(b"data: {"):
-                    choice = json.loads(line[6:])["choices"][0]
-                    tokens += choice["token_ids"]
-                    reasons.append(choice["finish_reason"])
-                    sizes.append(len(choice["token_ids"]))
-                    if a.is_alive and len(tokens) >= 30:
-                        await pool.join(b.url)
-                        await a.kill()
-        assert tokens == expected(150, 0)
-        assert min(sizes[1:-1]) >= 8
-        assert reasons[-1] == "stop" and set(reasons[:-1]) == {None}
 
 
 async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline():

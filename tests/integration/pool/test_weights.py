@@ -1,16 +1,18 @@
 """A worker's side of weights over real transfers, with the routes of an engine simulated."""
 
 import asyncio
+import json
 import os
-import socket
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
 import pytest
 from aiohttp import web
+from pydantic import TypeAdapter
 
-from rl_agent.pool.schemas import TRANSFER_TOKEN, WeightsOffer, WeightsState
+from rl_agent.pool.scheduler.reports import WeightsReport
+from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
 from rl_agent.pool.worker.weight_follower import EngineWeights
@@ -87,7 +89,7 @@ async def following(folder, engine):
             server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
 
             async def say():
-                WeightsState.model_validate(weights.report())
+                TypeAdapter(WeightsReport).validate_json(json.dumps(weights.report()))
                 said.append((weights.report(), engine.is_paused))
 
             weights = EngineWeights(here, server, say)
@@ -328,56 +330,6 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         await until(serves(first, 1))
         second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
         await until(serves(second, 1))
-
-
-async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_its_addresses(
-    tmp_path, trainer
-):
-    trainer.publish(1)
-    own = trainer.offer(1).sources
-    offer = trainer.offer(1, "tcp://127.0.0.1:9", *own).model_copy(update={"publisher_addresses": 2})
-    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}"])
-    with socket.create_server(("127.0.0.1", 0)) as manager:
-        url = f"http://127.0.0.1:{manager.getsockname()[1]}"
-        with HostWeights(transfer, "127.0.0.1", url) as here:
-            assert await here.fetch(offer) == 1
-        manager.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            manager.accept()
-
-
-@pytest.mark.parametrize("transport", ["tcp", "http"])
-async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
-    tmp_path, trainer, transport
-):
-    (tmp_path / "worker").mkdir()
-    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
-    async with manager(versions=tmp_path) as pool:
-        with HostWeights(transfer, "127.0.0.1", pool.url) as here:
-            for version in (1, 2):
-                trainer.publish(version)
-                offer = trainer.offer(version, "tcp://127.0.0.1:9")
-                assert (await pool.call("POST", "/weights", offer.model_dump(exclude_unset=True)))[0] == 200
-                assert await here.fetch(offer) == version
-                with here.hold(version) as found, trainer.sender.store.hold(version) as made:
-                    assert found.map(FULL) == made.map(FULL)
-            assert found.manifest.delta is not None
-
-
-async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
-    for version in (1, 2):
-        trainer.publish(version)
-    async with manager(versions=tmp_path) as pool:
-        path, token = "/weights/version-{}/manifest.json", {TRANSFER_TOKEN: TOKEN.decode()}
-        assert (await pool.call("GET", path.format("000002"), headers=token))[0] == 404
-        await pool.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
-        for number, headers, status in (("000002", token, 200), ("000001", token, 404), ("000002", {}, 403)):
-            assert (await pool.call("GET", path.format(number), headers=headers))[0] == status
-        for name in ("owner.lock", "full", "full.bin.bin", "..%2Ffull.bin"):
-            assert (await pool.call("GET", f"/weights/version-000002/{name}", headers=token))[0] == 404
-    async with manager() as elsewhere:
-        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
-        assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404
 
 
 @pytest.mark.parametrize("sources", [(), ("tcp://127.0.0.1:9",)], ids=["publisher", "manager"])

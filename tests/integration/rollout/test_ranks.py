@@ -57,7 +57,7 @@ class Ranks:
         path = self.home / f"plan-{plan.attempt}-{rank}.json"
         plan.write(path)
         process = subprocess.Popen(
-            [sys.executable, "-m", "rl_agent.testing.rank_process", "--plan", str(path), *words],
+            [sys.executable, "-m", "rl_agent.testing.cluster.rank_process", "--plan", str(path), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

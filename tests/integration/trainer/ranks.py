@@ -28,7 +28,7 @@ from rl_agent.trainer.data.intake import with_masks
 from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, initialize
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, grid, join_ranks, local, shard, whole
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.served import ServedWeights
 from rl_agent.trainer.step.start_weights import StartWeights
 from rl_agent.trainer.step.update_step import UpdateStep
@@ -101,7 +101,7 @@ def single_rank() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def adapted_policy(ranks: Ranks) -> Policy:
+def adapted_policy(ranks: Ranks) -> PolicyModel:
     """`tiny_policy` with an adapter that says something, the same on any number of ranks."""
     policy = tiny_policy(seed=0)
     add_adapter(policy.model, lora_settings(rank=4))
@@ -114,14 +114,14 @@ def adapted_policy(ranks: Ranks) -> Policy:
 
 
 @torch.no_grad()
-def move(policy: Policy) -> None:
+def move(policy: PolicyModel) -> None:
     """As an update does: what is trained changes by a tenth."""
     for parameter in policy.parameters():
         if parameter.requires_grad:
             local(parameter).mul_(1.1)
 
 
-def experts_policy(ranks: Ranks) -> Policy:
+def experts_policy(ranks: Ranks) -> PolicyModel:
     """A mixture of experts from a folder; over two ranks the experts divide unevenly."""
     with tempfile.TemporaryDirectory() as folder:
         make_experts(Path(folder), "qwen3_moe")

@@ -6,7 +6,7 @@ from transformers import Qwen3Config
 
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model import attention
-from rl_agent.trainer.model.policy import Policy, build_model
+from rl_agent.trainer.model.policy import PolicyModel, build_model
 
 torch.set_num_threads(1)  # threads cost a tiny model more than they give
 
@@ -34,7 +34,7 @@ def tiny_policy(
     activation_checkpointing: float = 0.0,
     tied: bool = False,
     is_packed: bool = True,
-) -> Policy:
+) -> PolicyModel:
     torch.manual_seed(seed)
     model = build_model(
         tiny_config(tied=tied),
@@ -43,7 +43,7 @@ def tiny_policy(
     )
     for parameter in model.parameters():  # far from the near-uniform policy of a fresh model
         parameter.data.add_(0.05 * torch.randn_like(parameter))
-    return Policy(model, temperature=temperature, chunk_tokens=32)
+    return PolicyModel(model, temperature=temperature, chunk_tokens=32)
 
 
 def random_segment(generator: np.random.Generator, *, turns: int = 2, longest: int = 24) -> Segment:

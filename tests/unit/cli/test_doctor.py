@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.cli import doctor
 from rl_agent.errors import ConfigError
-from rl_agent.testing.members import master, until
+from rl_agent.testing.cluster.members import master, until
 
 
 # --- on a folder ---

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,155 +11,30 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import ConfigError, NothingCompleted, RetryLater, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.conditions import Conditions
-from rl_agent.rollout.lead import Lead
-from rl_agent.rollout.rank_shard import RankShard
-from rl_agent.rollout.sample import Ledger, Sample
 from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.rollout.trajectories.shard import read_header
-from rl_agent.types import EpisodeKey, EpisodeSpec, Status
-from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
-
-SIZE = 12
-HEADER = replace(make_header(), run_id="run", sample_digest="abc", weight_version=0, attempt=2)
-CONDITIONS = Conditions({"policy_config.temperature": 1.0}, {"task-1": "d"}, HEADER.sample_digest, "t.jsonl")
-COLDER = replace(CONDITIONS, settings={"policy_config.temperature": 0.7})
-OTHER_RUN = replace(HEADER, run_id="another")
-
-
-def make_sample(size=SIZE):
-    made = map(make_trajectory, range(size))
-    return Sample([EpisodeSpec(one.key, one.task, max_steps=1, seed=one.seed) for one in made])
-
-
-@dataclass
-class Part:
-    name: str
-    rank: int
-    cut_bytes: int | None = None
-
-
-class FakeWork:
-    """Hands everything published to the master at once; `others` are files of other ranks at the end."""
-
-    def __init__(self, others=()):
-        self.others = list(others)
-        self.shard = None
-        self.is_published = False
-        self.published = None
-        self.on_lost = None
-        self.complete = asyncio.Event()
-        self.is_closed = False
-
-    async def publish(self, groups, *, digest, weight_version):
-        self.is_published = True
-        self.published = [index for group in groups for index in group]
-        self.terms = (digest, weight_version)
-
-    async def all_complete(self):
-        await self.complete.wait()
-        own = [Part(self.shard, 0)] if self.shard else []
-        return own + self.others
-
-    def close(self):
-        self.is_closed = True
-
-
-class FakeRollout:
-    """Records what is published (but `skipped`) through the real file; counts like the real one."""
-
-    def __init__(self, work, shard, ledger, skipped=(), error=None, status=Status.COMPLETED):
-        self._status = status
-        self.collector = SimpleNamespace(ended=Counter())
-        self._work, self._shard, self._ledger = work, shard, ledger
-        self._skipped, self._error = skipped, error
-
-    async def collect(self, source):
-        for index in self._work.published:
-            reward = 1.0 if self._status is Status.COMPLETED else None
-            episode = make_trajectory(index, reward=reward, status=self._status)
-            if index not in self._skipped and not self._ledger.contains(episode.key):
-                await self._shard.append(episode)
-                self.collector.ended[episode.status] += 1
-        if self._error:
-            raise self._error
-        self._work.complete.set()
-        await asyncio.Event().wait()
-
-    def keep_lengths(self):
-        pass
-
-    def commonest_failures(self):
-        return ["12 x EnvironmentFailure: reset failed"] if self._status is Status.FAILED else []
-
-    def count(self, recorded):
-        number = 0
-        for episode in recorded:
-            number += 1
-            if self._ledger.record(episode.key):
-                self.collector.ended[episode.status] += 1
-        return number
-
-    def record(self):
-        return {"iteration": 1, "episodes": self.collector.ended.total()}
-
-
-async def lead(
-    paths,
-    *,
-    resume=False,
-    num_nodes=1,
-    work=None,
-    must_exist=True,
-    sample=None,
-    group_size=1,
-    begins_with=CONDITIONS,
-    **changes,
-):
-    work, sample = work or FakeWork(), sample or make_sample()
-    config = SimpleNamespace(paths=paths, is_streaming=False, rollout=SimpleNamespace(group_size=group_size))
-    plan = SimpleNamespace(run_id="run", config=config)
-    assignment = SimpleNamespace(plan=plan, config=config, resume=resume, resume_must_exist=must_exist)
-    ledger = Ledger(sample)
-    async with asyncio.timeout(10):
-        async with RankShard(
-            paths,
-            HEADER,
-            ledger,
-            rank=0,
-            is_sole=num_nodes == 1,
-            fsync=False,
-            on_begun=lambda name: setattr(work, "shard", name),
-        ) as shard:
-            rollout = FakeRollout(work, shard, ledger, **changes)
-            account = await Lead(
-                assignment, sample, ledger, HEADER, begins_with, work=work, rollout=rollout, shard=shard
-            ).run()
-    return account, work
+from rl_agent.types import Status
+from tests.unit.rollout.leading import (
+    COLDER,
+    CONDITIONS,
+    HEADER,
+    OTHER_RUN,
+    SIZE,
+    FakeWork,
+    Part,
+    lead,
+    manifest,
+    names,
+    read,
+    write,
+)
+from tests.unit.rollout.trajectories_made import make_trajectory
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
     return RunPaths(tmp_path)
-
-
-def write(shard: Path, *indices: int, header=HEADER, torn=b"") -> Path:
-    return write_shard(shard, header, *map(make_trajectory, indices), torn=torn)
-
-
-def read(paths: RunPaths) -> list[int]:
-    return [found.seed for found in read_iteration(paths, "train", 1, TRAJECTORY)]
-
-
-def manifest(paths: RunPaths) -> dict[str, dict]:
-    entries = json.loads(paths.manifest("train", 1).read_bytes())
-    return {entry.pop("file").partition("iteration1")[2]: entry for entry in entries}
-
-
-def names(paths: RunPaths) -> list[str]:
-    folder = paths.trajectory_dir("train")
-    return sorted(entry.name.partition("iteration1")[2] for entry in folder.iterdir())
 
 
 async def test_one_node_leaves_one_file_and_a_manifest(paths):
@@ -420,8 +293,3 @@ def test_any_number_of_nodes_may_have_begun_and_any_number_may_resume(
     assert sorted(read(paths)) == list(range(SIZE))
     assert account == "submitted=12 completed=12 failed=0 timed_out=0 abandoned=0"
     assert not [name for name in names(paths) if name.endswith(".checkpoint")]
-
-
-def test_a_key_that_is_not_of_the_sample_is_refused_by_name():
-    with pytest.raises(StoreError, match="episode x:0:1 is not of this iteration's sample"):
-        Ledger(make_sample()).contains(EpisodeKey("x", 0, 1))

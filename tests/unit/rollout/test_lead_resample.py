@@ -16,10 +16,11 @@ from rl_agent.rollout import lead as lead_module
 from rl_agent.rollout.lead import Lead
 from rl_agent.rollout.rank_shard import RankShard
 from rl_agent.rollout.sample import Ledger, Sample
+from rl_agent.rollout.trajectories import growing
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
 from tests.integration.trainer.settings import loss_settings
-from tests.unit.rollout.test_lead import CONDITIONS, HEADER, Part
+from tests.unit.rollout.leading import CONDITIONS, HEADER, Part
 from tests.unit.rollout.test_resample import ASKED, EQUAL, MIXED, SIZE, episode, make_sample
 from tests.unit.rollout.trajectories_made import write_shard
 
@@ -86,6 +87,9 @@ class FakeRollout:
 
     def keep_lengths(self):
         pass
+
+    def commonest_failures(self):
+        return []
 
     def count(self, recorded):
         new = [found for found in recorded if self._ledger.record(found.key)]
@@ -200,6 +204,29 @@ async def test_a_lost_engine_costs_no_group_and_none_is_sampled_twice(paths, die
     assert account == account_of(7 * SIZE)
     assert sorted(work.published) == list(range(7 * SIZE))
     assert groups(paths) == dict.fromkeys(range(7), SIZE)
+
+
+@pytest.mark.parametrize("dies_at", [None, 5])
+async def test_no_file_that_this_process_wrote_or_counted_is_read_for_it(paths, monkeypatch, dies_at):
+    def read_from(path, *arguments, **how):
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr(growing, "read_from", read_from)
+    rewards, work = {0: EQUAL, 3: EQUAL}, FakeWork()
+    if dies_at is not None:
+        with pytest.raises(RetryLater):
+            await lead(paths, rewards, work=work, dies_at=dies_at)
+    await lead(paths, rewards, work=work)
+    assert numbers(paths) == (2, 2)
+
+
+async def test_an_episode_that_two_files_hold_counts_once(paths):
+    for rank in (0, 1):
+        file = paths.checkpoint_shard("train", 1, rank=rank)
+        write_shard(file, HEADER, episode(0, 0), *([episode(0, 1)] if rank else []))
+    await lead(paths, {0: EQUAL}, resume=True, num_nodes=2)
+    assert groups(paths) == dict.fromkeys(range(ASKED + 1), SIZE)
+    assert numbers(paths) == (1, 1)
 
 
 async def test_without_a_reserve_there_is_nothing_to_tell(paths):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.comparison import Comparison
-from rl_agent.rollout.resample import Outcome, Resampling, is_replaced
+from rl_agent.rollout.resample import RecordedOutcome, Resampling, is_replaced
 from rl_agent.rollout.sample import Sample
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import start_shard
@@ -161,7 +161,7 @@ def test_another_is_sampled_for_what_the_trainer_leaves_out_and_for_nothing_else
     held = Intake(AdmissionRule(0, True), Arrival(1, 1), loss)
     held.offer([make_group(siblings)])
     assert (held.next_group(0) is None) == is_left_out
-    read = [Outcome(one.key, one.status, one.reward) for one in siblings]
+    read = [RecordedOutcome(one.key, one.status, one.reward) for one in siblings]
     assert is_replaced(read, Comparison(loss)) == is_left_out
 
 
@@ -199,5 +199,7 @@ def test_rollout_and_trainer_judge_alike_by_the_advantages_that_would_be_used(
 
 
 def test_what_the_stop_rule_has_given_up_is_not_begun_anew():
-    outcomes = [Outcome(EpisodeKey("a", 0, n), status, None) for n, status in enumerate((ABANDONED, FAILED))]
+    outcomes = [
+        RecordedOutcome(EpisodeKey("a", 0, n), status, None) for n, status in enumerate((ABANDONED, FAILED))
+    ]
     assert not is_replaced(outcomes, Comparison(loss_settings(drop_uninformative=True)))

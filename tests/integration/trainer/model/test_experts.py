@@ -16,7 +16,7 @@ from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.data.samples import Segment
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.served import ServedWeights, export, write_tensors
 from rl_agent.trainer.step.optimizer import AdamW
 from rl_agent.trainer.step.start_weights import StartWeights
@@ -26,8 +26,7 @@ from rl_agent.update.model.weights import read_tensors
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import SnapshotStore
 from tests.integration.trainer.model.tiny_experts import EXPERTS, FAMILIES, make_experts
-from tests.integration.trainer.ranks import EXPERTS as SHARED
-from tests.integration.trainer.ranks import Case, compute, distance, of_two_ranks, single_rank
+from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.unit.weights.weight_versions import settings as publish_settings
@@ -44,11 +43,11 @@ def alone() -> Iterator[Ranks]:
         yield ranks
 
 
-def load(folder: Path, ranks: Ranks, **changes) -> Policy:
+def load(folder: Path, ranks: Ranks, **changes) -> PolicyModel:
     return load_policy(trainer_settings(folder, folder / "output", steps=1, **changes), ranks)
 
 
-def train(policy: Policy, ranks: Ranks, folder: Path) -> None:
+def train(policy: PolicyModel, ranks: Ranks, folder: Path) -> None:
     """One optimizer step."""
     settings = trainer_settings(folder, folder, steps=1)
     optimizer = AdamW(policy, settings.optimizer, offload=False)
@@ -65,7 +64,7 @@ def segments() -> list[Segment]:
     return [segment for sample in samples for segment in sample.segments]
 
 
-def scored(policy: Policy) -> torch.Tensor:
+def scored(policy: PolicyModel) -> torch.Tensor:
     with torch.no_grad():
         return policy(pack([Row(segment, 1.0, 1, 0) for segment in segments()], CPU))[0]
 
@@ -182,13 +181,6 @@ def test_a_trained_mixture_passes_the_checks_of_a_model_that_is_served(alone, tm
     policy = load(base, alone)
     export(policy, alone, base, tmp_path / "trained", torch.float32)
     assert check_model(tmp_path / "trained", base).keys() == read_tensors(base).keys()
-
-
-@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-def test_two_ranks_read_their_experts_and_make_the_gradient_of_one(alone, shard_size):
-    expected, _ = compute(alone, "whole", experts=True)
-    found, _ = of_two_ranks()[Case(SHARED, shard_size, "streamed")]
-    assert distance(found, expected) < 1e-5
 
 
 def test_adapters_leave_the_experts_as_they_are_and_serve_them_so(alone, tmp_path):

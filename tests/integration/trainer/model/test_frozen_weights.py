@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from rl_agent.trainer.model.lora import base_parameters, served_weights
 from rl_agent.trainer.model.model_files import load_policy, load_reference
 from rl_agent.trainer.model.parallel import Ranks, local, whole
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step.optimizer import AdamW
 from rl_agent.trainer.step.update_step import UpdateStep
@@ -44,11 +44,11 @@ def settings_for(folder: Path, *, precision: str = "bf16", rank: int | None = 4,
     return trainer_settings(folder, folder.parent, steps=2, **sections)
 
 
-def frozen_dtypes(policy: Policy) -> set[torch.dtype]:
+def frozen_dtypes(policy: PolicyModel) -> set[torch.dtype]:
     return {local(p.data).dtype for p in base_parameters(policy.model).values()}
 
 
-def trained(ranks: Ranks, folder: Path) -> Policy:
+def trained(ranks: Ranks, folder: Path) -> PolicyModel:
     """Two optimizer steps on an adapter, with a KL term."""
     settings = settings_for(folder, kl_in="loss")
     policy = load_policy(settings, ranks)
@@ -91,7 +91,7 @@ def test_a_reference_model_is_half_as_large_and_the_policy_is_not(alone, folders
     policy = load_policy(settings, alone)
     reference = load_reference(settings, alone, policy)
     assert frozen_dtypes(policy) == {torch.float32}
-    assert isinstance(reference, Policy) and frozen_dtypes(reference) == {torch.bfloat16}
+    assert isinstance(reference, PolicyModel) and frozen_dtypes(reference) == {torch.bfloat16}
     step = UpdateStep(policy, reference, alone, settings.loss, settings.batch)
     step.add(random_groups(2))
     assert step.finish()["kl"] == pytest.approx(0.0, abs=1e-9)

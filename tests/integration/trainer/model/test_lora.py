@@ -13,12 +13,9 @@ from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, served_weig
 from rl_agent.trainer.model.parallel import Ranks, shard, whole
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
-    VARIANTS,
-    Case,
     adapted_policy,
     compute,
     distance,
-    of_two_ranks,
     single_rank,
 )
 from tests.integration.trainer.samples import random_groups, tiny_policy
@@ -90,14 +87,6 @@ def test_a_streamed_gradient_is_that_of_the_whole_batch(alone):
     streamed, _ = compute(alone, "streamed", adapter=True, kl_in="loss")
     assert all("lora" in name for name in streamed)
     assert distance(streamed, whole_batch) < 1e-5
-
-
-@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
-    expected, _ = compute(alone, "whole", adapter=True, **VARIANTS[variant])
-    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
-    assert distance(found, expected) < 1e-5
 
 
 def test_an_adapter_of_the_output_matrix_is_refused():

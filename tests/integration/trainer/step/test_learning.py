@@ -10,7 +10,7 @@ import torch
 from rl_agent.grpo_config import OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.parallel import Ranks, shard
-from rl_agent.trainer.model.policy import Policy
+from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import single_rank
@@ -30,7 +30,7 @@ def alone() -> Iterator[Ranks]:
 
 
 @torch.no_grad()
-def sample_groups(engine: Policy, version: int) -> list[Group]:
+def sample_groups(engine: PolicyModel, version: int) -> list[Group]:
     """What an engine with these weights answers; the reward is the share of tokens in the lower half."""
     count = GROUPS * GROUP_SIZE
     prompts = torch.arange(GROUPS).repeat_interleave(GROUP_SIZE)[:, None]

@@ -142,7 +142,7 @@ def test_a_live_trainer_deals_the_samples_of_the_run_it_goes_along_with(base, tm
     assert [process.wait(200) for process in trainer.processes] == [0], trainer.log.read_text()[-3000:]
     steps = [json.loads(line) for line in paths.metrics.read_text().splitlines()]
     assert [s["trainer/episodes"] for s in steps if "trainer/episodes" in s] == [8, 8]
-    assert "trainer/turned_away/not_dealt" not in steps[-1]
+    assert "trainer/rejected_groups/not_dealt" not in steps[-1]
 
 
 def test_what_was_learnt_about_windows_outlives_the_trainer(alone, base, tmp_path):

@@ -15,14 +15,10 @@ from rl_agent.trainer.step.losses import Clip, clipped_surrogate
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
     LOSSES,
-    ONE_BY_ONE,
     OVERLONG,
-    VARIANTS,
-    Case,
     compute,
     distance,
     move,
-    of_two_ranks,
     single_rank,
 )
 from tests.integration.trainer.samples import random_groups, tiny_policy
@@ -156,29 +152,6 @@ def test_loss_and_gradient_are_those_of_the_written_equations(alone, variant):
     assert (metrics["length_penalty"] > 0.1) == (variant.get("overlong") == "penalty")
     if variant.get("kl_in") == "reward":
         assert metrics["kl"] == pytest.approx(plain_kl(policy, reference), rel=1e-4)
-
-
-@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
-    expected, expected_metrics = compute(alone, "whole", **VARIANTS[variant])
-    expected_metrics.pop("micro_batches")
-    for arrival in ("whole", "streamed"):
-        found, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
-        assert distance(found, expected) < 1e-6
-        # Losses of both signs add up to a hundredth of their size.
-        shared = {name: value for name, value in metrics.items() if name != "micro_batches"}
-        assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
-
-
-@pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-@pytest.mark.parametrize("variant", ONE_BY_ONE)
-def test_ranks_that_score_one_sequence_after_the_other_make_the_gradient_of_packed_ones(
-    alone, variant, shard_size
-):
-    expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
-    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
-    assert distance(found, expected) < 1e-5
 
 
 def test_weights_that_stay_gathered_are_not_mistaken_for_those_of_the_iterations_beginning(alone):

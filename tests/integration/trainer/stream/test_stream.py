@@ -260,7 +260,7 @@ def test_killed_long_after_its_checkpoint_it_trains_on_all_that_was_recorded(bas
         }
         again = Trainer(settings.model_copy(update={"stream": settings.stream.model_copy(update=published)}))
         assert [process.wait(120) for process in again.processes] == [0], again.log.read_text()[-3000:]
-    assert not [name for record in steps(paths) for name in record if "turned_away" in name]
+    assert not [name for record in steps(paths) for name in record if "rejected_groups" in name]
     assert [record["update_step"] for record in steps(paths)] == [*range(1, 7), *range(1, 9)]
     assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
     # Engines are not set back to the first iterations, and what was made again has a number of its own.

@@ -126,7 +126,9 @@ def test_it_trains_step_by_step_and_writes_a_model_that_transformers_loads(recor
     output, weights = uninterrupted
     records = list(metrics.read(output / "metrics.jsonl"))
     assert [record["update_step"] for record in records] == list(range(1, STEPS + 1))
-    assert sum(record.get("trainer/turned_away/uninformative", 0) for record in records) == len(UNINFORMATIVE)
+    assert sum(record.get("trainer/rejected_groups/uninformative", 0) for record in records) == len(
+        UNINFORMATIVE
+    )
     assert all(record["trainer/episodes"] == 8 for record in records)
     assert [record["trainer/kl"] for record in records[:1]] == [0.0]
     assert records[-1]["trainer/kl"] > 0

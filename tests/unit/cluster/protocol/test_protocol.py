@@ -1,29 +1,14 @@
-"""What the master decides: membership, orders, decisions."""
+"""Whom the master admits to the run, and whom it gives up."""
 
 import pytest
 
-from rl_agent.cluster.protocol.events import (
-    DecisionAwaited,
-    OrderRegrouped,
-    PhaseDecided,
-    PhaseOrdered,
-    Polled,
-    RecordChanged,
-    WriteDecision,
-)
+from rl_agent.cluster.protocol.events import Polled, RecordChanged
 from rl_agent.cluster.protocol.records import PhaseKey
 from tests.unit.cluster.cluster_states import LEASE_S, MASTER, Run, record
 
-ROLLOUT, UPDATE = PhaseKey(1, "rollout"), PhaseKey(1, "update")
-TRAIN = PhaseKey(1, "train-1")
+ROLLOUT = PhaseKey(1, "rollout")
 
 
-def outcome(run, key):
-    decision = run.state.decisions.get(key)
-    return decision.outcome if decision else None
-
-
-# --- who belongs to the run ---
 def test_a_node_that_answers_this_master_becomes_a_member():
     run = Run(2)
     run.see("m1", 1)
@@ -110,121 +95,3 @@ def test_an_older_record_than_the_last_one_changes_nothing():
     old = record("m1", 1, beat=1, doing="old", state="left")
     run.do(RecordChanged(old))
     assert run.state.peers["m1"].doing == "new" and run.status("m1") == "alive"
-
-
-# --- what is done ---
-def test_a_phase_is_decided_when_every_participant_has_finished_as_the_master_said():
-    run = Run(2, ranks=[1])
-    run.do(PhaseOrdered(UPDATE))
-    run.see(MASTER, 0, flags={UPDATE: "skipped"})
-    assert outcome(run, UPDATE) is None
-    run.see("m1", 1, flags={UPDATE: "done"})
-    assert outcome(run, UPDATE) == "skipped"
-
-
-def test_a_phase_fails_if_one_has_failed():
-    run = Run(2, ranks=[1])
-    run.do(PhaseOrdered(UPDATE))
-    run.see(MASTER, 0, flags={UPDATE: "done"})
-    run.see("m1", 1, flags={UPDATE: "failed"})
-    assert outcome(run, UPDATE) == "failed"
-
-
-def test_a_decision_is_written_once_and_what_comes_later_does_not_change_it():
-    run = Run(2, ranks=[1])
-    run.do(PhaseOrdered(UPDATE))
-    run.see(MASTER, 0, flags={UPDATE: "done"})
-    run.see("m1", 1, flags={UPDATE: "done"})
-    run.see("m1", 1, flags={UPDATE: "failed"})
-    run.do(DecisionAwaited(UPDATE))
-    assert [c.key for c in run.commands if isinstance(c, WriteDecision)] == [UPDATE]
-    with pytest.raises(ValueError, match="decided already: done"):
-        run.do(PhaseDecided(UPDATE, "failed"))
-    with pytest.raises(ValueError, match="decided already"):
-        run.do(PhaseOrdered(UPDATE))
-
-
-def test_a_rollout_goes_on_without_a_node_that_died_and_says_which():
-    run = Run(3, ranks=[1, 2])
-    run.do(PhaseOrdered(ROLLOUT))
-    run.see(MASTER, 0, flags={ROLLOUT: "done"})
-    run.see("m2", 2, flags={ROLLOUT: "done"})
-    run.look_for(LEASE_S + 1, beating=[("m2", 2)])
-    decision = run.state.decisions[ROLLOUT]
-    assert decision.outcome == "done" and "rank 1 (host-m1)" in decision.lost[0]
-
-
-def test_a_training_is_lost_at_once_with_a_participant_also_if_nobody_has_finished():
-    run = Run(2, ranks=[1])
-    run.do(PhaseOrdered(UPDATE))
-    run.do(DecisionAwaited(TRAIN))
-    run.see("m1", 1, state="left", reason="preempted")
-    decision = run.state.decisions[TRAIN]
-    assert decision.outcome == "lost" and decision.lost == ("rank 1 (host-m1): preempted",)
-
-
-def test_a_training_is_lost_rather_than_failed_where_the_others_failed_because_of_it():
-    run = Run(3, ranks=[1, 2])
-    run.do(PhaseOrdered(UPDATE))
-    run.see(MASTER, 0, flags={TRAIN: "failed"})
-    run.see("m2", 2, flags={TRAIN: "failed"})
-    assert outcome(run, TRAIN) is None  # m1 may live
-    run.look_for(LEASE_S + 1, beating=[("m2", 2)])
-    assert outcome(run, TRAIN) == "lost"
-
-
-def test_a_node_that_dies_after_it_has_finished_does_not_spoil_a_training():
-    run = Run(2, ranks=[1])
-    run.do(PhaseOrdered(UPDATE))
-    run.see("m1", 1, flags={TRAIN: "done"})
-    run.look_for(LEASE_S + 1)
-    run.see(MASTER, 0, flags={TRAIN: "done"})
-    assert outcome(run, TRAIN) == "done"
-
-
-def test_an_undecided_phase_is_ordered_again_with_those_who_are_left_and_old_flags_do_not_count():
-    run = Run(3, ranks=[1, 2])
-    run.do(PhaseOrdered(UPDATE))
-    run.see("m2", 2, flags={UPDATE: "done"}, seq=1)
-    run.see("m1", 1, state="left")
-    run.do(PhaseOrdered(UPDATE))
-    assert run.state.order.ranks == (0, 2) and run.state.order.seq == 2
-    run.see(MASTER, 0, flags={UPDATE: "done"})
-    assert outcome(run, UPDATE) is None
-    run.see("m2", 2, flags={UPDATE: "done"})
-    assert outcome(run, UPDATE) == "done"
-
-
-def test_phases_within_an_order_wait_for_its_participants_and_for_no_later_node():
-    run = Run(3, ranks=[1])
-    run.do(PhaseOrdered(UPDATE))
-    run.see("m2", 2)
-    run.see("j", None)
-    run.do(DecisionAwaited(TRAIN))
-    run.see(MASTER, 0, flags={TRAIN: "done"})
-    run.see("m1", 1, flags={TRAIN: "done"})
-    assert outcome(run, TRAIN) == "done"
-
-
-def test_regrouping_leaves_out_who_is_gone_before_the_training_begins():
-    run = Run(3, ranks=[1, 2])
-    run.do(PhaseOrdered(UPDATE))
-    run.see("m1", 1, state="left")
-    run.do(OrderRegrouped())
-    run.do(DecisionAwaited(TRAIN))
-    assert run.state.order.ranks == (0, 2) and outcome(run, TRAIN) is None
-
-
-def test_nobody_waits_for_a_joiner():
-    run = Run(1)
-    run.see("j", None)
-    run.do(PhaseOrdered(ROLLOUT))
-    run.see(MASTER, 0, flags={ROLLOUT: "done"})
-    assert outcome(run, ROLLOUT) == "done"
-
-
-def test_what_the_master_has_to_say_comes_with_the_decision():
-    run = Run(1)
-    run.do(PhaseOrdered(UPDATE))
-    run.do(PhaseDecided(PhaseKey(1, "prepared-1"), "done", ("0,1", "10.0.0.1:29500")))
-    assert run.state.decisions[PhaseKey(1, "prepared-1")].words == ("0,1", "10.0.0.1:29500")

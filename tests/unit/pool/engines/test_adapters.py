@@ -9,11 +9,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rl_agent.pool.engines.adapters import ADAPTERS, Asked, detect
+from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest, detect
 from rl_agent.pool.engines.answers import Refused, StreamError
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, read_load
 from rl_agent.pool.engines.sse import EventReader
-from rl_agent.pool.scheduler.records import Load
+from rl_agent.pool.scheduler.reports import Load
 from tests.unit.pool.engines.adapter_wires import (
     PIECES,
     ROUTES,
@@ -49,7 +49,7 @@ async def test_the_request_states_prompt_limit_and_every_parameter(wire):
 
     async with engine(kind, lambda request: response(make())) as link:
         adapter = ADAPTERS[kind]
-        wanted = Asked("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8)
+        wanted = TokensRequest("served", [1, 2, 3], 64, {"temperature": 0.5, "seed": 4}, "r", 8)
         asked = json.loads(adapter.body(wanted))
         assert link.info.kind == kind and link.info.model == "/models/one"
     inner = asked.get("sampling_params", asked)

@@ -5,7 +5,7 @@ import json
 import pytest
 from aiohttp import web
 
-from rl_agent.pool.engines.adapters import ADAPTERS, Asked
+from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest
 from rl_agent.pool.engines.answers import Refused
 from tests.unit.pool.engines.adapter_wires import ROUTES, collect, engine, response, vllm, vllm_tokens
 
@@ -91,7 +91,7 @@ async def test_a_request_that_is_refused_either_way_says_nothing_against_asking_
 
 @pytest.mark.parametrize("interval", [8, None])
 async def test_a_request_by_tokens_asks_for_no_text_and_for_no_output_that_is_not_sent(interval):
-    asked = Asked("served", [1, 2, 3], 64, STATED, "r", interval)
+    asked = TokensRequest("served", [1, 2, 3], 64, STATED, "r", interval)
     sampling = json.loads(ADAPTERS["vllm-tokens"].body(asked))["sampling_params"]
     assert sampling["detokenize"] is False
     assert (sampling.get("output_kind"), sampling.get("stream_interval")) == (

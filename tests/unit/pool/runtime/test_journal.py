@@ -10,7 +10,7 @@ from rl_agent.pool.runtime import journal as journal_module
 from rl_agent.pool.runtime.journal import Journal, sole_owner
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
 from rl_agent.pool.runtime.results import ClockOffsets, Submission
-from rl_agent.pool.schemas import BatchItem, Sample
+from rl_agent.pool.schemas import BatchItem, EndedRequest
 from rl_agent.testing.pool_setup import read_journal
 
 
@@ -98,7 +98,7 @@ def test_room_of_what_was_acknowledged_is_used_again(tmp_path):
     for cursor in range(1, 500):
         text = f"{cursor}" + "x" * 20_000
         one = BatchItem(id=f"r{cursor}", prompt_token_ids=(1,), max_tokens=1, sampling={"stop": "x" * 1000})
-        sample = Sample(cursor=cursor, id=one.id, group=None, is_completed=True, failure="", text=text)
+        sample = EndedRequest(cursor=cursor, id=one.id, group=None, is_completed=True, failure="", text=text)
         journal.write([submission_write("run", Submission(one, False, 0.0), zero)])
         journal.write([*end_writes("run", sample, [sample]), *acknowledged_writes("run", cursor - 1)])
         written += len(text)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.draining import MARGIN_S
-from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights, WeightsReport
+from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights
+from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.testing.pool_world import EOS, MODEL, RULES, World, id_of
 
 CHUNK = 32

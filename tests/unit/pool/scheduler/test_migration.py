@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rl_agent.pool.engines.adapters import ADAPTERS, Asked
+from rl_agent.pool.engines.adapters import ADAPTERS, TokensRequest
 from rl_agent.pool.scheduler.migration import held_back, params_of
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
 
@@ -17,7 +17,7 @@ def test_an_engine_is_not_told_of_stop_strings_but_of_whether_a_stop_token_is_sh
 
 
 def test_sglang_calls_it_by_another_name():
-    asked = Asked("m", (1,), 10, {"include_stop_str_in_output": True}, "r", 1)
+    asked = TokensRequest("m", (1,), 10, {"include_stop_str_in_output": True}, "r", 1)
     assert json.loads(ADAPTERS["sglang"].body(asked))["sampling_params"]["no_stop_trim"] is True
 
 

@@ -14,7 +14,7 @@ from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.migration import can_continue, finish_of_tokens, params_of, stop_strings
 from rl_agent.pool.scheduler.records import FailureKind, Order, PartialResponse, RequestId, RequestState
 from rl_agent.pool.scheduler.records import Request as Running
-from rl_agent.pool.scheduler.sampling import Sampling, check_sampling
+from rl_agent.pool.scheduler.sampling import SamplingParams, check_sampling
 from rl_agent.testing.pool_setup import item, manager
 from rl_agent.testing.pool_world import EOS, World, id_of
 
@@ -146,7 +146,7 @@ async def test_words_of_a_worker_are_one_line_of_the_log(caplog):
     assert said.isprintable() and "all is well" in said
 
 
-PARAMETERS = st.sampled_from([*Sampling.model_fields, "other"])
+PARAMETERS = st.sampled_from([*SamplingParams.model_fields, "other"])
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

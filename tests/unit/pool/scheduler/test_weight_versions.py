@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights, WeightsReport
+from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights
+from rl_agent.pool.scheduler.reports import WeightsReport
 from rl_agent.pool.scheduler.weight_versions import MAX_PEERS, sources_for
 from rl_agent.testing.pool_world import RULES, ready_world, record
 

@@ -9,7 +9,7 @@ import pytest
 
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.gpu_turns import EngineTurnState, TrainerTurns, Turn, TurnFiles
+from rl_agent.pool.worker.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
 
 ALIVE = ProcessId.of(os.getpid())
 REUSED = dataclasses.replace(ALIVE, start_ticks=ALIVE.start_ticks - 1)
@@ -33,7 +33,7 @@ def test_a_stranger_with_the_number_of_a_dead_worker_is_not_waited_for(files):
 async def test_a_stranger_with_the_number_of_a_dead_trainer_does_not_keep_the_engine_asleep(
     files, trainer, is_engines
 ):
-    files.write_turn(Turn(7, is_engines=False, trainer=trainer))
+    files.write_turn(GpuTurn(7, is_engines=False, trainer=trainer))
     leaving = asyncio.Event()
     begun = asyncio.create_task(EngineTurns(files).begin(leaving))
     await asyncio.sleep(0)
@@ -47,4 +47,4 @@ def test_what_another_release_wrote_counts_as_nothing(files):
     files.turn.write_text(json.dumps({"number": 3, "is_engines": False, "trainer": os.getpid()}))
     assert files.read_turn() is None
     TrainerTurns(files, timeout_s=0.0).give()
-    assert files.read_turn() == Turn(1, is_engines=True, trainer=ALIVE)
+    assert files.read_turn() == GpuTurn(1, is_engines=True, trainer=ALIVE)

@@ -37,7 +37,7 @@ def test_groups_are_handed_out_once_in_the_order_they_arrived():
     held.offer([make_group("a"), make_group("b")])
     held.offer([make_group("b"), make_group("c")])
     assert keys(held.next_group(0) for _ in range(4)) == ["a", "b", "c", None]
-    assert held.turned_away == {"known": 1}
+    assert held.rejected == {"known": 1}
     assert keys(held.step_done()) == ["a", "b", "c"]
     assert held.steps == 1
     held.offer([make_group("a")])
@@ -59,7 +59,7 @@ def test_a_group_that_cannot_be_used_is_replaced_by_the_next_and_counted(group, 
     held = intake()
     held.offer([group, make_group("b")])
     assert keys([held.next_group(0)]) == ["b"]
-    assert held.turned_away == {reason: 1}
+    assert held.rejected == {reason: 1}
     assert held.consumed == {"x"}
 
 
@@ -75,7 +75,7 @@ def test_a_group_that_waited_is_judged_by_the_version_of_the_step_that_takes_it(
     assert keys([held.next_group(0)]) == ["a"]
     held.step_done()
     assert held.next_group(1) is None
-    assert held.turned_away == {"too_stale": 1}
+    assert held.rejected == {"too_stale": 1}
 
 
 def test_tokens_behind_the_embedding_of_the_model_cost_their_group():
@@ -83,7 +83,7 @@ def test_tokens_behind_the_embedding_of_the_model_cost_their_group():
         held = intake(vocab_size=vocab_size)
         held.offer([make_group("x")])  # its largest token is 9
         assert keys([held.next_group(0)]) == [wanted]
-        assert held.turned_away == ({} if wanted else {"impossible_tokens": 1})
+        assert held.rejected == ({} if wanted else {"impossible_tokens": 1})
 
 
 def test_an_abandoned_step_gives_its_groups_back_in_order():

@@ -146,7 +146,7 @@ def test_a_stored_episode_that_cannot_be_costs_its_group_and_is_named(stored, ca
     held.offer(decode(encode([group])))
     held.offer([arriving("b")])
     assert keys([held.next_group(0)]) == ["b"]
-    assert held.turned_away == {"impossible_tokens": 1}
+    assert held.rejected == {"impossible_tokens": 1}
     assert "its episode task:0:1 holds" in caplog.text
 
 

@@ -32,7 +32,7 @@ def test_a_step_costs_what_trainer_and_engines_cost_since_the_one_before():
             "engines_up_s": 200,
             "engines_idle_s": 20,
             "engines_idle_share": 0.1,
-            "engines_finishing_s": 40,
+            "engines_draining_s": 40,
             "recomputed_tokens": 100,
             "prefilled_again_tokens": 300,
             "cost": 1.0 + 0.2,

@@ -1,0 +1,70 @@
+"""Weights from the pool's manager, for hosts that reach nobody else."""
+
+import socket
+
+import pytest
+
+from rl_agent.pool.schemas import TRANSFER_TOKEN
+from rl_agent.pool.settings import load_weights
+from rl_agent.pool.worker.weight_cache import HostWeights
+from rl_agent.testing.pool_setup import manager
+from rl_agent.testing.weight_transfers import TOKEN, host
+from rl_agent.weights.store.store import FULL
+from tests.integration.pool.test_weights import QUICK, Trainer
+from tests.unit.weights.weight_versions import open_store, random_state
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
+        yield Trainer(sender, random_state())
+
+
+async def test_the_manager_is_not_asked_while_the_publisher_answers_at_one_of_its_addresses(
+    tmp_path, trainer
+):
+    trainer.publish(1)
+    own = trainer.offer(1).sources
+    offer = trainer.offer(1, "tcp://127.0.0.1:9", *own).model_copy(update={"publisher_addresses": 2})
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}"])
+    with socket.create_server(("127.0.0.1", 0)) as manager:
+        url = f"http://127.0.0.1:{manager.getsockname()[1]}"
+        with HostWeights(transfer, "127.0.0.1", url) as here:
+            assert await here.fetch(offer) == 1
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.accept()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "http"])
+async def test_a_host_that_reaches_the_manager_alone_has_versions_and_differences_from_there(
+    tmp_path, trainer, transport
+):
+    (tmp_path / "worker").mkdir()
+    transfer = load_weights([*QUICK, f"store={tmp_path / 'worker'}", f"transport={transport}"])
+    async with manager(versions=tmp_path) as pool:
+        with HostWeights(transfer, "127.0.0.1", pool.url) as here:
+            for version in (1, 2):
+                trainer.publish(version)
+                offer = trainer.offer(version, "tcp://127.0.0.1:9")
+                assert (await pool.call("POST", "/weights", offer.model_dump(exclude_unset=True)))[0] == 200
+                assert await here.fetch(offer) == version
+                with here.hold(version) as found, trainer.sender.store.hold(version) as made:
+                    assert found.map(FULL) == made.map(FULL)
+            assert found.manifest.delta is not None
+
+
+async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
+    for version in (1, 2):
+        trainer.publish(version)
+    async with manager(versions=tmp_path) as pool:
+        path, token = "/weights/version-{}/manifest.json", {TRANSFER_TOKEN: TOKEN.decode()}
+        assert (await pool.call("GET", path.format("000002"), headers=token))[0] == 404
+        await pool.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
+        for number, headers, status in (("000002", token, 200), ("000001", token, 404), ("000002", {}, 403)):
+            assert (await pool.call("GET", path.format(number), headers=headers))[0] == status
+        for name in ("owner.lock", "full", "full.bin.bin", "..%2Ffull.bin"):
+            assert (await pool.call("GET", f"/weights/version-000002/{name}", headers=token))[0] == 404
+    async with manager() as elsewhere:
+        await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
+        assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404

@@ -1,0 +1,66 @@
+"""Two ranks make the gradient of one: of every loss, however groups arrive, with adapters and with experts.
+
+All cases come from one start of two processes (`ranks.of_two_ranks`), so they stand in one file.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rl_agent.trainer.model.parallel import Ranks
+from tests.integration.trainer.ranks import (
+    EXPERTS,
+    ONE_BY_ONE,
+    VARIANTS,
+    Case,
+    compute,
+    distance,
+    of_two_ranks,
+    single_rank,
+)
+
+BOTH = pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Ranks]:
+    with single_rank() as ranks:
+        yield ranks
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_ranks_make_the_gradient_of_one(alone, variant, shard_size):
+    expected, expected_metrics = compute(alone, "whole", **VARIANTS[variant])
+    expected_metrics.pop("micro_batches")
+    for arrival in ("whole", "streamed"):
+        found, metrics = of_two_ranks()[Case(variant, shard_size, arrival)]
+        assert distance(found, expected) < 1e-6
+        # Losses of both signs add up to a hundredth of their size.
+        shared = {name: value for name, value in metrics.items() if name != "micro_batches"}
+        assert shared == pytest.approx(expected_metrics, rel=1e-6, abs=1e-7)
+
+
+@BOTH
+@pytest.mark.parametrize("variant", ONE_BY_ONE)
+def test_ranks_that_score_one_sequence_after_the_other_make_the_gradient_of_packed_ones(
+    alone, variant, shard_size
+):
+    expected, _ = compute(alone, "whole", **ONE_BY_ONE[variant] | {"is_packed": True})
+    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed")]
+    assert distance(found, expected) < 1e-5
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_ranks_make_the_gradient_of_one_adapter(alone, variant, shard_size):
+    expected, _ = compute(alone, "whole", adapter=True, **VARIANTS[variant])
+    found, _ = of_two_ranks()[Case(variant, shard_size, "streamed", adapter=True)]
+    assert distance(found, expected) < 1e-5
+
+
+@BOTH
+def test_two_ranks_read_their_experts_and_make_the_gradient_of_one(alone, shard_size):
+    expected, _ = compute(alone, "whole", experts=True)
+    found, _ = of_two_ranks()[Case(EXPERTS, shard_size, "streamed")]
+    assert distance(found, expected) < 1e-5

@@ -1,0 +1,68 @@
+"""Who owns a file: the process that it names, for as long as that process lives."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from filelock import Timeout
+
+from rl_agent.cluster.shared_fs.owner import is_locked, is_owner_running, owner_lock, read_owner, write_owner
+from rl_agent.cluster.shared_fs.processes import ProcessId
+
+IN_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+
+
+@pytest.fixture
+def other():
+    """A living process that may own a file."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_file_has_an_owner_while_that_process_lives(tmp_path, other):
+    path = tmp_path / "owner"
+    assert read_owner(path) is None and not is_owner_running(path)
+    owner = ProcessId.of(other.pid)
+    write_owner(path, owner)
+    assert read_owner(path) == owner and is_owner_running(path)
+    other.kill()
+    other.wait()
+    assert read_owner(path) == owner and not is_owner_running(path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "7", '{"pid": 1}', '{"host": "a", "pid": "x", "start_ticks": 1}']
+)
+def test_a_file_without_a_whole_record_has_no_owner(tmp_path, content):
+    (tmp_path / "owner").write_text(content)
+    assert read_owner(tmp_path / "owner") is None and not is_owner_running(tmp_path / "owner")
+
+
+def test_a_lock_names_its_holder_is_given_once_and_is_free_afterwards(tmp_path):
+    path, owner = tmp_path / "lock", ProcessId.of(os.getpid())
+    path.write_text("a longer record of an earlier holder, which must not be left behind" * 9)
+    with owner_lock(path, owner):
+        assert read_owner(path) == owner and is_locked(path)
+        with pytest.raises(Timeout):
+            owner_lock(path, owner).acquire()
+    assert not is_locked(path)
+    with pytest.raises(FileNotFoundError):
+        is_locked(tmp_path / "none")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_A_CONTAINER, "true"]).returncode != 0, reason="no namespaces for this user"
+)
+def test_a_process_id_says_nothing_in_a_container_of_the_same_host(tmp_path, other):
+    path = tmp_path / "owner"
+    write_owner(path, ProcessId.of(other.pid))
+    judge = (
+        "import sys, pathlib; from rl_agent.cluster.shared_fs.owner import read_owner;"
+        "print(read_owner(pathlib.Path(sys.argv[1])).is_here)"
+    )
+    here = [sys.executable, "-c", judge, path]
+    assert subprocess.check_output(here, text=True) == "True\n"
+    assert subprocess.check_output([*IN_A_CONTAINER, *here], text=True) == "False\n"

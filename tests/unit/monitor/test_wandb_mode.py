@@ -1,0 +1,32 @@
+"""Whether wandb records online, offline or not at all: the first that says so decides."""
+
+import pytest
+
+from rl_agent.monitor.wandb_mode import wandb_mode
+from rl_agent.plan.compose import compose_config
+
+NETRC = "machine api.wandb.ai login user password k\n"
+CASES = {
+    "nothing": ({}, {}, "", ("offline", None)),
+    "a key": ({}, {"WANDB_API_KEY": "k"}, "", ("online", "k")),
+    "the key that the configuration names": (
+        {"wandb_key_env_var": "MY_KEY"}, {"MY_KEY": "mine", "WANDB_API_KEY": "k"}, "", ("online", "mine"),
+    ),
+    "a login": ({}, {}, NETRC, ("online", None)),
+    "a login elsewhere": ({}, {}, "machine example.org login user password k\n", ("offline", None)),
+    "the user's variable": ({}, {"WANDB_MODE": "disabled", "WANDB_API_KEY": "k"}, NETRC, ("disabled", "k")),
+    "the configuration": ({"mode": "offline"}, {"WANDB_MODE": "online"}, NETRC, ("offline", None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "environ", "netrc", "expected"), CASES.values(), ids=CASES)
+def test_configuration_then_variable_then_key_then_login_then_offline(
+    tmp_path, changes, environ, netrc, expected
+):
+    config = compose_config([], data_path=tmp_path, log_path=tmp_path, num_gpus=0).config.wandb
+    if netrc:
+        (tmp_path / ".netrc").write_text(netrc)
+    found = wandb_mode(config.model_copy(update=changes), {"HOME": str(tmp_path), **environ})
+    assert (found.mode, found.key) == expected
+    assert found.lacks_key == (found.mode == "offline" and not changes)
+    assert found.variables == {"WANDB_MODE": found.mode} | ({"WANDB_API_KEY": found.key} if found.key else {})

@@ -1,0 +1,79 @@
+"""Engines of one host take a version from each other by links, and one of them fetches it."""
+
+import os
+import threading
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.host_dedup import adopt, turn
+from rl_agent.weights.download.receive import Announcement
+from rl_agent.weights.store.store import FULL
+from tests.unit.weights.weight_versions import open_store, publish_steps
+
+
+@pytest.fixture
+def first(tmp_path):
+    with publish_steps(tmp_path / "first", 2) as store:
+        yield store
+
+
+@pytest.fixture
+def second(tmp_path):
+    with open_store(tmp_path / "second") as store:
+        yield store
+
+
+def announced(store, version):
+    with store.hold(version) as snapshot:
+        return Announcement.of(snapshot.manifest)
+
+
+def test_a_version_of_another_store_is_adopted_without_a_copy(first, second):
+    made = adopt(second, [second.root, first.root], announced(first, 2), threads=1)
+    with first.hold(2) as theirs:
+        assert made.path(FULL).samefile(theirs.path(FULL))
+        assert second.newest.manifest.digest == theirs.manifest.digest
+
+
+def test_nothing_is_adopted_that_is_not_newer_of_another_content_or_nowhere(first, second, tmp_path):
+    wanted = announced(first, 2)
+    assert adopt(second, [tmp_path / "none", second.root], wanted, threads=1) is None
+    other = Announcement(2, "0" * 64)
+    assert adopt(second, [first.root], other, threads=1) is None
+    assert adopt(first, [first.root], wanted, threads=1) is None
+
+
+def test_damaged_bytes_of_another_store_are_not_adopted(first, second):
+    with first.hold(2) as snapshot:
+        path = snapshot.path(FULL)
+        path.chmod(0o600)
+        with path.open("r+b") as file:
+            file.write(b"damaged")
+    assert adopt(second, [first.root], announced(first, 2), threads=1) is None
+    assert second.newest is None
+
+
+def test_one_has_the_turn_of_a_content_at_a_time(tmp_path):
+    stop = threading.Event()
+    with turn(tmp_path, "ab" * 32, Deadline.after(30), stop):
+        refused = pytest.raises(WeightsError, match="another engine of this host was still fetching")
+        with refused, turn(tmp_path, "ab" * 32, Deadline.after(0.05), stop):
+            pass
+        with turn(tmp_path, "cd" * 32, Deadline.after(0.05), stop):
+            pass
+        stop.set()
+        refused = pytest.raises(WeightsError, match="was cancelled")
+        with refused, turn(tmp_path, "ab" * 32, Deadline.after(30), stop):
+            pass
+    with turn(tmp_path, "ab" * 32, Deadline.after(5), threading.Event()):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_cannot_be_had_costs_a_second_fetch_and_no_version(tmp_path, caplog):
+    (tmp_path / f"rl-agent-fetch-{os.getuid()}-{'ab' * 8}.lock").symlink_to(tmp_path / "elsewhere")
+    with turn(tmp_path, "ab" * 32, Deadline.after(5), threading.Event()):
+        pass
+    assert "other engines of this host may fetch the same version" in caplog.text

@@ -1,0 +1,106 @@
+"""Which sources are asked in which order, and for what."""
+
+import threading
+
+import pytest
+
+from rl_agent.errors import WeightsError
+from rl_agent.testing.weight_transfers import FETCH
+from rl_agent.weights.connection.deadline import Deadline
+from rl_agent.weights.download.source_order import ReceiveReport, Transfer, Upstream
+from rl_agent.weights.sources.cooldown import Cooldown
+from tests.unit.weights.weight_sources import StoreSource
+from tests.unit.weights.weight_versions import publish_steps
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory):
+    with publish_steps(tmp_path_factory.mktemp("sender"), 1) as store:
+        yield store
+
+
+def failing(*_):
+    raise ConnectionRefusedError("refused")
+
+
+def saying_no(*_):
+    raise WeightsError("has no version 1")
+
+
+def _manifest(connection, deadline):
+    return connection.manifest(1, None, deadline)
+
+
+class Asked:
+    """Sources that note by whom they were asked; those named in `lies` fail."""
+
+    def __init__(self, sender, **lies):
+        self.names, self._sender, self._lies = [], sender, lies
+        self.cooldown, self.stop = Cooldown(clock=lambda: 0.0), threading.Event()
+
+    def source(self, name):
+        def open_(*arguments):
+            self.names.append(name)
+            return self._lies.get(name, lambda *_: None)(*arguments)
+
+        return StoreSource(self._sender, name, {"open": open_})
+
+    def ask(self, *upstreams, retries=0):
+        self.names.clear()
+        made = [
+            Upstream([self.source(n) for n in origins], [self.source(n) for n in peers])
+            for origins, peers in upstreams
+        ]
+        settings = FETCH.model_copy(update={"retry_pause_s": 0.0})
+        transfer = Transfer(settings, made, self.cooldown, Deadline.after(30), self.stop, ReceiveReport())
+        return transfer.ask(
+            lambda connection, deadline: connection.manifest(1, None, deadline), retries=retries
+        )
+
+
+def test_upstreams_are_asked_in_their_order_and_the_first_answer_counts(sender):
+    asked = Asked(sender, a=saying_no, b=saying_no)
+    assert asked.ask((["a"], ["b"]), (["c"], []), (["d"], [])) == sender.newest.manifest
+    assert asked.names == ["a", "b", "c"]
+
+
+def test_where_nobody_answers_is_left_out_until_its_cooldown_ends_but_never_the_last_upstream(sender):
+    asked = Asked(sender, a=failing, last=failing)
+    with pytest.raises(WeightsError, match=r"a: .*refused.*; last: .*refused"):
+        asked.ask((["a"], []), (["last"], []))
+    assert "a" in asked.cooldown and "last" not in asked.cooldown
+    with pytest.raises(WeightsError):
+        asked.ask((["a"], []), (["last"], []))
+    assert asked.names == ["last"]
+
+
+def test_who_says_no_is_asked_again(sender):
+    asked = Asked(sender, a=saying_no, last=saying_no)
+    for _ in range(2):
+        with pytest.raises(WeightsError, match="a: has no version 1; last: has no version 1"):
+            asked.ask((["a"], []), (["last"], []))
+        assert asked.names == ["a", "last"]
+
+
+def test_peers_of_an_upstream_whose_origins_are_left_out_are_asked_beside_the_next(sender):
+    asked = Asked(sender, a=saying_no, last=saying_no, peer=saying_no)
+    asked.cooldown.add("a")
+    with pytest.raises(WeightsError):
+        asked.ask((["a"], ["peer"]), (["last"], []))
+    assert asked.names == ["last", "peer"]
+
+
+def test_all_are_asked_again_at_each_try_and_a_cancelled_transfer_asks_nobody(sender):
+    asked = Asked(sender, a=saying_no)
+    with pytest.raises(WeightsError):
+        asked.ask((["a"], []), retries=2)
+    assert asked.names == ["a"] * 3
+    asked.stop.set()
+    with pytest.raises(WeightsError, match="was cancelled"):
+        asked.ask((["a"], []))
+    assert not asked.names
+
+
+def test_without_a_source_the_error_says_so(sender):
+    with pytest.raises(WeightsError, match="there is no source"):
+        Asked(sender).ask(([], []))
