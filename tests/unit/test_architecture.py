@@ -25,7 +25,6 @@ LAYERS = {
     "files": 0,
     "off_loop": 0,
     "worker_threads": 0,
-    "parent_death": 0,
     "json_values": 0,
     "terminal": 0,
     "unauthenticated": 0,

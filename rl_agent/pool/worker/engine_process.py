@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.cluster.shared_fs.processes import end_with_parent
 from rl_agent.engine.server import VLLM_SERVE
-from rl_agent.parent_death import end_with_parent
 from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
 STOP_TIMEOUT_S = 10.0

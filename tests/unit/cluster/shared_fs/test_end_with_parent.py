@@ -10,7 +10,7 @@ PARENT = """
 import subprocess, sys
 from functools import partial
 from signal import SIGTERM
-from rl_agent.parent_death import end_with_parent
+from rl_agent.cluster.shared_fs.processes import end_with_parent
 die = partial(end_with_parent, SIGTERM)
 child = subprocess.Popen(["sleep", "60"], preexec_fn=die, start_new_session=True)
 print(child.pid, flush=True)
