@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 5.0
+_LOOK_EVERY_S = 0.02
 _MEASURE_EVERY_S = 5.0
 
 _OFF = (
@@ -68,14 +70,18 @@ class Browser:
         self.episodes = 0
         self.leased = 0
         self.has_died = False
+        self._is_retired = False
 
     @property
     def pid(self) -> int:
-        """Process id of the guard, which leads the browser's process group; 0 before the start."""
+        """Process id of the guard, which leads the browser's process group; 0 while there is none."""
+        file = Path(self._folder.name) / "pid"
         try:
-            return int((Path(self._folder.name) / "pid").read_text())
+            pid = int(file.read_text())
+            is_ours = os.fsencode(file) in Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
             return 0
+        return pid if is_ours else 0
 
     async def start(self) -> None:
         """Start Chromium. Raises EnvironmentUnavailable if this machine has none."""
@@ -111,7 +117,12 @@ class Browser:
         """Tell whether the next episode should have a new browser."""
         settings = self._settings
         now = time.monotonic()
-        if self.has_died or self.episodes >= settings.max_episodes or now - self._began > settings.max_age_s:
+        if (
+            self.has_died
+            or self._is_retired
+            or self.episodes >= settings.max_episodes
+            or now - self._began > settings.max_age_s
+        ):
             return True
         if now - self._measured < _MEASURE_EVERY_S:
             return False
@@ -140,20 +151,33 @@ class Browser:
     async def close(self) -> None:
         """End the browser, its driver and all that they started; does not raise."""
         self.has_died = True
-        pid = self.pid
         for part in (self._chromium and self._chromium.close, self._playwright and self._playwright.stop):
             if part:
                 with contextlib.suppress(Exception):
                     async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                         await part()
-        self.kill(pid)
-        await asyncio.to_thread(self._folder.cleanup)
+        await asyncio.to_thread(self._end)
 
-    def kill(self, pid: int = 0) -> None:
-        """End the process group at once."""
-        if pid := pid or self.pid:
+    def kill(self) -> None:
+        """Have the guard end the browser at once."""
+        if pid := self.pid:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _end(self) -> None:
+        """Wait until the guard has ended all, and insist if it does not."""
+        self.kill()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while self.pid and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+        if pid := self.pid:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
+        self._folder.cleanup()
+
+    def retire(self) -> None:
+        """Give no further episode to a browser that did not answer one."""
+        self._is_retired = True
 
 
 class Browsers:
@@ -187,9 +211,9 @@ class Browsers:
         return browser
 
     async def give_back(self, browser: Browser) -> None:
-        """End a browser that was replaced or died, after its last episode."""
+        """End a browser that was replaced, died or is worn, after its last episode."""
         browser.leased -= 1
-        if not browser.leased and (browser is not self._newest or browser.has_died):
+        if not browser.leased and (browser is not self._newest or browser.is_worn()):
             if browser is self._newest:
                 self._newest = None
             await self._end(browser)

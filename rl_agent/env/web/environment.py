@@ -300,7 +300,7 @@ class WebEnvironment:
 def _site_class(settings: WebSettings, task: Task) -> type[Site]:
     sites = dict(settings.sites)
     name = task.extra["site"]
-    if name not in sites:
+    if not isinstance(name, str) or name not in sites:
         raise ValueError(
             f"site is {name!r}; there are {', '.join(sites) or 'none'} (env_config.kwargs.web.sites)"
         )

@@ -6,7 +6,7 @@ descriptors 3 and 4, go on to Chromium, and all are one process group, of which 
     owner (the process with the environments) ─► the library's driver ─► guard ─► Chromium ─► renderers
 
 - The owner or the driver ends, however it ends: the guard kills and reaps all that it started.
-- The guard ends: the kernel ends Chromium.
+- The guard is told to end (TERM), and does the same; if it is killed, the kernel ends Chromium.
 - A renderer takes more memory than it may: that renderer is killed, which its page shows as a crash.
 
 Only the standard library is used here, and no package of ours: it starts in some hundredths of a second.
@@ -94,6 +94,7 @@ def end_all() -> None:
 def main(owner_pid: int, max_renderer_mib: int, pid_file: Path, command: list[str]) -> int:
     """Run the browser until it, or the process that it is for, ends."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         owner = os.pidfd_open(owner_pid)
         driver = os.pidfd_open(os.getppid())
@@ -114,15 +115,15 @@ def main(owner_pid: int, max_renderer_mib: int, pid_file: Path, command: list[st
     for watched in (owner, driver, browser):
         events.register(watched, select.POLLIN)
     limit_bytes = max_renderer_mib << 20
-    while True:
-        ended = {number for number, _ in events.poll(_LOOK_EVERY_MS)}
+    try:
+        while not (ended := {number for number, _ in events.poll(_LOOK_EVERY_MS)}):
+            end_large_renderers(process.pid, limit_bytes)
         if owner in ended:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(driver, signal.SIGKILL)
-        if ended:
-            end_all()
-            return 0
-        end_large_renderers(process.pid, limit_bytes)
+    finally:
+        end_all()
+    return 0
 
 
 if __name__ == "__main__":

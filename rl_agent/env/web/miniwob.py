@@ -63,7 +63,7 @@ def check_name(name: object) -> None:
     """Raises ValueError unless this is the name of a task that can be run here."""
     if pages_folder() is None:
         raise ValueError("miniwob: the package is not installed; pip install rl-agent[web]")
-    if name in _NONDETERMINISTIC | _UNREGISTERED:
+    if isinstance(name, str) and name in _NONDETERMINISTIC | _UNREGISTERED:
         raise ValueError(f"miniwob is {name!r}, which is not the same for every attempt; use another task")
     if name not in task_names():
         raise ValueError(

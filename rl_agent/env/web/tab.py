@@ -253,8 +253,9 @@ class Tabs:
     def _note_failure(self, request: Any) -> None:
         if not self._is_of_front(request):
             return
-        self._loading.discard(request.frame)
-        self._moved.set()
+        if "ERR_ABORTED" in (request.failure or ""):  # else the browser's own error page arrives next
+            self._loading.discard(request.frame)
+            self._moved.set()
         if not is_allowed(request.url, self._allowed, self._own_hosts):
             self.note(self._refusal(request.url))
 
@@ -344,6 +345,7 @@ class Tabs:
         except EnvironmentFailure:
             raise
         except Exception as error:
+            self._browser.retire()
             raise EnvironmentFailure(f"the browser does not answer: {one_line(error)}") from error
 
 

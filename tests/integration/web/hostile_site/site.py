@@ -28,11 +28,12 @@ def on_click(script: str) -> str:
 
 PAGES = {
     "calm": BUTTON,
+    "closing": "<script>close()</script>",
     "alert": on_click("alert('hello')"),
     "alerts": on_click("while (true) alert('again')"),
     "confirm": on_click("location = '/sure-' + confirm('sure?')"),
     "loop": on_click("while (true) {}"),
-    "close": on_click("open('', '_self'); close()"),
+    "close": on_click("open('/closing')"),
     "tab": on_click("open('/other')"),
     "tabs": on_click("for (let n = 0; n < 50; n++) open('/other')"),
     "outside": on_click("location = 'http://evil.example/'"),
@@ -42,7 +43,7 @@ PAGES = {
     "frame-file": BUTTON + "<iframe src='file:///etc/passwd'></iframe>",
     "engine": on_click("location = 'http://127.0.0.1:PORT/'"),
     "fetch": on_click("fetch('http://127.0.0.1:PORT/'); new WebSocket('ws://127.0.0.1:PORT/')"),
-    "download": on_click("location = '/download'"),
+    "download": on_click("location = '/binary'"),
     "upload": BUTTON + "<input type=file id=f><script>b.onclick = () => f.click()</script>",
     "crash": on_click("location = 'chrome://crash'"),
     "large": on_click(MORE),
@@ -63,7 +64,7 @@ class Site:
             return SiteResponse(location="http://evil.example/")
         if name == "redirect-to-file":
             return SiteResponse(location="file:///etc/passwd")
-        if name == "download":
+        if name == "binary":
             return SiteResponse("secret", "application/octet-stream")
         page = PAGES.get(name, f"<p>This is {name}.</p>").replace("PORT", self._port)
         return SiteResponse(f"<!doctype html><title>{name}</title>{page}")

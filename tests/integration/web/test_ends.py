@@ -1,0 +1,96 @@
+"""However a browser or its owner ends, nothing of it is left, and the next episode has another."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rl_agent.env.web import guard
+from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.errors import EnvironmentFailure
+
+from .conftest import hostile, is_alive
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.extended, pytest.mark.timeout(180)]
+
+OWNER = """
+import asyncio, sys, time
+from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.types import Task
+async def main():
+    environment = WebEnvironment()
+    await environment.reset(Task("a", "p", "web", "easy", extra={"miniwob": "click-test"}), 0)
+    print("ready", flush=True)
+    time.sleep(1000)  # the event loop is blocked too
+asyncio.run(main())
+"""
+
+
+def newest():
+    (shared,) = WebEnvironment._shared.values()
+    return shared._newest
+
+
+def wait_until_gone(pids, seconds=15):
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+async def test_an_owner_that_is_killed_leaves_nothing():
+    command = [sys.executable, "-c", OWNER]
+    owner = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
+    assert await asyncio.to_thread(owner.stdout.readline) == b"ready\n"
+    family = guard.family(owner.pid)
+    assert len(family) > 5
+    renderer = next(pid for pid in family if guard.is_renderer(pid))
+    os.kill(renderer, signal.SIGSTOP)  # it answers nobody
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert not await asyncio.to_thread(wait_until_gone, family)
+
+
+async def test_a_browser_that_is_killed_fails_its_episode_and_no_other(web):
+    environment = web()
+    await environment.reset(hostile("calm"), 0)
+    family = guard.family(newest().pid)
+    os.kill(guard.children(newest().pid)[0], signal.SIGKILL)
+    with pytest.raises(EnvironmentFailure, match="browser"):
+        for _ in range(3):
+            await environment.step("click 500 500")
+    await environment.reset(hostile("calm"), 0)
+    assert (await environment.step("answer yes")).reward == 1.0
+    assert not await asyncio.to_thread(wait_until_gone, family)
+
+
+async def test_a_frozen_browser_fails_in_bounded_time(web):
+    environment = web(action_timeout_s=2, load_timeout_s=4)
+    await environment.reset(hostile("calm"), 0)
+    (browser,) = [b for shared in WebEnvironment._shared.values() for b in shared._all if b.leased]
+    family = guard.family(browser.pid)[1:]
+    for pid in family:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(EnvironmentFailure):
+        await environment.step("click 500 500")
+    await environment.close()
+    assert time.monotonic() - began < 60
+    assert not await asyncio.to_thread(wait_until_gone, family)
+
+
+async def test_a_browser_is_replaced_by_age_and_its_last_episode_ends_it(web):
+    first, second = web(max_episodes=1), web(max_episodes=1)
+    await first.reset(hostile("calm"), 0)
+    old = guard.family(first._browser.pid)
+    await second.reset(hostile("calm"), 0)
+    assert second._browser is not first._browser
+    assert (await first.step("answer yes")).reward == 1.0
+    await first.close()
+    assert not await asyncio.to_thread(wait_until_gone, old)
+    assert (await second.step("answer yes")).reward == 1.0
