@@ -150,13 +150,17 @@ class Browser:
 
     async def close(self) -> None:
         """End the browser, its driver and all that they started; does not raise."""
+        is_willing = not (self.has_died or self._is_retired)
         self.has_died = True
-        for part in (self._chromium and self._chromium.close, self._playwright and self._playwright.stop):
-            if part:
-                with contextlib.suppress(Exception):
-                    async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                        await part()
+        if is_willing and self._chromium:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._chromium.close()
         await asyncio.to_thread(self._end)
+        if self._playwright:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._playwright.stop()
 
     def kill(self) -> None:
         """Have the guard end the browser at once."""

@@ -17,8 +17,14 @@ _PLACE = """([selector, text, n]) => {
     return box.width && box.height && (text === null || one.textContent.trim() === text);
   });
   if (!shown.length) return null;
-  const box = shown.at(n).getBoundingClientRect();
-  return [box.x + box.width / 2, box.y + box.height / 2, innerHeight];
+  const one = shown.at(n), box = one.getBoundingClientRect();
+  const parts = [0.5, 0.25, 0.75, 0.1, 0.9];
+  for (const down of parts) for (const right of parts) {
+    const x = box.x + box.width * right, y = box.y + box.height * down;
+    const hit = document.elementFromPoint(x, y);
+    if (hit && (one === hit || one.contains(hit))) return [x, y];
+  }
+  return [box.x + box.width / 2, box.y + box.height / 2];
 }"""
 _TEXTS = "(selector) => [...document.querySelectorAll(selector)].map(one => one.textContent.trim())"
 
@@ -30,7 +36,10 @@ class Eyes:
         self._environment = environment
 
     async def at(self, selector: str, text: str | None = None, n: int = 0) -> str:
-        """Return the coordinates of the middle of an element. Raises LookupError if it is not shown."""
+        """Return the coordinates of a place where a click meets an element, in its middle if it can be.
+
+        Raises LookupError if it is not shown.
+        """
         found = await self._environment.query(_PLACE, [selector, text, n])
         if found is None:
             raise LookupError(f"no {selector} {text or ''}")

@@ -1,5 +1,6 @@
 """Scripted agents of MiniWoB++ tasks: for each the shortest way that a person would take."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 
@@ -142,8 +143,9 @@ async def _guess(eyes: Eyes, _goal: str) -> Actions:
     low, high = 0, 9
     while low <= high:
         middle = (low + high) // 2
-        yield f"double_click {await eyes.at('#tt')}"
-        yield f"type {middle}"
+        x, y = (await eyes.at("#tt")).split()
+        typed = {"text": str(middle), "x": int(x), "y": int(y), "clear": True}
+        yield json.dumps({"name": "type", "arguments": typed})  # a line cannot replace what is in a field
         yield f"click {await eyes.at(_SUBMIT)}"
         hint = " ".join(await eyes.texts("#feedback div:not(.hide)"))
         low, high = (middle + 1, high) if "higher" in hint else (low, middle - 1)
