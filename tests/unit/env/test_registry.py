@@ -140,3 +140,36 @@ async def test_tools_are_made_with_the_kwargs_that_they_take():
 def test_tools_that_cannot_be_shown_are_refused_before_a_run(name, kwargs, problem):
     with pytest.raises(ConfigError, match=problem):
         registry(f"{__name__}:{name}", **kwargs).check_tools([CALCULATE])
+
+
+class Picky(Echo):
+    @staticmethod
+    def check_settings(*, prefix: str = "") -> None:
+        if prefix == "!":
+            raise ValueError("prefix is '!'; use words")
+
+    @staticmethod
+    def check_task(task: Task, kwargs: dict) -> None:
+        if kwargs["prefix"] in task.prompt:
+            raise ValueError("the prompt holds the prefix")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "problem"),
+    [({"prefix": "!"}, "env_config.kwargs.echo: prefix is '!'; use words"), ({"prefix": ">"}, None)],
+)
+def test_settings_are_checked_by_the_class_before_a_run(kwargs, problem):
+    environments = registry(f"{__name__}:Picky", **kwargs)
+    if problem is None:
+        environments.check(["echo"])
+        return
+    with pytest.raises(ConfigError) as raised:
+        environments.check(["echo"])
+    assert str(raised.value) == problem
+
+
+def test_a_task_is_checked_with_the_settings_where_the_class_takes_them():
+    environments = registry(f"{__name__}:Picky", prefix=">")
+    environments.check_tasks([Task("a", "hello", "echo", "easy")])
+    with pytest.raises(ConfigError, match="task a: the prompt holds the prefix"):
+        environments.check_tasks([Task("a", "> hello", "echo", "easy")])
