@@ -40,8 +40,9 @@ def check_datasets(
             )
         for step, row in zip(steps, rows, strict=True):
             if problem := difference(step, row, settings):
+                place = f"step {step.step}" if step.step >= 0 else f"summary before step {~step.step}"
                 raise StoreError(
-                    f"{folder}: the sample of episode {step.key}, step {step.step}, iteration"
+                    f"{folder}: the sample of episode {step.key}, {place}, iteration"
                     f" {step.iteration} {problem}: not trained on; `trajectories verify` checks the files it"
                     " was made of"
                 )

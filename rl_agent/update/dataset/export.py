@@ -58,12 +58,22 @@ class ExportedResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportedCompaction:
+    """The exported part of a `Compaction`."""
+
+    prompt_token_ids: tuple[int, ...]
+    images: tuple[str, ...]
+    generation: ExportedResponse
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedContext:
     """The exported part of a `SeenContext`."""
 
     policy: str = ""
     images: tuple[str, ...] = ()
     whole_from: int = 0
+    compactions: tuple[ExportedCompaction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,12 @@ def examples(
 
 
 def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> Example | Reason:
-    """Make an example of the tokens up to and including the response of `step`."""
+    """Make an example of the tokens up to and including the response of `step`.
+
+    `~step` stands for the summary that was written before that step.
+    """
+    if step < 0:
+        return _summary_example(dialogue.steps[: ~step + 1], settings)
     turns = dialogue.steps[: step + 1]
     begin = max((index for index, turn in enumerate(turns) if turn.context_reset), default=0)
     token_ids: list[int] = []
@@ -136,9 +151,32 @@ def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> E
         token_ids += said
         labels += [IGNORED] * len(turn.prompt_token_ids)
         labels += said if has_loss else [IGNORED] * len(said)
-    recorded = shown_images(turns)
-    shown = turns[turns[-1].seen.whole_from :]
-    if not _is_shown(shown, token_ids, len(recorded), settings):
+    return _with_images(turns, turns[-1].seen, token_ids, labels, settings)
+
+
+def _summary_example(turns: Sequence[ExportedStep], settings: ExportSettings) -> Example | Reason:
+    """Make an example of the summary that was written before the last of these turns."""
+    (compaction,) = turns[-1].seen.compactions
+    prompt, said = list(compaction.prompt_token_ids), list(compaction.generation.token_ids)
+    if not _is_of(settings.chat, prompt, compaction.generation):
+        return Reason.OTHER_TOKENS
+    before = turns[-2].seen.whole_from if len(turns) > 1 else 0
+    if not settings.media.isdisjoint(said):
+        return Reason.MEDIA
+    seen = ExportedContext(turns[-1].seen.policy, compaction.images, before)
+    return _with_images(turns[:-1], seen, prompt + said, [IGNORED] * len(prompt) + said, settings)
+
+
+def _with_images(
+    turns: Sequence[ExportedStep],
+    seen: ExportedContext,
+    token_ids: list[int],
+    labels: list[int],
+    settings: ExportSettings,
+) -> Example | Reason:
+    """Make an example of these tokens with the images that the context showed."""
+    recorded = shown_images(turns, seen)
+    if not _is_shown(turns[seen.whole_from :], token_ids, len(recorded), settings):
         return Reason.MEDIA
     images = [
         found
@@ -152,16 +190,16 @@ def example(dialogue: ExportedEpisode, step: int, settings: ExportSettings) -> E
     return Example(np.array(token_ids, np.int32), np.array(labels, np.int32), tuple(map(str, images)))
 
 
-def shown_images(turns: Sequence[ExportedStep]) -> list[str | None]:
-    """List the recorded paths of the images that the context of the last turn shows, in order.
+def shown_images(turns: Sequence[ExportedStep], seen: ExportedContext) -> list[str | None]:
+    """List the recorded paths of the images that a context after these turns shows, in order.
 
     None stands for one that no observation of the episode has.
     """
     paths = [path for turn in turns for path in turn.observation.images]
-    if not turns[-1].seen.policy:
+    if not seen.policy:
         return list(paths)
     by_digest = {digest_of(path) or path: path for path in paths}
-    return [by_digest.get(digest) for digest in turns[-1].seen.images]
+    return [by_digest.get(digest) for digest in seen.images]
 
 
 def _is_of(chat: ChatTokenizer, context: Sequence[int], response: ExportedResponse) -> bool:

@@ -4,7 +4,8 @@ A step is a candidate if its episode is positive (completed, reward at or above 
 action changed what the environment shows (screen environments), if the response has at least
 `min_response_tokens` and ended by itself, and if its context is not longer than `cutoff_len`. A response that
 was cut off by the token limit is a candidate only where the environment rewarded that very step: nobody knows
-what the others would have become.
+what the others would have become. A summary that the model wrote for itself (`context=summary`) is a
+candidate like a response.
 
 Of n candidates, `draw` takes m without replacement. It draws units, and of a unit one step at a time:
 
@@ -54,11 +55,21 @@ class ResponseOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionOutcome:
+    """The part of a `Compaction` that the choice depends on."""
+
+    generation: ResponseOutcome
+    prompt_tokens: Annotated[int, Field(validation_alias="prompt_token_ids"), BeforeValidator(len)]
+    images: Annotated[int, BeforeValidator(len)]
+
+
+@dataclass(frozen=True, slots=True)
 class ContextOutcome:
     """The part of a `SeenContext` that is compared with what is exported."""
 
     policy: str = ""
     images: Annotated[int, BeforeValidator(len)] = 0
+    compactions: tuple[CompactionOutcome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,7 @@ class Candidate:
     iteration: int
     key: EpisodeKey
     step: int
-    """Index in the episode."""
+    """Index in the episode; `~index` for the summary that was written before that step."""
     tokens: int = field(default=0, compare=False)
     """Of its context and its response, by the outcomes that were read."""
     sampled: int = field(default=0, compare=False)
@@ -116,22 +127,33 @@ class Candidates:
             if not is_positive(outcome, config):
                 continue
             for index, (step, tokens) in enumerate(_with_context(outcome.steps)):
-                if not _is_trainable(step, config):
-                    continue
-                if tokens > config.cutoff_len:
-                    self.too_long += 1
-                else:
-                    self.steps.append(
-                        Candidate(
-                            position,
-                            outcome.iteration,
-                            outcome.key,
-                            index,
-                            tokens=tokens,
-                            sampled=step.generation.tokens,
-                            images=step.seen.images if step.seen.policy else None,
-                        )
-                    )
+                for summary in step.seen.compactions:
+                    if _is_whole(summary.generation, config):
+                        length = summary.prompt_tokens + summary.generation.tokens
+                        self._add(outcome, position, config, ~index, length, summary, summary.images)
+                if _is_trainable(step, config):
+                    images = step.seen.images if step.seen.policy else None
+                    self._add(outcome, position, config, index, tokens, step, images)
+
+    def _add(
+        self,
+        outcome: EpisodeOutcome,
+        position: int,
+        config: TrainerConfig,
+        step: int,
+        tokens: int,
+        drawn: StepOutcome | CompactionOutcome,
+        images: int | None,
+    ) -> None:
+        if tokens > config.cutoff_len:
+            self.too_long += 1
+            return
+        sampled = drawn.generation.tokens
+        self.steps.append(
+            Candidate(
+                position, outcome.iteration, outcome.key, step, tokens=tokens, sampled=sampled, images=images
+            )
+        )
 
 
 def is_positive(outcome: EpisodeOutcome, config: TrainerConfig) -> bool:
@@ -156,6 +178,11 @@ def _is_trainable(step: StepOutcome, config: TrainerConfig) -> bool:
         return False
     reason = step.generation.finish_reason
     return reason == "stop" or (reason == "length" and step.reward > 0)
+
+
+def _is_whole(response: ResponseOutcome, config: TrainerConfig) -> bool:
+    """Return whether a summary ended by itself and is long enough."""
+    return response.finish_reason == "stop" and response.tokens >= config.min_response_tokens
 
 
 def seeded(seed: int, iteration: int) -> random.Random:

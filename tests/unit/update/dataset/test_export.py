@@ -1,5 +1,6 @@
 """The export: what LLaMA-Factory trains on is what was seen and sampled, token by token."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from pydantic import TypeAdapter
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.testing.tiny_chat import CHATML, tiny_chat, tiny_tokenizer
-from rl_agent.types import EpisodeKey, Observation
+from rl_agent.types import Compaction, EpisodeKey, Observation, SeenContext
 from rl_agent.update.dataset.export import (
     IGNORED,
     Example,
@@ -131,6 +132,28 @@ def test_after_a_reset_the_context_is_what_was_sent_then():
     made = example(dialogue(*steps), 2, terms(mask_history=False))
     assert made.input_ids.tolist() == [12, 13, 14, *ids("b<|im_end|>"), 15, *ids("c<|im_end|>")]
     assert loss_on(made) == [*ids("b<|im_end|>"), *ids("c<|im_end|>")]
+
+
+def with_summary(picture, **changed):
+    first, second = shown(picture(80)), make_step("c<|im_end|>", prompt=(30,), context_reset=True)
+    said = make_step("so far<|im_end|>").generation
+    look = (20, IMAGE_START, IMAGE, IMAGE_END, 21)
+    values = {"steps": 1, "prompt_token_ids": look, "images": (picture(80),), "generation": said}
+    compaction = Compaction(**values | changed)
+    return dialogue(first, replace(second, seen=SeenContext("summary", (), 1, 0, (compaction,))))
+
+
+def test_a_summary_is_an_example_of_its_own_with_the_images_it_was_written_of(picture):
+    seen = with_summary(picture)
+    made = example(seen, ~1, sees())
+    assert made.input_ids.tolist() == [20, IMAGE_START, IMAGE, IMAGE_END, 21, *ids("so far<|im_end|>")]
+    assert loss_on(made) == ids("so far<|im_end|>") and made.images == (picture(80),)
+    after = example(seen, 1, sees())
+    assert after.input_ids.tolist() == [30, *ids("c<|im_end|>")] and after.images == ()
+
+
+def test_a_summary_of_other_images_than_its_tokens_show_is_left_out(picture):
+    assert example(with_summary(picture, images=()), ~1, sees()) is Reason.MEDIA
 
 
 def test_tokens_of_another_tokenizer_are_left_out():

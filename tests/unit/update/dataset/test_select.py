@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ from rl_agent.types import EpisodeKey, Status
 from rl_agent.update.dataset.select import (
     Candidate,
     Candidates,
+    CompactionOutcome,
+    ContextOutcome,
     EpisodeOutcome,
     ResponseOutcome,
     StepOutcome,
@@ -23,6 +26,7 @@ from rl_agent.update.dataset.select import (
 RULES = SimpleNamespace(
     reward_threshold=1.0, filter_unchanged_steps=True, min_response_tokens=0, cutoff_len=1000
 )
+SHORT = SimpleNamespace(**vars(RULES) | {"cutoff_len": 39})
 PROMPT_TOKENS = 5
 GOOD = StepOutcome(ResponseOutcome("stop", 20), 0.0, True, PROMPT_TOKENS)
 
@@ -106,6 +110,22 @@ def test_a_context_that_was_sent_again_is_as_long_as_it_is():
     again = StepOutcome(ResponseOutcome("stop", 20), 0.0, True, 30, context_reset=True)
     rules = SimpleNamespace(**vars(RULES) | {"cutoff_len": 50})
     assert chosen_steps(outcome(GOOD, GOOD, again), rules) == [0, 1, 2]
+
+
+def test_a_summary_of_a_positive_episode_is_a_candidate_of_its_own():
+    summary = CompactionOutcome(ResponseOutcome("stop", 10), 30, 2)
+    cut = CompactionOutcome(ResponseOutcome("length", 10), 30, 0)
+    seen = (ContextOutcome("summary", 1, (summary,)), ContextOutcome("summary", 0, (cut,)))
+    steps = (GOOD, *(replace(GOOD, context_reset=True, seen=one) for one in seen))
+    found = candidates([outcome(*steps), outcome(*steps, reward=0.0)], 0, RULES)
+    assert [one.step for one in found] == [0, ~1, 1, 2]
+    assert [(one.tokens, one.sampled, one.images) for one in found] == [
+        (25, 20, None),
+        (40, 10, 2),
+        (25, 20, 1),
+        (25, 20, 0),
+    ]
+    assert [one.step for one in candidates([outcome(*steps)], 0, SHORT)] == [0, 1, 2]
 
 
 def test_fewer_candidates_than_wanted_are_all_taken():
