@@ -153,6 +153,11 @@ class RunPaths:
         return self.log_path / "timeline.jsonl"
 
     @property
+    def wandb_run(self) -> Path:
+        """Return the id of the wandb run that records this log path."""
+        return self.log_path / "wandb_run.json"
+
+    @property
     def judge_cache(self) -> Path:
         return self.log_path / "judge_cache"
 

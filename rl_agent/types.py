@@ -213,6 +213,8 @@ class Trajectory:
     rank: int = 0
     lost_attempts: tuple[LostAttempt, ...] = ()
     """Earlier attempts at this episode, oldest first; `failure` is that of the last one."""
+    last_observation: str = ""
+    """The text that the environment answered the last action with; the model did not see it."""
     schema_version: int = SCHEMA_VERSION
 
     # Non-finite numbers (an engine's -inf logprob) become strings: JSON has no word for them.

@@ -147,9 +147,10 @@ run_streaming() {
 # Run the loop to its end, or on from where an earlier call was interrupted, or not at all if it is done.
 # Usage: run_once <rl-phase> <phase arguments…>
 run_once() {
-  local phase=$1 resume=() plan=$OUT/run/runs/latest/plan.json
+  local phase=$1 resume=() named=() plan=$OUT/run/runs/latest/plan.json
   shift
   [[ ! -f $OUT/.$phase-done ]] || return 0
+  [[ " ${OVERRIDES[*]}" == *" run_name="* ]] || named=("run_name=$(basename "$OUT")")
   if [[ -f $plan ]] && grep -q "\"rl_phase\": \"$phase\"" "$plan"; then
     resume=(--resume)
     [[ -n $("$PYTHON_BIN" -m rl_agent.cli next --plan "$plan") ]] || { touch "$OUT/.$phase-done" && return; }
@@ -157,7 +158,7 @@ run_once() {
   run_owned bash "$PROJECT_ROOT/scripts/run.sh" --data-path "$OUT/tasks" --log-path "$OUT/run" \
     --rl-phase "$phase" "$@" "${resume[@]}" \
     "+experiment=$EXPERIMENT" "model_config.base_model=$OUT/base-model" "seed=$SEED" \
-    "${DEVICE_SETTINGS[@]}" "${OVERRIDES[@]}"
+    "${named[@]}" "${DEVICE_SETTINGS[@]}" "${OVERRIDES[@]}"
   touch "$OUT/.$phase-done"
 }
 

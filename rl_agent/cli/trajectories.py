@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from rl_agent.types import Split, Status, Step, Trajectory
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 WIDTH_OF_A_PIPE = 200
 SUMMARY = "list, show, export and verify a run's trajectories"
@@ -43,6 +45,8 @@ ends with 1 if something is damaged or missing, else with 0.
 CHECKED_COLUMNS = ("file", "iteration is", "expected", "found", "checksums", "state")
 MAX_NAMED = 50
 """Damaged lines that `verify` names."""
+LEAST_WANTED = ("response_tokens", "difficulty", "steps", "split", "iteration")
+"""Columns that a narrow terminal does without, the first ones first."""
 COLUMNS = ("episode", "split", "iteration", "difficulty", "status", "reward", "steps", "response_tokens")
 
 
@@ -107,9 +111,7 @@ def _filter(options: argparse.Namespace) -> Filter:
 
 
 def _list(found: Iterable[Trajectory], limit: int) -> None:
-    from rich.table import Table
-
-    table = Table(*COLUMNS, box=None, header_style="bold")
+    rows: list[list[str]] = []
     count, rewards = 0, []
     for trajectory in found:
         count += 1
@@ -117,12 +119,39 @@ def _list(found: Iterable[Trajectory], limit: int) -> None:
             rewards.append(trajectory.reward)
         if limit == 0 or count <= limit:
             row = flat(trajectory)
-            table.add_row(*(_cell(row[column]) for column in COLUMNS))
+            rows.append([_plain_cell(row[column]) for column in COLUMNS])
     console = _console()
-    console.print(table)
+    table, hidden = _table_that_fits(rows, console.width)
+    console.print(table, crop=False, width=max(console.width, int(console.measure(table).minimum)))
     mean = f", mean reward {sum(rewards) / len(rewards):.3f} of {len(rewards)}" if rewards else ""
     left_out = f"; {count - limit} more, --limit 0 lists all" if limit and count > limit else ""
-    console.print(f"{count} episodes{mean}{left_out}", highlight=False)
+    console.print(f"{count} episodes{mean}{left_out}", highlight=False, soft_wrap=True)
+    if hidden:
+        names = ", ".join(hidden)
+        console.print(f"this terminal is too narrow for {names}: `show KEY` has them", highlight=False)
+
+
+def _table_that_fits(rows: list[list[str]], width: int) -> tuple["Table", list[str]]:
+    """Return the table, whose keys are always whole, and the columns that it has no room for."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    widths = {
+        column: max([len(column), *(len(row[index]) for row in rows)]) for index, column in enumerate(COLUMNS)
+    }
+    hidden = []
+    for column in LEAST_WANTED:
+        if sum(widths.values()) + 2 * len(widths) <= width:
+            break
+        del widths[column]
+        hidden.append(column)
+    table = Table(box=None, header_style="bold")
+    for column in widths:
+        table.add_column(column, no_wrap=True, min_width=widths[column])
+    shown = [index for index, column in enumerate(COLUMNS) if column in widths]
+    for row in rows:
+        table.add_row(*(escape(row[index]) for index in shown))
+    return table, hidden
 
 
 def _console() -> "Console":
@@ -178,9 +207,13 @@ def _check_row(check: verify.FileCheck) -> list[str]:
 def _cell(value: object) -> str:
     from rich.markup import escape
 
+    return escape(_plain_cell(value))
+
+
+def _plain_cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _show(found: Iterable[Trajectory], episode: str) -> None:
@@ -189,13 +222,22 @@ def _show(found: Iterable[Trajectory], episode: str) -> None:
         raise ConfigError(f"episode {episode}: not recorded here; `trajectories list` shows what is")
     for trajectory in matching:
         row = flat(trajectory)
+        row["started_at"] = _readable_time(trajectory.started_at)
+        row["duration_s"] = f"{trajectory.duration_s:.1f}"
         wide = ("prompt", "last_response", "images")
         print("\n".join(f"{name:<20}{_plain(value)}" for name, value in row.items() if name not in wide))
         if trajectory.system_prompt:
             print(f"\n--- system\n{trajectory.system_prompt}")
         for number, step in enumerate(trajectory.steps):
             _show_step(number, step)
+        if trajectory.last_observation:
+            print(f"\n--- after the last action (the model did not see it)\n{trajectory.last_observation}")
         print()
+
+
+def _readable_time(seconds: float) -> str:
+    """Format a time as that of this machine's clock, with its zone."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _show_step(number: int, step: Step) -> None:

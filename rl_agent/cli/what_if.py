@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._options import verb_parser
 from rl_agent.errors import UsageError
@@ -30,6 +30,7 @@ The pool's own decisions in virtual time: nothing is started and nothing is rent
 emulate-spot reads it: `time_s,change,how`, for example `600,+1` or `1200,-1,notice`. Without one it is drawn.
 The keys, their defaults and meanings: configs/simulation/what_if.yaml, docs/reference/configuration.md.
 """
+WIDE = 140
 QUIET_S = 2.0
 REPORT_EVERY_S = 5.0
 OnProgress = Callable[[float], None]
@@ -121,43 +122,39 @@ def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> Non
         f" {until_s / 3600:g} h, seed {config.seed}. Simulated.",
         highlight=False,
     )
-    shown.print(_table(found))
+    shown.print(_table(found, shown.width))
 
 
-def _table(found: "list[Outcome]") -> "Table":
+def _table(found: "list[Outcome]", width: int) -> "Table":
     from rich.table import Table
 
-    columns = (
-        "machines",
-        "steps",
-        "tokens/s",
-        "",
-        "$/step",
-        "$/M tokens",
-        "tokens/$",
-        "lost tokens",
-        "read again",
-    )
-    table = Table("setup", box=None, header_style="bold")
-    for column in (*columns, "trainer waits", "engines idle", "deaths"):
-        table.add_column(column, justify="right")
     first = found[0]
-    for one in found:
-        table.add_row(
-            one.setup.replace("_", " "),
-            f"{one.engines:.1f}",
-            str(one.iterations),
-            f"{one.tokens_per_s:,.0f}",
-            f"{one.tokens_per_s / first.tokens_per_s:.2f}x",
-            f"{one.cost_per_step:.2f}",
-            f"{one.cost_per_million_tokens:.3f}",
-            _change(first.cost_per_million_tokens, one.cost_per_million_tokens),
-            f"{one.lost_tokens:,.0f} ({one.lost_share:.2%})",
-            f"{one.prefilled_again_tokens:,}",
-            f"{one.waiting_share:.0%}",
-            f"{one.engines_idle_share:.0%}",
-            str(one.engine_deaths),
-        )
+    cells: dict[str, Callable[[Any], str]] = {
+        "machines": lambda one: f"{one.engines:.1f}",
+        "steps": lambda one: str(one.iterations),
+        "tokens/s": lambda one: f"{one.tokens_per_s:,.0f}",
+        "x": lambda one: f"{one.tokens_per_s / first.tokens_per_s:.2f}x",
+        "$/step": lambda one: f"{one.cost_per_step:.2f}",
+        "$/M tokens": lambda one: f"{one.cost_per_million_tokens:.3f}",
+        "tokens/$": lambda one: _change(first.cost_per_million_tokens, one.cost_per_million_tokens),
+        "lost tokens": lambda one: f"{one.lost_tokens:,.0f} ({one.lost_share:.2%})",
+        "read again": lambda one: f"{one.prefilled_again_tokens:,}",
+        "trainer waits": lambda one: f"{one.waiting_share:.0%}",
+        "engines idle": lambda one: f"{one.engines_idle_share:.0%}",
+        "deaths": lambda one: str(one.engine_deaths),
+    }
+    names = [one.setup.replace("_", " ") for one in found]
+    table = Table("setup", box=None, header_style="bold")
+    if width >= WIDE:  # a row a setup
+        for heading in cells:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, one in zip(names, found, strict=True):
+            table.add_row(name, *(cell(one) for cell in cells.values()))
+    else:  # a column a setup: a terminal of 80 columns has no room for twelve numbers in a row
+        for name in names:
+            table.add_column(name.replace(" ", "\n"), justify="right")
+        for heading, cell in cells.items():
+            table.add_row(heading, *map(cell, found))
     return table
 
 

@@ -14,12 +14,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rl_agent.config import Plan
 from rl_agent.monitor import curves, metrics
+from rl_agent.monitor.attempts import estimates_of
 from rl_agent.monitor.wandb_mode import wandb_mode
 
 POLL_S = 0.5
@@ -29,6 +31,19 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """Some episodes of a line's rollout, for a table."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: list[list[object]]
+
+
+FindSamples = Callable[[dict[str, Any]], SampleTable | None]
+"""From a record of the metrics file; None for one that is not of a rollout."""
+
+
 class Record(Protocol):
     """A run of wandb; any call may raise any exception, or take as long as wandb does."""
 
@@ -36,7 +51,7 @@ class Record(Protocol):
     def next_step(self) -> int:
         """The first step that it does not have."""
 
-    def log(self, step: int, numbers: dict[str, float]) -> None: ...
+    def log(self, step: int, numbers: dict[str, float], samples: "SampleTable | None" = None) -> None: ...
 
     def close(self) -> None: ...
 
@@ -44,7 +59,22 @@ class Record(Protocol):
 def numbers_of(line: bytes) -> dict[str, float]:
     """Return the numbers of a line, which are recorded; none of a damaged line."""
     record = metrics.parse(line) or {}
-    return {k: v for k, v in record.items() if isinstance(v, int | float) and k != "time"}
+    numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k != "time"}
+    return numbers | _intervals(record.get("test/outcomes"))
+
+
+def _intervals(outcomes: object) -> dict[str, float]:
+    """Return the bounds of pass@k and avg@k of each test set; empty for a record without an evaluation."""
+    if not isinstance(outcomes, dict):
+        return {}
+    bounds: dict[str, float] = {}
+    for name, tried in outcomes.items():
+        prefix = f"test/set/{name}" if name else "test"
+        for estimate in estimates_of(tried):
+            if estimate.interval is not None:
+                low, high = estimate.interval
+                bounds |= {f"{prefix}/{estimate.name}_low": low, f"{prefix}/{estimate.name}_high": high}
+    return bounds
 
 
 class Recorder:
@@ -57,7 +87,9 @@ class Recorder:
         open_offline: Callable[[], Record],
         *,
         clock: Callable[[], float] = time.monotonic,
+        find_samples: FindSamples = lambda record: None,
     ) -> None:
+        self._find_samples = find_samples
         self._metrics = metrics_file
         self._open = open_record
         self._open_offline = open_offline
@@ -99,9 +131,16 @@ class Recorder:
         number, offset = self._at
         for line in _lines(self._metrics, offset):
             if number >= first:
-                self._record.log(number, numbers_of(line))
+                self._record.log(number, numbers_of(line), self._samples_of(line))
             number, offset = number + 1, offset + len(line)
             self._at = (number, offset)
+
+    def _samples_of(self, line: bytes) -> SampleTable | None:
+        try:
+            return self._find_samples(metrics.parse(line) or {})
+        except Exception as error:  # episodes that cannot be read; the numbers count
+            log.warning("no table of samples: %s", _in_a_line(error))
+            return None
 
     def _close(self) -> None:
         """Close the wandb run; lines that could not be sent are recorded offline, for `wandb sync`."""
@@ -159,7 +198,7 @@ class CurvesRefresh:
             log.warning("the curves could not be drawn: %r", error)
 
 
-def record_run(plan: Plan, stopped: threading.Event) -> None:
+def record_run(plan: Plan, stopped: threading.Event, find_samples: FindSamples) -> None:
     """Record the run's metrics with wandb until `stopped`, whatever wandb and its server do."""
     from rl_agent.monitor.wandb_record import WandbRecord
 
@@ -169,6 +208,10 @@ def record_run(plan: Plan, stopped: threading.Event) -> None:
     os.environ.update(chosen.variables)
     refresh = CurvesRefresh(lambda: curves.draw(paths.metrics, paths.curves, config.run_name))
     in_mode = partial(WandbRecord, plan)
-    Recorder(paths.metrics, partial(in_mode, chosen.mode), partial(in_mode, "offline")).follow(
-        stopped, refresh
+    recorder = Recorder(
+        paths.metrics,
+        partial(in_mode, chosen.mode),
+        partial(in_mode, "offline"),
+        find_samples=find_samples,
     )
+    recorder.follow(stopped, refresh)

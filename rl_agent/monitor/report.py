@@ -32,7 +32,6 @@ COLUMNS = {
     "test\nsuccess": "test/success_rate",
     "test\nreward": "test/reward_mean",
     "train\nsuccess": "train/success_rate",
-    "train\nreward": "train/reward_mean",
     "train\nepisodes": "train/episodes",
     "trained\non": "update/samples",
     "\nloss": "update/loss",

@@ -1,9 +1,14 @@
 """A run of wandb as `recorder` uses it; the only module that imports wandb."""
 
+import json
 import logging
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from rl_agent.config import Plan
+from rl_agent.files import write_whole
+from rl_agent.monitor.recorder import SampleTable
 
 INIT_TIMEOUT_S = 15.0
 FINISH_TIMEOUT_S = 8.0
@@ -11,6 +16,26 @@ FINISH_TIMEOUT_S = 8.0
 than run.sh waits for the recorder."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """The wandb run of a log path, whose later runs go on with it as they go on with `metrics.jsonl`."""
+
+    id: str
+    offline_steps: int = 0
+    """Steps that stand whole in the folders of offline runs, and are not recorded offline again."""
+
+    @classmethod
+    def read(cls, path: Path) -> "KeptRun | None":
+        try:
+            found = json.loads(path.read_bytes())
+            return cls(str(found["id"]), int(found["offline_steps"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, path: Path) -> None:
+        write_whole(path, json.dumps(asdict(self)) + "\n")
 
 
 class WandbRecord:
@@ -22,12 +47,15 @@ class WandbRecord:
         with suppress(Exception):
             wandb.teardown()  # its process may be gone
         config = plan.config
+        self._kept = KeptRun.read(plan.paths.wandb_run) or KeptRun(plan.run_id)
+        self._kept_file = plan.paths.wandb_run
+        self._kept.write(self._kept_file)
         self._is_offline = mode == "offline"
         self._run = wandb.init(
             project=config.wandb.project,
             entity=config.wandb.entity,
             name=config.run_name,
-            id=plan.run_id,
+            id=self._kept.id,
             resume="allow",
             dir=config.log_path,
             config=config.model_dump(mode="json", by_alias=True),
@@ -43,10 +71,15 @@ class WandbRecord:
         self._run.define_metric("*", step_metric="iteration")
         for of_steps in ("update_step/*", "trainer/*"):
             self._run.define_metric(of_steps, step_metric="update_step")
-        self.next_step = self._run.starting_step
+        self.next_step = max(self._run.starting_step, self._kept.offline_steps if self._is_offline else 0)
+        self._logged = self.next_step
 
-    def log(self, step: int, numbers: dict[str, float]) -> None:
-        self._run.log(numbers, step=step, commit=True)
+    def log(self, step: int, numbers: dict[str, float], samples: SampleTable | None = None) -> None:
+        import wandb
+
+        shown = {} if samples is None else {samples.name: wandb.Table(list(samples.columns), samples.rows)}
+        self._run.log({**numbers, **shown}, step=step, commit=True)
+        self._logged = step + 1
 
     def close(self) -> None:
         folder = self._run.settings.sync_dir
@@ -58,6 +91,7 @@ class WandbRecord:
             )
             raise
         if self._is_offline:
+            replace(self._kept, offline_steps=self._logged).write(self._kept_file)
             log.info(
                 "wandb has no metrics that were recorded offline; upload them with: wandb sync %s", folder
             )

@@ -27,11 +27,13 @@ usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase PHASE [op
                          both:    collect, evaluate, train (needs --eval-interval)
   --eval-interval N      evaluate where iteration % N == 1; 1 evaluates every iteration
   --rollout-split SPLIT  train-only | eval-only
-  --max-iterations N     stop after N iterations; default: go on until stopped, with --rl-phase update until
-                         every trajectory has been read by an update
+  --max-iterations N     stop after N iterations, counted from this start: --resume completes the same N, a
+                         later start without it runs N more. Default: go on until stopped, with --rl-phase
+                         update until every trajectory has been read by an update
   --resume               go on with the unfinished iteration of the last run in this log path
   --debug-mode           use the engine that runs at engine.url or engine.port; never start or stop one
   --dry-run              check everything and print the plan; start nothing, write nothing
+  --verbose              with --dry-run: print every configuration key and variable, too
   --num-nodes N          number of nodes that share the log path (default 1)
   --rank-weights W,...   one whole number a node: its share of the rollout; needed if N > 1
   --master | --worker R  rank 0, or rank R; else the variable RANK, else NODE_RANK
@@ -68,7 +70,7 @@ _VALUED = (
     "--rank-weights",
     "--worker",
 )
-_SWITCHES = ("--resume", "--debug-mode", "--dry-run", "--master", "--join", "--help")
+_SWITCHES = ("--resume", "--debug-mode", "--dry-run", "--verbose", "--master", "--join", "--help")
 _OF_THE_RUN = (
     "--rollout-split",
     "--max-iterations",
@@ -91,6 +93,8 @@ class Arguments:
     log_path: Path
     command: Command
     dry_run: bool
+    verbose: bool
+    """Whether a dry run prints every key."""
     overrides: tuple[Override, ...]
 
 
@@ -130,7 +134,10 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Arguments:
         if override.key in ("data_path", "log_path"):
             flag = "--" + override.key.replace("_", "-")
             raise UsageError(f"{override.key} is set twice: {flag} and {override.word!r}; keep {flag}")
-    return Arguments(data_path, log_path, command, "--dry-run" in flags, tuple(overrides))
+    if "--verbose" in flags and "--dry-run" not in flags:
+        raise UsageError("--verbose goes with --dry-run")
+    shown = {"dry_run": "--dry-run" in flags, "verbose": "--verbose" in flags}
+    return Arguments(data_path, log_path, command, **shown, overrides=tuple(overrides))
 
 
 def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:

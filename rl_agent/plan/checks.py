@@ -22,6 +22,7 @@ from rl_agent.errors import ConfigError, MachineError
 from rl_agent.paths import CONFIG_DIR, RunPaths
 from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
+from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model
@@ -41,6 +42,8 @@ class Machine:
 
     model: FoundModel
     num_tasks: Mapping[Split, int]
+    """Of an iteration: a task may be sampled repeatedly."""
+    num_in_files: Mapping[Split, int]
     disk: disk.DiskEstimate
     leftovers: tuple[Leftover, ...]
     notes: tuple[str, ...]
@@ -67,11 +70,14 @@ def check_machine(
     notes = (*check_model(config, command, model), *check_tool_calls(config, command, model))
     leftovers = find_leftovers(config.paths)
     check_engine(config, command, {pid for left in leftovers for pid in left.pids}, environ)
-    num_tasks = check_tasks(config, command)
+    tasks = tasks_of(config, command)
+    num_tasks = check_tasks(config, tasks)
     most = sum(num_tasks.values()) + num_tasks.get("train", 0) * (config.num_gen_batches - 1)
     space = disk.estimate(config, command, most, model.size_bytes)
     disk.check(space)
-    return Machine(model, num_tasks, space, tuple(leftovers), notes)
+    notes = (*notes, *check_first_turns(config, [one for found in tasks.values() for one in found], model))
+    in_files = {split: len(found) for split, found in tasks.items()}
+    return Machine(model, num_tasks, in_files, space, tuple(leftovers), notes)
 
 
 def splits_of(command: Command) -> tuple[Split, ...]:
@@ -355,14 +361,18 @@ def describe_listeners(port: int) -> str:
     return ", ".join(found) or "a process of another user"
 
 
-def check_tasks(config: Config, command: Command) -> dict[Split, int]:
-    """Read every task file and environment; returns the tasks of each split that an iteration runs."""
-    from rl_agent.env.remote.environments import Environments
+def tasks_of(config: Config, command: Command) -> dict[Split, list[Task]]:
+    """Read every task file of the splits that will be run. Raises ConfigError for the first bad line."""
     from rl_agent.tasks.load import load_tasks
 
-    tasks: dict[Split, list[Task]] = {}
-    for split in splits_of(command):
-        tasks[split] = load_tasks(config.env_config.tasks_file(split, config.data_path), config.env_config)
+    env = config.env_config
+    return {split: load_tasks(env.tasks_file(split, config.data_path), env) for split in splits_of(command)}
+
+
+def check_tasks(config: Config, tasks: Mapping[Split, list[Task]]) -> dict[Split, int]:
+    """Look for every environment; returns the tasks of each split that an iteration runs."""
+    from rl_agent.env.remote.environments import Environments
+
     every_task = [task for found in tasks.values() for task in found]
     environments = Environments(config.env_config)
     environments.check({task.env for task in every_task}, every_task)

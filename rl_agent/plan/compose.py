@@ -11,6 +11,8 @@ from rl_agent.plan import inert
 from rl_agent.plan.caller import with_callers_modules
 
 _MODEL_GROUP = GROUP_KEYS["model"]
+_STREAMING = ("grpo", "grpo_cpu")
+"""Options of the group `trainer` that stream."""
 
 
 def compose_config(
@@ -18,7 +20,8 @@ def compose_config(
 ) -> Composed[Config]:
     """Compose and check. Raises `UsageError` for a word, `ConfigError` for a value that does not fit."""
     paths = [_path_override("data_path", data_path), _path_override("log_path", log_path)]
-    composed = compose(RUN, [*_model_group(overrides), *overrides, *paths], has_gpu=num_gpus > 0)
+    implied = [*_model_group(overrides), *_pool_group(overrides)]
+    composed = compose(RUN, [*implied, *overrides, *paths], has_gpu=num_gpus > 0)
     config = with_callers_modules(composed.config, Path.cwd())
     return Composed(config, (*composed.notes, *inert.notes(config, {word.name for word in overrides})))
 
@@ -36,3 +39,12 @@ def _model_group(overrides: Iterable[Override]) -> list[Override]:
         return []
     word = f"{_MODEL_GROUP}={chosen.raw}"
     return [Override(Kind.SET, _MODEL_GROUP, chosen.raw, word, "default", _MODEL_GROUP)]
+
+
+def _pool_group(overrides: Iterable[Override]) -> list[Override]:
+    """Take the pool along where a streaming trainer alone is chosen: its weights go to engines of a pool."""
+    by_name = {override.name: override for override in overrides}
+    chosen = by_name.get("trainer")
+    if chosen is None or "pool" in by_name or chosen.raw not in _STREAMING:
+        return []
+    return [Override(Kind.SET, "pool", "elastic", "pool=elastic", "default", "pool")]

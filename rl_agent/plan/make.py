@@ -46,6 +46,7 @@ class PreparedStart:
     work: PendingPhases | None
     notes: tuple[str, ...]
     dry_run: bool
+    verbose: bool
 
 
 def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
@@ -74,7 +75,7 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
             notes = (*notes, changes)
         if command.rl_phase == "update" and command.rank == 0:
             notes = (*notes, outlook(plan))
-    return PreparedStart(plan, machine, work, notes, asked.dry_run)
+    return PreparedStart(plan, machine, work, notes, asked.dry_run, asked.verbose)
 
 
 def start(prepared: PreparedStart, driver_pid: int | None) -> Path:

@@ -1,4 +1,4 @@
-"""The whole plan as text, for `--dry-run`."""
+"""The plan as text, for `--dry-run`: in short, or with `--verbose` with every key."""
 
 import shlex
 from collections.abc import Mapping
@@ -21,17 +21,25 @@ def show(prepared: PreparedStart, environ: Mapping[str, str]) -> str:
         "run": _run(prepared),
         "paths": _paths(plan, environ),
         "machine": _machine(prepared),
-        "environment": "\n".join(
-            f"{name}={_hidden(name, value)}"
-            for name, value in sorted(shared_environment(plan.config, environ).variables.items())
-        ),
         "commands": _commands(prepared),
-        "configuration": yaml.safe_dump(
-            plan.config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True
-        ).rstrip(),
-        "notes": "\n".join(prepared.notes) or "none",
     }
+    if prepared.verbose:
+        sections |= {"environment": _environment(plan, environ), "configuration": _configuration(plan)}
+    else:
+        given = plan.command.overrides or ("every key has its default",)
+        sections["settings"] = "\n".join((*given, "(--dry-run --verbose prints every key and variable)"))
+    sections["notes"] = "\n".join(prepared.notes) or "none"
     return "\n\n".join(f"[{title}]\n{text}" for title, text in sections.items())
+
+
+def _environment(plan: Plan, environ: Mapping[str, str]) -> str:
+    variables = shared_environment(plan.config, environ).variables
+    return "\n".join(f"{name}={_hidden(name, value)}" for name, value in sorted(variables.items()))
+
+
+def _configuration(plan: Plan) -> str:
+    values = plan.config.model_dump(mode="json", by_alias=True)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip()
 
 
 def _run(prepared: PreparedStart) -> str:
@@ -39,12 +47,17 @@ def _run(prepared: PreparedStart) -> str:
     is_update = command.rl_phase == "update"
     limit = command.max_iterations or f"no limit (until {'nothing is new' if is_update else 'stopped'})"
     begins = f"iteration {work.iteration}: {', '.join(work.phases)}" if work else "nothing is left to do"
-    tasks = ", ".join(f"{count} {split}" for split, count in prepared.machine.num_tasks.items()) or "none"
+    in_files = prepared.machine.num_in_files
+    counts = [
+        f"{n} {split} of the {in_files[split]} in its file" for split, n in prepared.machine.num_tasks.items()
+    ]
+    tasks = ", ".join(counts) or "none"
     return (
         f"phase           {command.rl_phase}\n"
         f"begins with     {begins}\n"
         f"iterations      {limit}\n"
-        f"tasks           {tasks} an iteration, {plan.config.rollout.group_size} attempts a training task\n"
+        f"tasks           an iteration runs {tasks} (more than there are: repeatedly);"
+        f" {plan.config.rollout.group_size} attempts at each of train\n"
         f"nodes           {command.num_nodes} (this is rank {command.rank})\n"
         f"debug mode      {'on: the engine is external' if command.debug_mode else 'off'}"
     )

@@ -63,11 +63,30 @@ start_node() {
 }
 
 # Ask the node process to run a verb: fills a record, an associative array of the caller, with the fields that the
-# verb returns, and returns its exit status.
+# verb returns, and returns its exit status. In a shell that only sources these functions there is no such process:
+# then the verb runs by itself.
 # Usage: ask <record> <verb> [arguments…]
 ask() {
+  if [[ -z ${NODE_IN:-} ]]; then
+    ask_alone "$@"
+    return
+  fi
   printf '%s\0' "$(($# - 1))" "${@:2}" >&"$NODE_IN" || true
   take_reply "$1"
+}
+
+# Run a verb in a process of its own, and read the fields that it prints.
+# Usage: ask_alone <record> <verb> [arguments…]
+ask_alone() {
+  local -n found_fields=$1
+  local status=0 printed line
+  found_fields=()
+  printed=$(PYTHONPATH=$PROJECT_ROOT${PYTHONPATH:+:$PYTHONPATH} "$(python_of_project)" -m rl_agent.cli "${@:2}") ||
+    status=$?
+  while IFS='' read -r line; do
+    [[ ! $line =~ ^[a-z_]+= ]] || found_fields[${line%%=*}]=${line#*=}
+  done <<<"$printed"
+  return "$status"
 }
 
 # Ask for a verb of which only the exit status counts.
@@ -267,16 +286,29 @@ record_span() {
     >>"${PLAN[timeline]}"
 }
 
-# The model that the run serves now. Fields: path, weight_version.
-# Usage: resolve_model_to_serve <record>
+# The model that the run serves now. Fields: path, weight_version; without a record it prints the path. A script
+# that sources this alone sets PLAN_FILE, as to LOG_PATH/runs/latest/plan.json.
+# Usage: resolve_model_to_serve [record]
 resolve_model_to_serve() {
-  ask "$1" model --plan "$PLAN_FILE"
+  local -A found_model=()
+  if (($#)); then
+    ask "$1" model --plan "$PLAN_FILE"
+  else
+    ask found_model model --plan "$PLAN_FILE" || return
+    printf '%s\n' "${found_model[path]}"
+  fi
 }
 
 # This and find_last_checkpoint are for scripts of users, which source this folder: the loop calls neither.
-# Usage: detect_num_gpus <record>      (field: gpus)
+# Usage: detect_num_gpus [record]      (field: gpus; without a record it prints the number)
 detect_num_gpus() {
-  ask "$1" gpu count
+  local -A found_gpus=()
+  if (($#)); then
+    ask "$1" gpu count
+  else
+    ask found_gpus gpu count || return
+    printf '%s\n' "${found_gpus[gpus]}"
+  fi
 }
 
 # The newest checkpoint-K of a training, or nothing.

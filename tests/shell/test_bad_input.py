@@ -168,8 +168,11 @@ def test_help_and_dry_run_write_nothing(harness):
         "free",
         str(harness.port),
         "iteration 1",
+        "1024 train of the 1 in its file",
+        "--dry-run --verbose",
     ):
         assert part in planned.stdout
+    assert len(planned.stdout.splitlines()) < 60
     assert not harness.log.exists()
     assert sorted(path.name for path in harness.data.iterdir()) == ["test.jsonl", "train.jsonl"]
     assert harness.calls == []

@@ -93,7 +93,9 @@ def example(harness):
 
     def dry_run(name: str, *words: str, **environ: str) -> subprocess.CompletedProcess:
         paths = ("--data-path", str(harness.data), "--log-path", str(harness.log))
-        return run(name, *paths, "--max-iterations", "2", "--dry-run", "pool.port=0", *words, **environ)
+        return run(
+            name, *paths, "--max-iterations", "2", "--dry-run", "--verbose", "pool.port=0", *words, **environ
+        )
 
     run.plan = dry_run
     return run

@@ -120,8 +120,14 @@ def test_a_dry_run_shows_the_trainer_and_what_it_is_told(harness, pool):
     assert "prepare-update" not in done.stdout
 
 
+def test_it_brings_its_pool_along(harness):
+    done = harness.run(*BOTH, "pool.port=0", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "rl_agent.cli manager --plan PLAN" in done.stdout
+
+
 def test_it_wants_a_pool(harness):
-    done = harness.run(*BOTH)
+    done = harness.run(*BOTH, "pool=none")
     assert done.returncode == 78
     assert "add pool=elastic" in done.stderr
     assert json.dumps(harness.verbs) == "[]"

@@ -5,13 +5,26 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.paths import RunPaths
+
+if TYPE_CHECKING:
+    from rl_agent.monitor.recorder import SampleTable
 
 SUMMARY = "record metrics.jsonl with wandb, and keep its curves drawn, until TERM"
 EXAMPLE = """example:
   python -m rl_agent.cli wandb-sync --plan runs/r1/plan.json
 """
+
+
+COLUMNS = ("episode", "iteration", "status", "reward", "prompt", "last_response", "answer", "failure")
+MAX_SAMPLES = 16
+"""Episodes in the table of an iteration."""
+MAX_CHARACTERS = 4000
 
 
 def main(argv: list[str]) -> int:
@@ -25,7 +38,25 @@ def main(argv: list[str]) -> int:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    record_run(read_plan(arguments.plan), stopped)
+    plan = read_plan(arguments.plan)
+    record_run(plan, stopped, partial(samples_of, plan.paths))
     logging.shutdown()
     sys.stderr.flush()
     os._exit(0)  # what wandb does at a process's end waits for its server without a deadline
+
+
+def samples_of(paths: RunPaths, record: dict[str, Any]) -> "SampleTable | None":
+    """Return the first episodes of the rollout or evaluation that a metrics record is about."""
+    from rl_agent.monitor.recorder import SampleTable
+    from rl_agent.rollout.trajectories.browse import Filter, find, flat
+
+    split, iteration = record.get("split"), record.get("iteration")
+    if split not in ("train", "test") or not isinstance(iteration, int):
+        return None
+    found = islice(find(paths, Filter(split=split, iterations=frozenset({iteration}))), MAX_SAMPLES)
+    rows = [[_short(row[column]) for column in COLUMNS] for row in map(flat, found)]
+    return SampleTable(f"{split}/samples", COLUMNS, rows) if rows else None
+
+
+def _short(value: object) -> object:
+    return value[:MAX_CHARACTERS] if isinstance(value, str) else value

@@ -110,6 +110,7 @@ class Episode:
         self._limit: asyncio.Timeout | None = None
         self._is_abandoned = False
         self._is_truncated = False
+        self._last_observation = ""
 
     def elapsed_s(self) -> float:
         return self._setup.clock() - self._started
@@ -137,6 +138,7 @@ class Episode:
             self._lost.append(LostAttempt(failure, len(self.steps), self._setup.clock() - began))
             self._crashes += isinstance(error, EnvironmentLost) and error.is_suspect
             self.steps = []
+            self._last_observation = ""
 
     async def _attempt(self) -> tuple[Status, Failure | None, Exception | None]:
         """Return how one attempt ended, and what ended it."""
@@ -207,6 +209,7 @@ class Episode:
                 seen=turn.seen,
             )
             self.steps.append(step)
+            self._last_observation = result.observation.text
             if result.done or result.truncated or len(self.steps) == spec.max_steps:
                 self._is_truncated = not result.done
                 return
@@ -308,4 +311,5 @@ class Episode:
             failure=failure,
             rank=setup.rank,
             lost_attempts=tuple(self._lost),
+            last_observation=self._last_observation,
         )

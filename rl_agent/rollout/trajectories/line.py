@@ -47,7 +47,7 @@ def _without(trajectory: Trajectory, failure: Failure) -> Iterator[Trajectory]:
     rest = replace(trajectory, status=Status.FAILED, reward=None, failure=failure, reward_detail={})
     yield rest
     yield replace(rest, task=replace(rest.task, extra={}))
-    yield replace(rest, steps=(), task=replace(rest.task, extra={}))
+    yield replace(rest, steps=(), task=replace(rest.task, extra={}), last_observation="")
 
 
 def to_line(trajectory: Trajectory) -> bytes:

@@ -92,6 +92,33 @@ async def test_show_says_what_the_engine_saw_of_earlier_steps(tmp_path, capsys):
     assert "--- context whole from step 3, 1 before it as lines, 2 left out, 2 images" in shown
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+async def test_the_list_shows_whole_keys_in_any_terminal(tmp_path, capsys, monkeypatch, width):
+    from rl_agent import terminal
+    from rl_agent.cli import trajectories
+
+    paths = RunPaths(tmp_path / "log")
+    long = make_trajectory(0)
+    task_id = "a-task-with-a-long-name-" + "x" * 10
+    record(paths, 1, "train", dataclasses.replace(long, key=dataclasses.replace(long.key, task_id=task_id)))
+    monkeypatch.setattr(trajectories, "_console", lambda: terminal.console(width=width))
+    main(["list", "--log-path", str(paths.log_path)])
+    shown = capsys.readouterr().out
+    assert f"{task_id}:0:0" in shown
+    assert ("too narrow for" in shown) == (width < 200)
+
+
+async def test_show_has_the_last_observation_and_a_time_that_can_be_read(tmp_path, capsys):
+    paths = RunPaths(tmp_path / "log")
+    record(
+        paths, 1, "train", dataclasses.replace(make_trajectory(0), last_observation="You fell into a hole.")
+    )
+    main(["show", "--log-path", str(paths.log_path), "task-0:0:0"])
+    shown = capsys.readouterr().out
+    assert "after the last action (the model did not see it)\nYou fell into a hole." in shown
+    assert "started_at          2023-11-1" in shown
+
+
 async def test_show_tells_of_a_failure(log, capsys):
     main(["show", "--log-path", str(log), "task-2:0:0"])
     assert "EngineError: gone" in capsys.readouterr().out

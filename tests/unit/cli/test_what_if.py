@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rl_agent.cli import what_if
 from rl_agent.cli.__main__ import main
 from rl_agent.simulation.spot import read_trace
 
@@ -24,6 +25,16 @@ def test_every_setup_is_a_row_of_the_table(capsys):
     for name in ("static", "on demand", "elastic", "elastic recompute", "elastic hybrid"):
         assert f"\n {name} " in shown
     assert "Simulated." in shown and "1.00x" in shown
+
+
+def test_a_terminal_of_80_columns_shows_whole_headings_and_numbers(capsys, monkeypatch):
+    table = what_if._table
+    monkeypatch.setattr(what_if, "_table", lambda found, width: table(found, 80))
+    assert main(["what-if", *SMALL, "model=1.7b"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
+    for heading in ("machines", "$/M tokens", "trainer waits", "engines idle", "deaths"):
+        assert any(line.split("  ")[0].strip() == heading for line in lines)
 
 
 def test_json_holds_what_was_assumed_and_what_came_of_it(capsys):

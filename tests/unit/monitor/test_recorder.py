@@ -20,6 +20,7 @@ class Wandb:
         self.offline: dict[int, dict] = {}
         self.is_down = False
         self.opened = 0
+        self.samples: list = []
 
     def open(self) -> "FakeRecord":
         self.opened += 1
@@ -40,7 +41,8 @@ class FakeRecord:
         self.server, self.steps = server, steps
         self.next_step = len(steps)
 
-    def log(self, step: int, numbers: dict) -> None:
+    def log(self, step: int, numbers: dict, samples=None) -> None:
+        self.server.samples.append(samples)
         if self.server.is_down and self.steps is not self.server.offline:
             raise ConnectionResetError("Connection lost")
         assert step not in self.steps
@@ -206,3 +208,21 @@ def test_following_ends_when_told_to_and_records_what_came_last(lines, server):
     add(lines, 1)
     recorder(lines, server).follow(stopped, on_drained)
     assert server.uploaded == steps(1, 2)
+
+
+def test_an_evaluation_is_recorded_with_the_bounds_of_its_intervals(lines, server):
+    metrics.append(lines, {"iteration": 1, "test/pass@4": 0.5, "test/outcomes": {"": {"4/0": 10, "4/4": 10}}})
+    recorder(lines, server).drain()
+    (numbers,) = server.told.values()
+    assert numbers["test/pass@4"] == 0.5
+    assert numbers["test/pass@4_low"] == pytest.approx(0.299, abs=1e-3)
+    assert "test/outcomes" not in numbers
+
+
+def test_samples_that_cannot_be_read_do_not_keep_the_numbers_from_being_recorded(lines, server):
+    def find_samples(record):
+        raise OSError("the store is gone")
+
+    add(lines, 1)
+    Recorder(lines, server.open, server.open_offline, find_samples=find_samples).drain()
+    assert list(server.told) == [0] and server.samples == [None]

@@ -36,7 +36,7 @@ def test_too_few_gpus_for_the_training_are_refused(words, num_gpus):
         ((GROUPS_OF_8, POOL, "trainer.placement=hybrid"), {"num_nodes": 2}, "hybrid goes with --num-nodes 1"),
         ((GROUPS_OF_8, POOL, "policy_config.top_p=0.9"), {}, "the whole distribution"),
         ((POOL, "rollout.group_size=1"), {}, "compares siblings"),
-        ((GROUPS_OF_8,), {}, "add pool=elastic"),
+        ((GROUPS_OF_8, "pool=none"), {}, "add pool=elastic"),
         ((POOL, "trainer.placement=hybrid", "pool.local_engine=false"), {}, "local_engine=false starts none"),
     ],
     ids=[

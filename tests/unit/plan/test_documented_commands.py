@@ -5,6 +5,7 @@ configurations. Only folders and addresses are others.
 """
 
 import argparse
+import io
 import json
 import re
 import shlex
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from rich.console import Console
 
 from rl_agent.cli.__main__ import module_of
+from rl_agent.monitor.report import reward_table
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.plan import checks
 from rl_agent.plan.make import prepare
@@ -21,7 +24,9 @@ from rl_agent.plan.runs import write_plan
 from rl_agent.plan.show import show
 from rl_agent.testing.certificate import make_certificate
 
-PAGES = [PROJECT_ROOT / "README.md", *sorted((PROJECT_ROOT / "docs" / "how-to").glob("*.md"))]
+ROOMS = ("tutorials", "how-to", "explanation")
+PAGES = [PROJECT_ROOT / "README.md"]
+PAGES += sorted(page for room in ROOMS for page in (PROJECT_ROOT / "docs" / room).glob("*.md"))
 SAMPLE = "…"
 """In a how-to: the flags and keys of the README's command of the same kind."""
 VISION = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "vision_config": {}}
@@ -48,13 +53,15 @@ def commands(page: Path) -> list[Line]:
     text = page.read_text()
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line.replace(".venv/bin/python", "python") for line in lines if "<<" not in line]
     lines += re.findall(r"`(python -m rl_agent\.cli [\w-]+(?: [^`]+)?)`", " ".join(text.split()))
     found = [tuple(shlex.split(line.replace(SAMPLE, f" {SAMPLE} "), comments=True)) for line in lines]
     return [Line(page, words) for words in found if words[:1] in (("bash",), ("python",))]
 
 
 LINES = [line for page in PAGES for line in commands(page)]
-RUNS = [line for line in LINES if line.words[1] == "scripts/run.sh" and "${run[@]}" not in line.words]
+IN_AN_ARRAY = {"${run[@]}", "${paths[@]}"}
+RUNS = [line for line in LINES if line.words[1] == "scripts/run.sh" and not IN_AN_ARRAY & set(line.words)]
 OF_README = [line for line in RUNS if line.page.name == "README.md"]
 
 
@@ -73,7 +80,9 @@ def place(tmp_path_factory) -> Path:
     """What a reader of the pages has on the machine."""
     home = tmp_path_factory.mktemp("machine")
     (home / "vision" / "tiny").mkdir(parents=True)
-    for folder in ("home/user", "shared/data", "data", "vision"):
+    for name in ("quickstart", "quickstart-grpo"):
+        (home / name / "base-model").mkdir(parents=True)
+    for folder in ("home/user", "shared/data", "data", "vision", "quickstart/tasks", "quickstart-grpo/tasks"):
         (home / folder).mkdir(parents=True, exist_ok=True)
         for split in ("train", "test"):
             (home / folder / f"{split}.jsonl").write_text(TASK)
@@ -82,6 +91,7 @@ def place(tmp_path_factory) -> Path:
     (home / "pool.token").chmod(0o600)
     make_certificate(home)
     folders = {home / "vision" / "tiny": VISION}
+    folders |= dict.fromkeys((home / name / "base-model" for name in ("quickstart", "quickstart-grpo")), TEXT)
     for name, config in MODELS.items():
         folders[home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "0"] = config
     for folder, config in folders.items():
@@ -118,10 +128,13 @@ def planned(line: Line, place: Path):
         "~/vision": place / "vision",
     }.items():  # fmt: skip
         words = tuple(word.replace(here, str(there)) for word in words)
-    words = tuple(str(place / word) if word in ("data", "exp") else word for word in words)
+    is_ours = ("data", "exp")
+    words = tuple(
+        str(place / word) if word in is_ours or word.startswith("quickstart") else word for word in words
+    )
     environ = {"HOME": str(place), "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "OPENAI_API_KEY": "a key"}
     environ |= {"HF_HUB_CACHE": str(place / "hub"), "HF_HUB_OFFLINE": "1"}
-    prepared = prepare([*words, "--dry-run"], environ)
+    prepared = prepare([*(word for word in words if word != "--dry-run"), "--dry-run"], environ)
     assert "[commands]" in show(prepared, environ)
     return prepared
 
@@ -169,3 +182,17 @@ def test_a_verb_that_a_page_shows_takes_its_flags(line, monkeypatch):
     module = module_of(verb)
     with pytest.raises(Parsed):
         module.main(words)
+
+
+def headings(text: str) -> list[list[str]]:
+    """The words of the two lines above the first row of a table of iterations."""
+    lines = text.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.split()[:2] == ["iteration", "success"])
+    return [lines[at - 1].split(), lines[at].split()]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/streaming.md"])
+def test_the_table_that_a_page_promises_has_the_headings_of_the_real_one(page):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(reward_table({1: {"test/success_rate": 0.5}}))
+    assert headings((PROJECT_ROOT / page).read_text()) == headings(console.export_text())

@@ -1,0 +1,21 @@
+"""Who types a key of WebGym or of verl is told the one that stands here."""
+
+import pytest
+
+from rl_agent.overrides.elsewhere import VERL, WEBGYM
+from rl_agent.overrides.keys import hint, valid_keys
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [*WEBGYM.items(), *VERL.items()])
+def test_a_key_of_theirs_names_one_that_exists_here(theirs, ours):
+    assert theirs not in valid_keys()
+    assert ours in valid_keys()
+    assert hint(theirs) == f"that is {ours} here"
+
+
+def test_the_keys_of_their_trainer_have_the_same_names_here():
+    for name in ("learning_rate", "positive_samples_to_train", "recency_bias_power", "num_train_epochs"):
+        assert hint(f"algorithm_config.{name}") in (
+            f"did you mean trainer.{name}?",
+            f"did you mean trainer.optimizer.{name}?",
+        )

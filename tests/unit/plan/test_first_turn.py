@@ -1,0 +1,111 @@
+"""What would fail for every task is found when the run is planned; what fails for some is not refused."""
+
+import os
+import sys
+import textwrap
+
+import pytest
+
+from rl_agent.errors import ConfigError
+from rl_agent.overrides.words import parse_override
+from rl_agent.plan import first_turn
+from rl_agent.plan.compose import compose_config
+from rl_agent.plan.first_turn import check_first_turns
+from rl_agent.plan.hub import FoundModel
+from rl_agent.testing.tiny_chat import tiny_tokenizer
+from rl_agent.types import Task
+
+ENVIRONMENT = """
+    import asyncio
+    from rl_agent.types import Observation, StepResult
+
+    class Fickle:
+        closed = 0
+        async def reset(self, task, seed):
+            print("an environment that prints")
+            how = task.answer
+            if how == "breaks":
+                raise KeyError("no\\nbrowser")
+            if how == "hangs":
+                await asyncio.Event().wait()
+            if how == "blocks":
+                import time
+                await asyncio.to_thread(time.sleep, 60)
+            return "no observation" if how == "misshapen" else Observation(task.prompt)
+        async def step(self, action):
+            return StepResult(Observation(""), done=True)
+        async def close(self):
+            Fickle.closed += 1
+"""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    (tmp_path / "fickle_environment.py").write_text(textwrap.dedent(ENVIRONMENT))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("fickle_environment", None)
+    monkeypatch.setattr(first_turn, "LIMIT_S", 0.3)
+
+    def compose(*words):
+        words = (*words, "+env_config.kinds.fickle=fickle_environment:Fickle")
+        overrides = [parse_override(word, "test") for word in words]
+        return compose_config(overrides, data_path=tmp_path, log_path=tmp_path / "log", num_gpus=0).config
+
+    return compose
+
+
+def tasks(*answers, prompt="1 + 1 ="):
+    return [Task(f"task-{n}", prompt, "fickle", "easy", answer=answer) for n, answer in enumerate(answers)]
+
+
+NO_MODEL = FoundModel("a/model", None, None, frozenset())
+
+
+def model(folder):
+    tiny_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages[0].content }}"}')
+    return FoundModel(str(folder), folder, {}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("breaks", "KeyError"), ("misshapen", "reset returned str, not an Observation")],
+)
+def test_an_environment_that_can_begin_no_episode_is_refused_with_the_reason(config, how, reason):
+    with pytest.raises(ConfigError, match=reason) as refused:
+        check_first_turns(config(), tasks(*[how] * 9), NO_MODEL)
+    assert "env_config.kinds.fickle: no episode can begin (4 of 9 tasks tried); task task-0" in str(
+        refused.value
+    )
+    assert "\n" not in str(refused.value)
+
+
+def test_tasks_of_which_some_begin_are_left_to_the_rollout_and_every_environment_is_closed(config):
+    assert check_first_turns(config(), tasks("breaks", "fine"), NO_MODEL) == ()
+    assert sys.modules["fickle_environment"].Fickle.closed == 2
+
+
+@pytest.mark.parametrize("how", ["hangs", "blocks"])
+def test_an_environment_that_takes_long_is_noted_and_does_not_hold_up_the_plan(config, how):
+    (note,) = check_first_turns(config(), tasks(how), NO_MODEL)
+    assert "no episode began within 0.3 s" in note
+
+
+def test_prompts_that_leave_no_room_for_a_response_are_refused_by_the_key_that_limits_them(config, tmp_path):
+    long = tasks("fine", "fine", prompt="1+2=" * 40)
+    with pytest.raises(ConfigError, match=r"^engine.max_model_len=32: the first prompt of task task-0 has "):
+        check_first_turns(config("engine.max_model_len=32"), long, model(tmp_path))
+    assert check_first_turns(config("engine.max_model_len=512"), long, model(tmp_path)) == ()
+
+
+def test_one_short_prompt_among_long_ones_is_enough_to_begin(config, tmp_path):
+    mixed = [*tasks("fine", prompt="1+2=" * 40), *tasks("fine", "fine")[1:]]
+    assert check_first_turns(config("engine.max_model_len=32"), mixed, model(tmp_path)) == ()
+
+
+def test_what_an_environment_prints_is_not_taken_for_the_plan(config, capfd):
+    check_first_turns(config(), tasks("fine"), NO_MODEL)
+    os.write(1, b"the plan\n")
+    printed = capfd.readouterr()
+    assert printed.out == "the plan\n"
+    assert "an environment that prints" in printed.err
