@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from rl_agent.env.remote.process_tree import descendants
+from rl_agent.env.remote.process_tree import descendants, marked
 from rl_agent.env.remote.worker import BLOCKED_FILE, BlockedLoop
 
 END_TIMEOUT_S = 6.0
 """A guard kills what is below it in far less; then it is killed itself."""
 _STDERR = 2
 _POLL_S = 0.01
+_MARK = "RL_AGENT_ENV_WORKER"
 
 
 class WorkerProcess:
@@ -28,6 +29,7 @@ class WorkerProcess:
     def __init__(self, guard: subprocess.Popen[bytes], folder: Path) -> None:
         self._guard = guard
         self._folder = folder
+        """Its name, which is random, is also the mark of all that is started below."""
 
     @classmethod
     def start(cls) -> tuple["WorkerProcess", socket.socket]:
@@ -41,7 +43,7 @@ class WorkerProcess:
                 [sys.executable, "-m", "rl_agent.env.remote.guard", str(os.getpid()), str(folder)],
                 stdin=theirs.fileno(),
                 stdout=_STDERR,
-                env=os.environ | single_threaded,
+                env=os.environ | single_threaded | {_MARK: folder.name},
                 start_new_session=True,
             )
         return cls(guard, folder), ours
@@ -86,7 +88,15 @@ class WorkerProcess:
         if not await self.wait(END_TIMEOUT_S):
             self.kill()
             await self.wait(END_TIMEOUT_S)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._clean_up)
+
+    def _clean_up(self) -> None:
+        """Do what a guard that was killed cannot do any more."""
+        if (self._guard.poll() or 0) < 0:
+            for pid in marked(f"{_MARK}={self._folder.name}".encode()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def signal_end(self) -> None:
         """Tell the guard to end everything."""

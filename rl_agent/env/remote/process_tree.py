@@ -33,6 +33,19 @@ def descendants(root: int) -> list[int]:
     return _below(root, _children(_stats()))
 
 
+def marked(mark: bytes) -> list[int]:
+    """Return the processes that were started with `mark`, a NAME=VALUE, among their environment variables."""
+    found = []
+    for pid in _stats():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+                if mark in file.read().split(b"\0"):
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
 def resident_bytes(roots: Iterable[int]) -> dict[int, int]:
     """Return the resident memory of each process and all below it; pages that they share count in each."""
     stats = _stats()
