@@ -58,18 +58,26 @@ def resident_bytes(roots: Iterable[int]) -> dict[int, int]:
 def end_descendants(limit_s: float) -> bool:
     """Kill and reap all below this process until there is nobody; False if some are left at the limit.
 
-    For a subreaper: there, those whose parents have ended become its children.
+    For a subreaper: there, those whose parents have ended become its children. A look at `/proc` may miss one
+    that changes its parent meanwhile, so only the kernel's word that there is no child counts.
     """
     deadline = time.monotonic() + limit_s
-    while left := descendants(os.getpid()):
-        for pid in left:
+    while _has_children():
+        for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         reap()
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
-    reap()
+    return True
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
     return True
 
 

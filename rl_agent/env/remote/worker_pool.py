@@ -39,6 +39,7 @@ START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
 """What workers have to close what lives in them, at the end of the pool."""
 _LOOK_AT_MEMORY_S = 5.0
+_MOST_FAILED_STARTS = 3
 _START_PATIENCE_S = 5.0
 """For so long a worker that starts is waited for, rather than that its episodes go to the others."""
 _MIB = 2**20
@@ -108,6 +109,8 @@ class WorkerPool:
         self._changed = asyncio.Event()
         self._numbers = itertools.count(1)
         self._has_started = False
+        self._failed_starts = 0
+        """In a row; one may be killed while it starts."""
         self._is_closed = False
 
     def create(self, kind: str, kwargs: dict[str, Any], crashes: int = 0) -> RemoteInstance:
@@ -151,7 +154,8 @@ class WorkerPool:
                 job = self._jobs.create_task(self._start(level), name="start an environment worker")
                 await asyncio.wait([job])
                 problem = job.result()
-                if problem is not None:
+                self._failed_starts = 0 if problem is None else self._failed_starts + 1
+                if problem is not None and self._failed_starts >= _MOST_FAILED_STARTS:
                     raise problem
                 continue
             self._changed.clear()

@@ -38,6 +38,7 @@ async def test_an_instance_on_a_server_does_what_it_does_here():
         assert not Path(second).exists()  # noqa: ASYNC240
 
 
+@pytest.mark.extended
 async def test_a_worker_that_crashes_there_makes_suspects_here():
     async with server() as (url, _, _), connected(url) as pool:
         (culprit, _), (other, _) = await begun(pool), await begun(pool)
@@ -67,6 +68,7 @@ async def test_episodes_go_to_servers_by_their_places_and_wait_where_all_are_tak
         await waiting
 
 
+@pytest.mark.extended
 async def test_places_that_another_rollout_has_taken_are_waited_for():
     async with server(places=1) as (url, _, _), connected(url) as one, connected(url) as other:
         instance, _ = await begun(one)
@@ -77,6 +79,7 @@ async def test_places_that_another_rollout_has_taken_are_waited_for():
         await waiting
 
 
+@pytest.mark.extended
 async def test_a_server_that_goes_costs_an_attempt_and_one_that_comes_back_is_used_again():
     async with connected("http://127.0.0.1:1", wait_s=30) as pool:
         async with server() as (url, _, serving):
@@ -92,6 +95,7 @@ async def test_a_server_that_goes_costs_an_attempt_and_one_that_comes_back_is_us
             assert again.text.startswith("hello")
 
 
+@pytest.mark.extended
 async def test_a_server_that_drains_ends_what_runs_and_begins_nothing():
     async with server() as (url, leaving, serving), connected(url, wait_s=0.5) as pool:
         instance, _ = await begun(pool)
@@ -112,6 +116,7 @@ async def test_no_server_at_all_ends_the_rollout_for_a_resume():
             await begun(pool)
 
 
+@pytest.mark.extended
 async def test_a_client_that_is_silent_or_gone_leaves_nothing():
     async with server(client_timeout_s=1.0) as (url, _, _), aiohttp.ClientSession(headers=BEARER) as session:
         socket = await session.ws_connect(url + server_api.INSTANCES)
@@ -145,6 +150,7 @@ async def test_a_client_without_the_token_sees_whether_it_serves_and_nothing_els
                 await begun(pool)
 
 
+@pytest.mark.extended
 async def test_tls(tmp_path):
     certificate, key = make_certificate(tmp_path)
     async with server(tls=serving_tls(certificate, key)) as (url, _, _):
@@ -211,6 +217,7 @@ async def test_a_server_that_lies_is_left_for_one_that_does_not(lie):
         await runner.cleanup()
 
 
+@pytest.mark.extended
 async def test_a_server_that_is_frozen_is_lost_after_its_timeout():
     async def accept(reader, writer):
         try:

@@ -57,6 +57,7 @@ async def test_what_no_attempt_can_change_is_told_apart():
             await begun(pool, colour="red")
 
 
+@pytest.mark.extended
 async def test_instances_are_spread_over_the_workers():
     async with workers(workers=2) as pool:
         instances = await asyncio.gather(*(begun(pool) for _ in range(6)))
@@ -88,6 +89,7 @@ async def test_a_worker_that_crashes_costs_its_episodes_an_attempt_and_is_replac
         assert pid_in(again) != pid_in(shown)
 
 
+@pytest.mark.extended
 async def test_suspects_of_a_crash_share_a_worker_with_few_others_and_then_with_none():
     async with workers(workers=4) as pool:
         few = [pid_in(shown) for _, shown in await asyncio.gather(*(begun(pool, 1) for _ in range(8)))]
@@ -116,6 +118,7 @@ async def test_a_worker_whose_loop_is_blocked_is_ended_and_the_one_who_did_it_is
         await until(lambda: is_gone(pid_in(shown)))
 
 
+@pytest.mark.extended
 async def test_a_worker_that_is_frozen_is_ended_with_what_it_started():
     async with workers(timeout_s=2.0) as pool:
         instance, shown = await begun(pool)
@@ -126,6 +129,7 @@ async def test_a_worker_that_is_frozen_is_ended_with_what_it_started():
         await until(lambda: all(map(is_gone, (pid_in(shown), *children))))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("victim", ["worker", "guard"])
 async def test_a_killed_worker_leaves_nothing_of_what_it_started(victim):
     async with workers() as pool:
@@ -137,6 +141,7 @@ async def test_a_killed_worker_leaves_nothing_of_what_it_started(victim):
         await until(lambda: all(map(is_gone, (pid_in(shown), *children))))
 
 
+@pytest.mark.extended
 async def test_a_worker_is_replaced_after_so_many_episodes_and_loses_none():
     async with workers(max_episodes=2) as pool:
         (first, one), (second, two) = await begun(pool), await begun(pool)
@@ -149,6 +154,7 @@ async def test_a_worker_is_replaced_after_so_many_episodes_and_loses_none():
         await until(lambda: is_gone(pid_in(one)))
 
 
+@pytest.mark.extended
 async def test_a_worker_is_replaced_by_age_and_by_memory():
     async with workers(max_age_s=0.5) as pool:
         instance, shown = await begun(pool)
@@ -164,6 +170,7 @@ async def test_a_worker_is_replaced_by_age_and_by_memory():
         await until(lambda: is_gone(pid_in(shown)))
 
 
+@pytest.mark.extended
 async def test_a_worker_with_twice_the_memory_is_ended_at_once():
     async with workers(max_rss_mib=150.0) as pool:
         instance, _ = await begun(pool)
@@ -171,6 +178,7 @@ async def test_a_worker_with_twice_the_memory_is_ended_at_once():
             await asyncio.gather(instance.step("leak 400"), instance.step("wait 60"))
 
 
+@pytest.mark.extended
 async def test_a_worker_in_which_something_does_not_close_is_not_used_again():
     async with workers() as pool:
         instance, shown = await begun(pool, kind="never_closing")

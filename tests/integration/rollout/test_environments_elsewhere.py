@@ -1,0 +1,176 @@
+"""Environments in real workers and on a real server: what killed owners leave, and what the plan says."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from rl_agent.cluster.shared_fs.processes import ProcessId, command_line, stat_of
+from rl_agent.env.remote.environments import Environments
+from rl_agent.env.remote.process_tree import descendants
+from rl_agent.env_config import EnvConfig
+from rl_agent.errors import ConfigError, MachineError
+from rl_agent.overrides.compose import Schema, compose_words
+from rl_agent.testing.ports import quiet_port
+from rl_agent.types import Task
+from tests.unit.env.remote.pools import KINDS
+
+OWNER = """
+import asyncio
+from tests.unit.env.remote.pools import begun, workers
+
+async def main():
+    async with workers(workers=2) as pool:
+        for _ in range(2):
+            instance, _ = await begun(pool)
+            for how in ("child", "detached"):
+                await instance.step(how)
+        print("ready", flush=True)
+        await instance.step("block 600" if BLOCKS else "wait 600")
+
+asyncio.run(main())
+"""
+KIND_WORDS = [f"+kinds.{kind}={dotted}" for kind, dotted in KINDS.items()]
+
+
+def below(pid):
+    return [ProcessId.of(one) for one in descendants(pid)]
+
+
+def assert_all_end(processes, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while left := [one.pid for one in processes if one.is_running]:
+        assert time.monotonic() < deadline, (
+            f"left: {[(one, stat_of(one), command_line(one)) for one in left]}"
+        )
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("sign", "blocks"),
+    [
+        (signal.SIGKILL, True),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.extended),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.extended),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.extended),
+    ],
+)
+def test_a_collector_that_is_ended_leaves_no_worker_and_nothing_that_one_started(sign, blocks):
+    code = OWNER.replace("BLOCKS", str(blocks))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as owner:
+        assert owner.stdout.readline() == "ready\n"
+        processes = below(owner.pid)
+        assert len(processes) == 8  # two guards, two workers, two children of each
+        owner.send_signal(sign)
+        owner.wait(30)
+    assert_all_end(processes)
+
+
+@contextmanager
+def env_server(tmp_path, *words, places=4):
+    """The real command; gives its address and its process."""
+    token = tmp_path / "env.token"
+    token.write_text("secret\n")
+    token.chmod(0o600)
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "rl_agent.cli", "env-server", "--listen", "127.0.0.1:0"),
+            *("--workers", "1", "--places", str(places), "--token-file", str(token), *words),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            process.kill()
+
+
+def config(tmp_path, *words):
+    usual = [*KIND_WORDS, f"servers_token_file={tmp_path / 'env.token'}"]
+    keys = {word.lstrip("+").partition("=")[0] for word in words}
+    kept = [word for word in usual if word.lstrip("+").partition("=")[0] not in keys]
+    return compose_words(Schema("env/default", EnvConfig), [*kept, *words])
+
+
+TASKS = [Task("good", "hello", "obeying", "easy")]
+
+
+@pytest.mark.extended
+async def test_a_rollouts_environments_live_on_the_server_until_it_is_told_to_end(tmp_path):
+    with env_server(tmp_path, *KIND_WORDS) as (url, process):
+        environments = Environments(config(tmp_path, f"servers=[{url}]"))
+        environments.check({"obeying"}, TASKS)
+        async with environments:
+            instance = environments.create("obeying")
+            assert (await instance.reset(TASKS[0], 1)).text.startswith("hello 1 ")
+            assert (await instance.step("done")).done
+            await instance.close()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+@pytest.mark.extended
+async def test_a_killed_server_leaves_no_worker(tmp_path):
+    with env_server(tmp_path, *KIND_WORDS) as (url, process):
+        async with Environments(config(tmp_path, f"servers=[{url}]")) as environments:
+            instance = environments.create("obeying")
+            await instance.reset(TASKS[0], 1)
+            await instance.step("detached")
+            processes = below(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+            assert_all_end(processes)
+
+
+def test_what_is_wrong_with_a_server_is_said_before_the_run_in_one_line(tmp_path):
+    def problem(*words, tasks=TASKS, kind="obeying"):
+        with pytest.raises(ConfigError) as error:
+            Environments(config(tmp_path, *words)).check({kind}, tasks)
+        assert "\n" not in str(error.value)
+        return error.value
+
+    with env_server(tmp_path, *KIND_WORDS) as (url, process):
+        here = f"servers=[{url}]"
+        other = tmp_path / "other.token"
+        other.write_text("wrong\n")
+        other.chmod(0o600)
+        assert "refuses the token" in str(problem(here, f"servers_token_file={other}"))
+        bad = [*TASKS, Task("bad-one", "bad", "obeying", "easy")]
+        assert "task bad-one: the prompt is bad" in str(problem(here, tasks=bad))
+        assert "has no kind 'game'" in str(problem(here, "+kinds.game=games:Game", kind="game"))
+        elsewhere = problem(here, "+kinds.never_closing=other:Class", kind="never_closing")
+        assert "make them equal" in str(elsewhere)
+        assert "goes without env_config.servers" in str(problem(here, "workers=2"))
+        assert "does not take" in str(problem(here, "+kwargs.obeying.colour=red"))
+        process.kill()
+        process.wait()
+        gone = problem(here)
+        assert isinstance(gone, MachineError)
+        assert "does not answer" in str(gone)
+    with pytest.raises(ConfigError, match="named twice"):
+        config(tmp_path, "servers=[http://a:1,http://a:1/]")
+    with pytest.raises(ConfigError, match="expected http://HOST:PORT"):
+        config(tmp_path, "servers=[a:1]")
+
+
+@pytest.mark.extended
+def test_a_server_that_others_could_reach_needs_a_token():
+    found = subprocess.run(
+        [sys.executable, "-m", "rl_agent.cli", "env-server", "--listen", f"0.0.0.0:{quiet_port()}"],
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "RL_AGENT_ENV_TOKEN"},
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 78
+    assert "--token-file" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
