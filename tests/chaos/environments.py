@@ -187,7 +187,7 @@ def check(seed, trajectories, lived):
         assert time.monotonic() < deadline, f"seed {seed}: processes are left: {left}"
         time.sleep(0.05)
     if seed % 2:
-        return  # a server and the guard of its worker may have been killed together: nobody is left to tidy up
+        return  # a server and a guard may have been killed together: nobody is left to tidy up
     while folders := list(Path(tempfile.gettempdir()).glob("rl-agent-*")):
         assert time.monotonic() < deadline, f"seed {seed}: {len(folders)} folders are left"
         time.sleep(0.05)
