@@ -10,7 +10,13 @@ import pytest
 
 from rl_agent.pool.api.openai_fields import CHAT, COMPLETION, NEVER_NULL
 from tests.integration.pool.openai.field_values import CHATS, COMPLETIONS, cases
-from tests.integration.pool.openai.test_like_vllm import asked, both, comparable  # noqa: F401 - a fixture
+from tests.integration.pool.openai.test_like_vllm import (
+    asked,
+    both,  # noqa: F401 - a fixture
+    comparable,
+    events_of,
+    joined,
+)
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1800)]
 
@@ -30,17 +36,30 @@ def difference(name: str, value: Any, body: dict[str, Any], ours: Any, theirs: A
     if status != their_status:
         return f"{status} instead of {their_status}: {text[:200]} {their_text[:200]}"
     is_random = body.get("temperature") != 0
-    if status != 200 or text.startswith("data:") or is_random:
+    if status != 200 or is_random:
         return ""
-    return "" if comparable(json.loads(text)) == comparable(json.loads(their_text)) else f"body: {text[:300]}"
+    ours, theirs = (said(one) for one in (text, their_text))
+    return "" if ours == comparable(theirs) else f"body: {ours} instead of {theirs}"[:600]
 
 
+def said(text: str) -> Any:
+    """What an answer says; of a stream without the text, whose half characters are another's in pieces."""
+    if not text.startswith("data:"):
+        return comparable(json.loads(text))
+    events = events_of(text)
+    if failed := [event["error"]["code"] for event in events if "error" in event]:
+        return {"error": failed}
+    return comparable({name: value for name, value in joined(events).items() if name != "text"})
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("path", "table"), [(COMPLETIONS, COMPLETION), (CHATS, CHAT)])
-async def test_each_value_of_a_field_means_what_it_means_to_vllm_or_is_refused(both, path, table):  # noqa: F811
+async def test_each_value_of_a_field_means_what_it_means_to_vllm_or_is_refused(both, path, table, more):  # noqa: F811
     """One after the other: on a CPU what else is in a batch can change even a greedy response."""
     pool, url = both
     found = dict[str, str]()
-    for name, value, body in cases(path, set(table)):
+    for name, value, single in cases(path, set(table) - set(more)):
+        body = single | more
         ours, theirs = [await asked(pool, at, path, body) for at in (pool.url, url)]
         if words := difference(name, value, body, ours, theirs):
             found[f"{name}={value!r}"] = words
