@@ -1,6 +1,9 @@
 """The section `openai_config`: the models that judge episodes."""
 
-from rl_agent.sections import Count, NotNegative, Positive, Seconds, Section
+from pathlib import Path
+from typing import Literal
+
+from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section
 
 
 class JudgeOverride(Section):
@@ -11,7 +14,9 @@ class JudgeOverride(Section):
     openai_api_key_env_var: str | None = None
     temperature: NotNegative | None = None
     max_tokens: Positive | None = None
-    max_images: Count | None = None
+    structured_output: bool | None = None
+    price_per_million_prompt_tokens: NotNegative | None = None
+    price_per_million_completion_tokens: NotNegative | None = None
 
 
 class JudgeConfig(Section):
@@ -25,6 +30,13 @@ class JudgeConfig(Section):
     max_concurrency: Positive
     max_images: Count
     use_cache: bool
+    structured_output: bool
+    rubric_reward: Literal["all_pass", "weighted"]
+    verdict_prompt: Path
+    pick_prompt: Path
+    budget_usd: Above0 | None
     price_per_million_prompt_tokens: NotNegative
     price_per_million_completion_tokens: NotNegative
+    pick: JudgeOverride
+    criterion: JudgeOverride
     evaluation: JudgeOverride

@@ -3,10 +3,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_agent import terminal
 from rl_agent.cli._numbers import finite
@@ -232,6 +232,7 @@ def _show(found: Iterable[Trajectory], episode: str) -> None:
             _show_step(number, step)
         if trajectory.last_observation:
             print(f"\n--- after the last action (the model did not see it)\n{trajectory.last_observation}")
+        _show_verdict(trajectory.reward_detail)
         print()
 
 
@@ -251,6 +252,19 @@ def _show_step(number: int, step: Step) -> None:
     print(f"--- response ({len(generation.token_ids)} tokens, {generation.finish_reason})\n{generation.text}")
     unchanged = "" if step.changed else ", nothing changed"
     print(f"--- action {step.action!r}: reward {step.reward:g}{unchanged}")
+
+
+def _show_verdict(detail: Mapping[str, Any]) -> None:
+    """Show what the judge said, criterion by criterion."""
+    if "verdict" not in detail:
+        return
+    seen = f", by {', '.join(detail['images'])}" if detail.get("images") else ""
+    print(
+        f"\n--- judge {detail.get('judge_model', '')}: {detail['verdict']}{seen}\n{detail.get('reason', '')}"
+    )
+    for one in detail.get("criteria", ()):
+        weight = "" if one["weight"] == 1 else f" (weight {one['weight']:g})"
+        print(f"{one['verdict']:<5}{one['criterion']}{weight}\n     {one['reason']}")
 
 
 def _plain(value: object) -> str:

@@ -24,11 +24,13 @@ from rl_agent.plan import disk
 from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel, find_model
+from rl_agent.plan.judge_checks import check_judge
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model
 from rl_agent.plan.runs import Leftover, find_leftovers
 from rl_agent.plan.tool_actions import check_tool_calls
 from rl_agent.pool.settings import check_settings
+from rl_agent.reward.rubric import check_criteria
 from rl_agent.service.tokens import is_loopback
 from rl_agent.types import Split, Task
 from rl_agent.update.llamafactory.render import check_extra_args
@@ -260,18 +262,6 @@ def check_placement(config: Config, num_gpus: int) -> None:
         )
 
 
-def check_judge(config: Config, command: Command, environ: Mapping[str, str]) -> None:
-    if config.rollout.reward != "judge" or command.rl_phase == "update":
-        return
-    judge = config.openai_config
-    variable = judge.evaluation.openai_api_key_env_var or judge.openai_api_key_env_var
-    if not environ.get(variable):
-        raise ConfigError(
-            f"rollout.reward=judge: the variable {variable} with the judge's API key is not set"
-            " (any word will do for a server that wants no key)"
-        )
-
-
 def check_pool(config: Config, command: Command, ours: set[int], environ: Mapping[str, str]) -> None:
     """The manager's settings must be right, and its port free on the master."""
     pool = config.pool
@@ -378,6 +368,8 @@ def check_tasks(config: Config, tasks: Mapping[Split, list[Task]]) -> dict[Split
     environments.check({task.env for task in every_task}, every_task)
     if config.policy_config.has_tool_calls:
         environments.check_tools(every_task)
+    if config.rollout.reward == "judge":
+        check_criteria(every_task)
     env = config.env_config
     sizes = {"train": env.train_tasks_rollout_size, "test": env.test_tasks_rollout_size}
     repeats = {"train": 1, "test": env.test_tasks_repeat_times}

@@ -10,7 +10,17 @@ from rl_agent.plan.context import inert_keys
 def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:
     """A line for each key of `given` that has no effect; what a file sets is the file's business."""
     reasons = inert_keys(config) | (_reasons(config.grpo) if config.is_streaming else {})
-    return tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
+    found = tuple(f"{key} changes nothing: {reasons[key]}" for key in sorted(given) if key in reasons)
+    return (*found, *_of_judge(config, given))
+
+
+def _of_judge(config: Config, given: Collection[str]) -> tuple[str, ...]:
+    """Return one line where a judge was described and none is asked."""
+    judge = sorted(key for key in given if key.split(".")[0] in ("openai_config", "judge"))
+    if not judge or config.rollout.reward == "judge":
+        return ()
+    changes = "changes" if len(judge) == 1 else "change"
+    return (f"{', '.join(judge)} {changes} nothing: no judge is asked; set rollout.reward=judge",)
 
 
 def _reasons(trainer: GrpoConfig) -> dict[str, str]:

@@ -10,6 +10,7 @@ its answer and the fields that only its verifier reads included.
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +21,7 @@ from rl_agent.engine.model import ResolvedModel
 from rl_agent.errors import ConfigError, StoreError
 from rl_agent.files import write_whole
 from rl_agent.paths import RunPaths
-from rl_agent.reward.judge import for_evaluation
+from rl_agent.reward.judge import PURPOSES, for_purpose
 from rl_agent.rollout.sample import Sample
 from rl_agent.types import Split
 
@@ -60,14 +61,20 @@ DECIDING_BY_VALUE = (
     "openai_config.temperature",
     "openai_config.max_tokens",
     "openai_config.max_images",
-    "openai_config.evaluation.model",
-    "openai_config.evaluation.temperature",
-    "openai_config.evaluation.max_tokens",
-    "openai_config.evaluation.max_images",
+    "openai_config.structured_output",
+    "openai_config.rubric_reward",
+    "openai_config.verdict_prompt",
+    "openai_config.pick_prompt",
+    *(
+        f"openai_config.{purpose}.{name}"
+        for purpose in PURPOSES
+        for name in ("model", "temperature", "max_tokens", "structured_output")
+    ),
 )
 """Keys that decide where they are what is used: a base model that is served, a judge that is asked, …"""
 
-_JUDGE = ("model", "temperature", "max_tokens", "max_images")
+_JUDGE = ("max_images", "rubric_reward", "verdict_prompt", "pick_prompt")
+_OF_PURPOSE = ("model", "temperature", "max_tokens", "structured_output")
 
 
 def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[str, Any]:
@@ -86,9 +93,16 @@ def deciding_values(config: Config, split: Split, model: ResolvedModel) -> dict[
     if model.path == config.model.base_model:
         found[_BASE_MODEL] = model.path
     if config.rollout.reward == "judge":
-        judge = for_evaluation(config.openai_config)
-        found |= {f"openai_config.{name}": getattr(judge, name) for name in _JUDGE}
+        judge = config.openai_config
+        found |= {f"openai_config.{name}": _plain(getattr(judge, name)) for name in _JUDGE}
+        for purpose in PURPOSES:
+            asked = for_purpose(judge, purpose)
+            found |= {f"openai_config.{purpose}.{name}": getattr(asked, name) for name in _OF_PURPOSE}
     return found
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def first_change(begun: dict[str, Any], now: dict[str, Any]) -> str:

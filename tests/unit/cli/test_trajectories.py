@@ -119,6 +119,32 @@ async def test_show_has_the_last_observation_and_a_time_that_can_be_read(tmp_pat
     assert "started_at          2023-11-1" in shown
 
 
+async def test_show_ends_with_what_the_judge_said_of_each_criterion(tmp_path, capsys):
+    paths = RunPaths(tmp_path / "log")
+    detail = {
+        "verdict": "failure",
+        "reason": "one guest",
+        "judge_model": "gpt-4o",
+        "images": ["image 2"],
+        "criteria": [
+            {"criterion": "it is booked", "weight": 1.0, "verdict": "pass", "reason": "the page says so"},
+            {"criterion": "it is for two", "weight": 2.0, "verdict": "fail", "reason": "one guest"},
+        ],
+    }
+    record(paths, 1, "train", replace(make_trajectory(0, reward=0.0), reward_detail=detail))
+    main(["show", "--log-path", str(paths.log_path), "task-0:0:0"])
+
+    assert (
+        capsys.readouterr()
+        .out.rstrip()
+        .endswith(
+            "--- judge gpt-4o: failure, by image 2\none guest\n"
+            "pass it is booked\n     the page says so\n"
+            "fail it is for two (weight 2)\n     one guest"
+        )
+    )
+
+
 async def test_show_tells_of_a_failure(log, capsys):
     main(["show", "--log-path", str(log), "task-2:0:0"])
     assert "EngineError: gone" in capsys.readouterr().out

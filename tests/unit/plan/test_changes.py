@@ -102,8 +102,12 @@ JUDGED = ("rollout.reward=judge",)
         ),
         ((), "+env_config.kwargs.math.strict=true", "env_config.kwargs.math.strict=unset, not True"),
         ((), "rollout.reward=judge", "rollout.reward=rule, not judge"),
-        (JUDGED, "openai_config.model=other", "openai_config.model="),
-        (JUDGED, "+openai_config.evaluation.temperature=0.5", "openai_config.temperature=0.0, not 0.5"),
+        (JUDGED, "openai_config.model=other", "openai_config.criterion.model="),
+        (
+            JUDGED,
+            "+openai_config.evaluation.temperature=0.5",
+            "openai_config.evaluation.temperature=0.0, not 0.5",
+        ),
         (STREAMING, "policy_config.system_prompt=Think.", "policy_config.system_prompt=None, not Think."),
     ],
 )

@@ -23,6 +23,8 @@ from rl_agent.plan.make import prepare
 from rl_agent.plan.runs import write_plan
 from rl_agent.plan.show import show
 from rl_agent.testing.certificate import make_certificate
+from rl_agent.testing.tiny_chat import save_tiny_model_folder
+from tests.unit.agent.tool_templates import HERMES
 
 ROOMS = ("tutorials", "how-to", "explanation")
 PAGES = [PROJECT_ROOT / "README.md"]
@@ -92,6 +94,9 @@ def place(tmp_path_factory) -> Path:
     make_certificate(home)
     folders = {home / "vision" / "tiny": VISION}
     folders |= dict.fromkeys((home / name / "base-model" for name in ("quickstart", "quickstart-grpo")), TEXT)
+    model = save_tiny_model_folder(home / "tools" / "model", HERMES)
+    (model / "config.json").write_text(json.dumps(MODELS["Qwen/Qwen3-8B"]))
+    (model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     for name, config in MODELS.items():
         folders[home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / "0"] = config
     for folder, config in folders.items():

@@ -10,8 +10,8 @@ from rl_agent.judge_config import JudgeConfig, JudgeOverride
 from rl_agent.reward.judge import ModelJudge
 from rl_agent.types import EpisodeKey, Generation, Observation, Status, Step, Task, Trajectory
 
-APPROVES = 'The answer agrees.\n{"verdict": "SUCCESS", "reason": "it agrees"}'
-REJECTS = '{"verdict": "FAILURE", "reason": "it does not"}'
+APPROVES = '{"reason": "it agrees", "verdict": "PASS"}'
+REJECTS = '{"reason": "it does not", "verdict": "FAIL"}'
 AT_ONCE = {"retry-after-ms": "1"}
 
 
@@ -28,20 +28,27 @@ def config(**fields):
             "max_concurrency": 4,
             "use_cache": True,
             "max_images": 4,
+            "structured_output": True,
+            "rubric_reward": "all_pass",
+            "verdict_prompt": "verdict.md",
+            "pick_prompt": "pick.md",
+            "budget_usd": None,
             "price_per_million_prompt_tokens": 2.0,
             "price_per_million_completion_tokens": 10.0,
+            "pick": JudgeOverride(),
+            "criterion": JudgeOverride(),
             "evaluation": JudgeOverride(),
         }
         | fields
     )
 
 
-def trajectory(response="4", *, prompt="2+2=", answer="4"):
+def trajectory(response="4", *, prompt="2+2=", answer="4", **extra):
     generation = Generation((1,), (-0.1,), response, "stop", 0, 0)
     step = Step(Observation(prompt), (1, 2), generation, response, 0.0, changed=True)
     return Trajectory(
         key=EpisodeKey("t", 0, 0),
-        task=Task("t", prompt, "math", "easy", answer),
+        task=Task("t", prompt, "math", "easy", answer, extra),
         split="train",
         iteration=1,
         status=Status.COMPLETED,

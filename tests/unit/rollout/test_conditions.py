@@ -29,8 +29,17 @@ MAY_CHANGE = (
     "rollout.fsync",
     "openai_config.base_url",  # the same model elsewhere
     "openai_config.openai_api_key_env_var",
-    "openai_config.evaluation.base_url",
-    "openai_config.evaluation.openai_api_key_env_var",
+    *(
+        f"openai_config.{purpose}.{name}"
+        for purpose in ("pick", "criterion", "evaluation")
+        for name in (
+            "base_url",
+            "openai_api_key_env_var",
+            "price_per_million_prompt_tokens",
+            "price_per_million_completion_tokens",
+        )
+    ),
+    "openai_config.budget_usd",
     "openai_config.timeout_s",
     "openai_config.max_retries",
     "openai_config.max_concurrency",

@@ -1,0 +1,243 @@
+"""Text tasks whose agent calls tools until it answers: the answer is scored by the task's verifier.
+
+    reset ─► the prompt ─► step(call) ─► what the tool says ─► … ─► step(text) ─► reward, done
+                               │ unknown, wrong arguments    invalid, one line
+                               │ raises, says it failed      error: one line
+                               └ takes too long              one line
+
+Used with `policy_config.action_format=tool_calls`. The tools are Python functions (`functions`), an MCP
+server's (`mcp`), or both; a task may name those that it allows as `tools`.
+"""
+
+import asyncio
+from typing import Any, ClassVar, Literal
+
+from rl_agent.agent.tool_calls import CallChecks, call_of, check_schemas
+from rl_agent.agent.tool_formats import Schema, ToolCall
+from rl_agent.env.math import MathEnvironment
+from rl_agent.env.reasoning_gym import ReasoningGymEnvironment
+from rl_agent.env.single_turn import SingleTurnEnvironment
+from rl_agent.env.tools.functions import ToolError, load
+from rl_agent.env.tools.mcp_server import McpServer, ServerGone, ServerPlace
+from rl_agent.errors import EnvironmentFailure
+from rl_agent.types import Observation, StepResult, Task
+
+VERIFIERS: dict[str, type[SingleTurnEnvironment]] = {
+    "math": MathEnvironment,
+    "reasoning_gym": ReasoningGymEnvironment,
+}
+START_TIMEOUT_S = 30.0
+MAX_HANGS = 3
+"""Calls in a row that a shared server may leave unanswered before another one is started."""
+
+
+class ToolsEnvironment:
+    """One agent with tools; made with `env_config.kwargs.tools`.
+
+    `session` "run" shares one connection to the MCP server among all episodes, "episode" gives each its own.
+    """
+
+    _shared: ClassVar[dict[str, "_Shared"]] = {}
+
+    def __init__(
+        self,
+        *,
+        functions: tuple[str, ...] = (),
+        mcp: dict[str, Any] | None = None,
+        session: Literal["run", "episode"] = "run",
+        verifier: Literal["math", "reasoning_gym", "none"] = "math",
+        tool_timeout_s: float = 30.0,
+        max_answer_chars: int = 4000,
+        verify_timeout_s: float = 5.0,
+        workers: int = 1,
+    ) -> None:
+        if session not in ("run", "episode"):
+            raise ValueError(f"session is {session!r}; use run or episode")
+        if verifier not in (*VERIFIERS, "none"):
+            raise ValueError(f"verifier is {verifier!r}; use {', '.join(VERIFIERS)} or none")
+        self._given, self._mcp = tuple(functions), mcp
+        self._functions = load(functions)
+        self._place = ServerPlace.of(mcp) if mcp else None
+        self._is_shared = session == "run"
+        self._tool_timeout_s = tool_timeout_s
+        self._max_answer_chars = max_answer_chars
+        scored = VERIFIERS.get(verifier)
+        self._verifier = scored(verify_timeout_s=verify_timeout_s, workers=workers) if scored else None
+        self._server: McpServer | None = None
+        self._checks = CallChecks(())
+        self._task: Task | None = None
+
+    @staticmethod
+    def check_task(task: Task) -> None:
+        allowed = task.extra.get("tools")
+        if allowed is not None and (
+            not isinstance(allowed, list) or not all(isinstance(name, str) for name in allowed)
+        ):
+            raise ValueError("tools is not a list of names")
+
+    @classmethod
+    async def tools(
+        cls, task: Task, *, functions: tuple[str, ...] = (), mcp: dict[str, Any] | None = None
+    ) -> list[Schema]:
+        """Return the schemas of the functions and of the server's tools that the task allows."""
+        found = [tool.schema for tool in load(functions).values()]
+        if mcp:
+            found += await cls._shared_of(ServerPlace.of(mcp)).schemas()
+        if not found:
+            raise ValueError("neither functions nor mcp is given in env_config.kwargs.tools")
+        allowed = task.extra.get("tools")
+        if allowed is None:
+            return found
+        by_name = {schema["function"]["name"]: schema for schema in found}
+        if missing := [name for name in allowed if name not in by_name]:
+            raise ValueError(f"task {task.task_id}: no tool {missing[0]!r}; there are {', '.join(by_name)}")
+        return [by_name[name] for name in allowed]
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        await self.close()
+        if self._verifier is not None:
+            await self._verifier.reset(task, seed)
+        schemas = await self.tools(task, functions=self._given, mcp=self._mcp)
+        self._checks = CallChecks(check_schemas(schemas))
+        if self._place is not None and not self._is_shared:
+            self._server = McpServer(self._place)
+            await _start(self._server)
+        self._task = task
+        return Observation(task.prompt)
+
+    async def step(self, action: str) -> StepResult:
+        if self._task is None:
+            raise EnvironmentFailure("step was called before reset, or after the end of the episode")
+        call = call_of(action)
+        if call is None:
+            return await self._answered(action)
+        if problem := self._checks.problem_with(call):
+            return StepResult(Observation(problem), changed=False, invalid=True)
+        said = await self._call(call)
+        if len(said) > self._max_answer_chars:
+            said = f"{said[: self._max_answer_chars]}\n[cut: {len(said)} characters]"
+        return StepResult(Observation(said))
+
+    async def _answered(self, answer: str) -> StepResult:
+        self._task = None
+        if self._verifier is None:
+            return StepResult(Observation(""), done=True)
+        return await self._verifier.step(answer)
+
+    async def _call(self, call: ToolCall) -> str:
+        """Return what a tool says, or in one line why it says nothing."""
+        function = self._functions.get(call.name)
+        if function is None and self._server is None and self._place is not None:
+            await self._shared_of(self._place).open()  # the time that takes is not the tool's
+        try:
+            async with asyncio.timeout(self._tool_timeout_s):
+                if function is not None:
+                    return await function.call(call.arguments)
+                said, is_error = await self._ask_server(call)
+        except ToolError as error:
+            return _error(str(error))
+        except TimeoutError:
+            return _error(f"{call.name} gave no answer within {self._tool_timeout_s:g} s")
+        except ServerGone as error:
+            raise EnvironmentFailure(f"a tool cannot be called: {error}") from error
+        return _error(said) if is_error else said
+
+    async def _ask_server(self, call: ToolCall) -> tuple[str, bool]:
+        if self._server is not None:
+            return await self._server.call(call.name, call.arguments)
+        assert self._place is not None
+        return await self._shared_of(self._place).call(call.name, call.arguments)
+
+    @classmethod
+    def _shared_of(cls, place: ServerPlace) -> "_Shared":
+        key, loop = repr(place), asyncio.get_running_loop()
+        found = cls._shared.get(key)
+        if found is None or found.loop is not loop:
+            found = cls._shared[key] = _Shared(place)
+        return found
+
+    async def close(self) -> None:
+        self._task = None
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop()
+        if self._verifier is not None:
+            await self._verifier.close()
+
+    @classmethod
+    async def close_shared(cls) -> None:
+        """End the servers that episodes share, and the verifiers' processes."""
+        shared = list(cls._shared.values())
+        cls._shared.clear()
+        for one in shared:
+            await one.close()
+        for verifier in VERIFIERS.values():
+            await verifier.close_shared()
+
+
+class _Shared:
+    """The connection to a server that the episodes of an event loop share, made anew when it is lost."""
+
+    def __init__(self, place: ServerPlace) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._place = place
+        self._server: McpServer | None = None
+        self._schemas: list[Schema] | None = None
+        self._starting = asyncio.Lock()
+        self._hangs = 0
+
+    async def schemas(self) -> list[Schema]:
+        """Return what the server lists; it is asked once. Raises EnvironmentFailure."""
+        if self._schemas is None:
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    self._schemas = await (await self.open()).list_tools()
+            except (ServerGone, TimeoutError) as error:
+                reason = str(error) or f"{self._place} lists none within {START_TIMEOUT_S:g} s"
+                raise EnvironmentFailure(f"the tools of a server cannot be listed: {reason}") from error
+        return self._schemas
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        server = await self.open()
+        try:
+            said = await server.call(name, arguments)
+        except asyncio.CancelledError:  # the deadline of a call
+            self._hangs += 1
+            if self._hangs >= MAX_HANGS and self._server is server:
+                server.lose(f"it left {MAX_HANGS} calls in a row unanswered")
+            raise
+        self._hangs = 0
+        return said
+
+    async def close(self) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop()
+
+    async def open(self) -> McpServer:
+        """Return an open connection. Raises EnvironmentFailure."""
+        async with self._starting:
+            if self._server is None or not self._server.is_open:
+                await self.close()
+                self._hangs = 0
+                server = self._server = McpServer(self._place)
+                await _start(server)
+            return self._server
+
+
+async def _start(server: McpServer) -> None:
+    """Connect, and leave nothing behind if that does not work in time. Raises EnvironmentFailure."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await server.start()
+    except (ServerGone, TimeoutError) as error:
+        await server.stop()
+        reason = str(error) or f"{server.place} is not ready within {START_TIMEOUT_S:g} s"
+        raise EnvironmentFailure(f"the server of tools does not start: {reason}") from error
+    except BaseException:
+        await server.stop()
+        raise
+
+
+def _error(message: str) -> str:
+    return f"error: {' '.join(message.split())}"

@@ -1,0 +1,313 @@
+"""An MCP server's tools: a command that speaks on its standard input and output, or a URL.
+
+    start ─► one job owns the connection ─► list tools ─► call, call, … ─► stop ─► its process group is ended
+                         │ the server dies, or sends a message that is too long
+                         └► every call fails: ServerGone; the next start makes another process
+
+The server is not trusted: starting, listing and every call have a deadline of the caller's, messages are
+bounded, its environment holds none of our keys, and its processes are a group that is killed with the
+connection, and by the kernel if the collector dies.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_agent.agent.tool_formats import Schema
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 4 << 20
+MAX_TOOLS = 200
+STOP_TIMEOUT_S = 2.0
+"""For a server to end by itself once its input has ended; as long again after SIGTERM."""
+
+
+class ServerGone(Exception):
+    """The connection to a server of tools is closed, or was never made; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where a server is: `command` (with `env`, `cwd`), or `url`."""
+
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    url: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "ServerPlace":
+        """Read `kwargs.tools.mcp`. Raises ValueError that names what is wrong."""
+        known = {"command", "env", "cwd", "url", "headers"}
+        if unknown := sorted(given.keys() - known):
+            raise ValueError(f"mcp.{unknown[0]}: there are {', '.join(sorted(known))}")
+        command, url = given.get("command", ()), given.get("url", "")
+        if bool(command) == bool(url):
+            raise ValueError("mcp: give command=[program, argument, …] or url=http://…")
+        if isinstance(command, str) or not all(isinstance(word, str) and word for word in command):
+            raise ValueError("mcp.command is a list of words: [program, argument, …]")
+        if url and not str(url).startswith(("http://", "https://")):
+            raise ValueError(f"mcp.url={url} begins with neither http:// nor https://")
+        return cls(
+            tuple(command),
+            {str(name): str(word) for name, word in given.get("env", {}).items()},
+            given.get("cwd"),
+            str(url),
+            {str(name): str(word) for name, word in given.get("headers", {}).items()},
+        )
+
+    def __str__(self) -> str:
+        return self.url or " ".join(self.command)
+
+
+class McpServer:
+    """One connection to a server; its calls may come from any job of the event loop."""
+
+    def __init__(self, place: ServerPlace) -> None:
+        self.place = place
+        self._client: Any = None
+        self._owner: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._stop = asyncio.Event()
+        self._reason = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None and not self._stop.is_set()
+
+    async def start(self) -> None:
+        """Connect. Raises ServerGone; the caller sets a deadline, and calls `stop` whatever happens."""
+        self._ready = asyncio.get_running_loop().create_future()
+        # A connection is closed by the job that opened it: the library's cancel scopes belong to one.
+        self._owner = asyncio.get_running_loop().create_task(self._own(), name=f"mcp {self.place}")
+        await asyncio.shield(self._ready)
+
+    async def stop(self) -> None:
+        """Close the connection and end the server's process group; may be called twice."""
+        self._stop.set()
+        if self._owner is not None:
+            owner, self._owner = self._owner, None
+            _, running = await asyncio.wait([owner], timeout=4 * STOP_TIMEOUT_S)
+            if running:
+                owner.cancel()
+                await asyncio.wait([owner], timeout=4 * STOP_TIMEOUT_S)
+
+    async def list_tools(self) -> list[Schema]:
+        """Return the schemas of the server's tools. Raises ServerGone."""
+        found: list[Schema] = []
+        cursor = None
+        while True:
+            page = await self._guarded(self._client.list_tools(cursor=cursor)) if self._client else None
+            if page is None:
+                raise ServerGone(self._gone())
+            found += [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description or "",
+                        "parameters": tool.input_schema,
+                    },
+                }
+                for tool in page.tools
+            ]
+            cursor = page.next_cursor
+            if len(found) > MAX_TOOLS:
+                raise ServerGone(f"{self.place} lists more than {MAX_TOOLS} tools")
+            if not cursor:
+                return found
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        """Return what a tool says, and whether that is an error. Raises ServerGone."""
+        if not self.is_open:
+            raise ServerGone(self._gone())
+        result = await self._guarded(self._client.call_tool(name, arguments))
+        parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
+        if not parts and result.structured_content is not None:
+            parts = [str(result.structured_content)]
+        return "\n".join(parts), bool(result.is_error)
+
+    async def _guarded(self, call: Any) -> Any:
+        """Wait for an answer, or for the end of the connection."""
+        from mcp import MCPError
+        from pydantic import ValidationError
+
+        owner = self._owner
+        job = asyncio.get_running_loop().create_task(call)
+        try:
+            waited = [job, owner] if owner is not None else [job]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if not job.done():
+                raise ServerGone(self._gone())
+            return job.result()
+        except MCPError as error:
+            if not self.is_open or "closed" in str(error).lower():
+                raise ServerGone(self._gone() or str(error)) from error
+            raise ServerGone(f"{self.place}: {' '.join(str(error).split())[:300]}") from error
+        except (ValidationError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ServerGone(f"{self.place} answered what is no MCP: {reason}") from error
+        finally:
+            if not job.done():
+                job.cancel()
+                with contextlib.suppress(BaseException):
+                    await job
+
+    def _gone(self) -> str:
+        return f"the server of tools {self.place} is gone" + (f": {self._reason}" if self._reason else "")
+
+    async def _own(self) -> None:
+        ready = self._ready
+        assert ready is not None
+        try:
+            async with self._connected() as client:
+                self._client = client
+                if not ready.done():
+                    ready.set_result(None)
+                await self._stop.wait()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the library groups what it raises, and servers are not trusted
+            self._reason = self._reason or _first_line(error)
+        finally:
+            self._client = None
+            if not ready.done():
+                ready.set_exception(ServerGone(self._gone()))
+                ready.exception()  # whoever waited may have stopped waiting
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        from mcp import Client
+
+        if self.place.command:
+            async with Client(_Process(self), mode="legacy") as client:  # type: ignore[arg-type]
+                yield client
+            return
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with httpx2.AsyncClient(headers=self.place.headers, timeout=httpx2.Timeout(30.0)) as http:
+            transport = streamable_http_client(
+                self.place.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
+            )
+            async with Client(transport, mode="legacy") as client:
+                yield client
+
+    def lose(self, reason: str) -> None:
+        """Close the connection for a reason that calls are told."""
+        self._reason = self._reason or reason
+        self._stop.set()
+
+
+class _Process:
+    """The transport to a command: JSON lines, bounded, in a process group of its own."""
+
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+
+    async def __aenter__(self) -> Any:
+        import anyio
+        from mcp.client.stdio import get_default_environment
+
+        place = self._server.place
+        launcher = [sys.executable, "-m", "rl_agent.env.tools.launch", str(os.getpid())]
+        self._process = await asyncio.create_subprocess_exec(
+            *launcher,
+            *place.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=None,
+            cwd=place.cwd,
+            env=get_default_environment() | _python_path() | place.env,
+            start_new_session=True,
+            limit=MAX_MESSAGE_BYTES,
+        )
+        self._to_session, read = anyio.create_memory_object_stream[Any](0)
+        write, self._from_session = anyio.create_memory_object_stream[Any](0)
+        loop = asyncio.get_running_loop()
+        self._jobs = [
+            loop.create_task(self._receive(), name="mcp receive"),
+            loop.create_task(self._send(), name="mcp send"),
+        ]
+        return read, write
+
+    async def __aexit__(self, *_: object) -> None:
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.wait(self._jobs)
+        await end_group(self._process)
+
+    async def _receive(self) -> None:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        assert self._process.stdout is not None
+        async with self._to_session:
+            while True:
+                try:
+                    line = await self._process.stdout.readline()
+                except ValueError:
+                    self._server.lose(f"it sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one message")
+                    return
+                if not line:
+                    self._server.lose("it ended")
+                    return
+                try:
+                    message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                except ValueError:
+                    log.warning("%s wrote what is no message: %.200r", self._server.place, line)
+                    continue
+                await self._to_session.send(message)
+
+    async def _send(self) -> None:
+        assert self._process.stdin is not None
+        async with self._from_session:
+            async for message in self._from_session:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                try:
+                    self._process.stdin.write(text.encode() + b"\n")
+                    await self._process.stdin.drain()
+                except OSError:
+                    self._server.lose("it takes no more input")
+                    return
+
+
+async def end_group(process: asyncio.subprocess.Process) -> None:
+    """End a process that leads a group, and all that is left of the group."""
+    if process.stdin is not None:
+        process.stdin.close()
+    for number in (None, signal.SIGTERM):
+        if number is not None:
+            _signal_group(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+                break
+    _signal_group(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await process.wait()
+
+
+def _signal_group(pgid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, number)
+
+
+def _python_path() -> dict[str, str]:
+    return {name: os.environ[name] for name in ("PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
+
+
+def _first_line(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,91 @@
+"""The criteria of a task: `rubrics` or WebGym's `evaluator_reference`, a text or a list of them. Pure.
+
+    "the order is placed"                                            one criterion
+    ["…", {"description": "…", "weight": 2}]                         several; a weight is 1 unless it is given
+    [{"description": "…", "facts": ["…", "…"]}]                      a group: each of its facts is a criterion
+
+A task's reference `answer` is one more criterion; a task with nothing of all this is judged as a whole.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl_agent.errors import ConfigError
+from rl_agent.types import Task
+
+FIELDS = ("rubrics", "evaluator_reference")
+_TEXTS = ("criterion", "description", "rubric", "fact", "text")
+_GROUPS = ("facts", "rubrics", "criteria")
+MAX_CRITERIA = 50
+
+OF_THE_ANSWER = "The agent's final answer agrees with the reference answer."
+OF_THE_WHOLE = "The agent accomplished the whole task."
+
+Purpose = Literal["pick", "criterion", "evaluation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One question about an episode."""
+
+    text: str
+    weight: float = 1.0
+    purpose: Purpose = "criterion"
+    """Which settings of the judge answer it."""
+
+
+def criteria_of(task: Task) -> tuple[Criterion, ...]:
+    """Return the criteria of a task, at least one. Raises ValueError that names the field."""
+    given = [(name, task.extra[name]) for name in FIELDS if task.extra.get(name)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(FIELDS)} are both given; give one")
+    found = [one for name, written in given for one in _flat(written, name)]
+    if len(found) > MAX_CRITERIA:
+        raise ValueError(f"{given[0][0]} has {len(found)} criteria; {MAX_CRITERIA} at most")
+    if task.answer is not None:
+        found.append(Criterion(OF_THE_ANSWER, purpose="evaluation"))
+    return tuple(found) or (Criterion(OF_THE_WHOLE, purpose="evaluation"),)
+
+
+def check_criteria(tasks: Iterable[Task]) -> None:
+    """Raises ConfigError for the first task whose criteria cannot be judged."""
+    for task in tasks:
+        try:
+            criteria_of(task)
+        except ValueError as error:
+            raise ConfigError(f"task {task.task_id}: {error}") from None
+
+
+def _flat(written: Any, place: str, weight: float = 1.0) -> Iterator[Criterion]:
+    if isinstance(written, str) and written.strip():
+        yield Criterion(written.strip(), weight)
+    elif isinstance(written, list):
+        for number, one in enumerate(written):
+            if isinstance(one, list):
+                raise ValueError(f"{place}[{number}] is a list in a list; use texts and objects")
+            yield from _flat(one, f"{place}[{number}]", weight)
+    elif isinstance(written, dict):
+        weight = _weight(written.get("weight", weight), place)
+        group = next((written[name] for name in _GROUPS if written.get(name)), None)
+        text = next((written[name] for name in _TEXTS if isinstance(written.get(name), str)), "")
+        if isinstance(group, list):
+            for number, one in enumerate(group):
+                is_group = isinstance(one, dict) and any(name in one for name in _GROUPS)
+                if is_group or not isinstance(one, str | dict):
+                    raise ValueError(f"{place}: fact {number} is neither a text nor an object with one")
+                yield from _flat(one, f"{place}: fact {number}", weight)
+        elif text.strip():
+            yield Criterion(text.strip(), weight)
+        else:
+            raise ValueError(f"{place} has none of {', '.join(_TEXTS)} with a text")
+    else:
+        raise ValueError(f"{place} is {type(written).__name__}; use a text, a list or an object")
+
+
+def _weight(weight: object, place: str) -> float:
+    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+    if not is_number or not math.isfinite(weight) or weight <= 0:  # type: ignore[arg-type,operator]
+        raise ValueError(f"{place}: weight is {weight!r}; use a number above 0")
+    return float(weight)  # type: ignore[arg-type]

@@ -1,0 +1,115 @@
+"""A real run whose agent calls the tools of a real MCP server, by a real vLLM and a tiny model taught to."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.env.tools.environment import ToolsEnvironment
+from rl_agent.paths import PROJECT_ROOT
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.types import Observation, Task
+from tests.integration.real_run import Run
+
+sys.path.insert(0, str(PROJECT_ROOT / "data"))
+
+from tiny_tokenizer import save_tokenizer, train_tokenizer
+
+pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(600)]
+
+TOOLS = PROJECT_ROOT / "data" / "tools"
+SERVER = [sys.executable, str(TOOLS / "calculator.py")]
+TASK = Task("sum", "What is 17 + 25?", "tools", "easy", "42")
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 17, "b": 25}}\n</tool_call>'
+ANSWER = "The sum is 42."
+GOOD_ENOUGH, MOST_STEPS = 0.01, 2000
+
+
+async def schemas():
+    try:
+        return await ToolsEnvironment.tools(TASK, mcp={"command": SERVER})
+    finally:
+        await ToolsEnvironment.close_shared()
+
+
+def make_model(folder: Path) -> Path:
+    """Teach one conversation by heart: the question, a call, what the tool says, the answer."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    folder.mkdir(parents=True)
+    tools = asyncio.run(schemas())
+    template = (TOOLS / "chat_template.jinja").read_text(encoding="utf-8")
+    save_tokenizer(
+        train_tokenizer([TASK.prompt, CALL, ANSWER, template, json.dumps(tools)]), folder, max_length=1024
+    )
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    chat = ChatTokenizer.load(str(folder), {})
+    (end,) = (token for token in chat.eos_token_ids if chat.decode([token]) == "<|im_end|>")
+    prompt = chat.start(None, Observation(TASK.prompt), tools)
+    call, answer = ([*chat._encode(text), end] for text in (CALL, ANSWER))
+    between = chat.extend(call, Observation("42"), is_of_tool=True)
+    tokens = torch.tensor([[*prompt, *call, *between, *answer]])
+    labels = torch.tensor([[-100] * len(prompt) + call + [-100] * len(between) + answer])
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    config = Qwen3Config(
+        vocab_size=chat._tokenizer.get_vocab_size(),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        eos_token_id=end,
+        pad_token_id=end,
+    )
+    model = Qwen3ForCausalLM(config).to(torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(MOST_STEPS):
+        loss = model(input_ids=tokens, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.item() < GOOD_ENOUGH:
+            model.save_pretrained(folder)
+            return folder
+    raise AssertionError(f"it did not learn its conversation: loss {loss.item():.3f}")
+
+
+def test_an_agent_calls_a_servers_tool_and_answers_with_what_it_said(tmp_path):
+    with Run(tmp_path, make_model(tmp_path / "model")) as run:
+        line = {
+            "task_id": TASK.task_id,
+            "prompt": TASK.prompt,
+            "answer": "42",
+            "env": "tools",
+            "difficulty": "easy",
+        }
+        (tmp_path / "data" / "train.jsonl").write_text(json.dumps(line) + "\n")
+        run.change({"engine.max_model_len": 1024, "policy_config.temperature": 0})
+        command = ",".join(SERVER)
+        process = run.start(
+            "--rl-phase", "rollout", "--rollout-split", "train-only", "--max-iterations", "1",
+            "policy_config.action_format=tool_calls", f"+env_config.kwargs.tools.mcp.command=[{command}]",
+        )  # fmt: skip
+        assert process.wait(400) == 0, (tmp_path / "output").read_text()[-4000:]
+        run.seconds_until_gone(process)  # the server too
+
+        (trajectory,) = read_shard(run.paths.shard("train", 1))[1]
+        first, second = trajectory.steps
+        assert json.loads(first.action) == {"name": "add", "arguments": {"a": 17, "b": 25}}
+        assert second.observation.text == "42"
+        assert (second.action, trajectory.reward) == (ANSWER, 1.0)
+        chat = ChatTokenizer.load(str(tmp_path / "model"), {})
+        assert chat.decode(second.prompt_token_ids) == (
+            "\n<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        )
+        numbers = json.loads(run.paths.metrics.read_text().splitlines()[-1])
+        assert numbers["train/invalid_share"] == 0
+        assert "writes calls as hermes" in (tmp_path / "output").read_text()
