@@ -4,7 +4,7 @@ import pytest
 
 from rl_agent.config import Command
 from rl_agent.errors import ConfigError
-from rl_agent.plan.judge_checks import check_judge
+from rl_agent.reward.judge_checks import check_judge
 from tests.unit.overrides.test_compose import compose
 from tests.unit.plan.test_checks import BOTH
 
