@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, EnvironmentUnavailable
 from rl_agent.off_loop import off_loop
 
 _START_TIMEOUT_S = 120.0
@@ -72,7 +72,7 @@ class VerifierPool:
     async def score(self, request: dict[str, Any], timeout_s: float) -> float:
         """Score one answer; `timeout_s` counts from when a worker is free for it.
 
-        Raises VerifierTimeout, EnvironmentFailure where the task or the worker is broken, and
+        Raises VerifierTimeout, EnvironmentFailure where the worker is broken (a refusal: the task), and
         EnvironmentUnavailable if the first worker cannot be started at all.
         """
         size = sum(len(part) for part in request.values() if isinstance(part, str))
@@ -93,7 +93,7 @@ class VerifierPool:
                 if worker in self._busy:  # in the middle of something
                     self._end(worker)
         if "error" in reply:
-            raise EnvironmentFailure(f"the {self._kind} verifier cannot score this task: {reply['error']}")
+            raise EnvironmentRefusal(f"the {self._kind} verifier cannot score this task: {reply['error']}")
         return reply["score"]
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import EnvironmentFailure, StoreError
+from rl_agent.errors import EnvironmentRefusal, StoreError
 from rl_agent.files import write_whole
 from rl_agent.types import Observation
 
@@ -39,7 +39,7 @@ _FOLDER = "images"
 def keep_images(observation: Observation, images: Path) -> Observation:
     """Keep the images of an observation in the folder `images`; returns it with their new paths.
 
-    Raises EnvironmentFailure for one that cannot be read, StoreError if there is no place for it.
+    Raises EnvironmentRefusal for one that cannot be read, StoreError if there is no place for it.
     """
     kept = []
     for image in observation.images:
@@ -47,7 +47,7 @@ def keep_images(observation: Observation, images: Path) -> Observation:
             content, suffix = _read(Path(image))
         except Exception as error:  # Pillow raises anything for a damaged file
             why = str(getattr(error, "strerror", None) or error or type(error).__name__)
-            raise EnvironmentFailure(f"its image {image} cannot be kept: {why}") from error
+            raise EnvironmentRefusal(f"its image {image} cannot be kept: {why}") from error
         digest = hashlib.sha256(content).hexdigest()
         target = images / digest[:2] / f"{digest}{suffix}"
         try:

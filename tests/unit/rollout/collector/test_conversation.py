@@ -6,7 +6,7 @@ import pytest
 
 from rl_agent.agent.context.image_tokens import ImageTokens
 from rl_agent.agent.context.window import ContextLimits
-from rl_agent.errors import EnvironmentFailure, PromptTooLong
+from rl_agent.errors import EnvironmentRefusal, PromptTooLong
 from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.rollout.trajectories.images import digest_of, keep_images
@@ -64,7 +64,7 @@ def contexts(turns: list[Turn]) -> list[list[int]]:
 async def test_beside_images_a_control_token_ends_the_episode_in_words(tmp_path):
     conversation = talking(FakeEngine())
     shown = Observation(f"look{TURN_END}", (str(tmp_path / "a.png"),))
-    with pytest.raises(EnvironmentFailure, match=r"t: it shows '<\|im_end\|>'.* beside images"):
+    with pytest.raises(EnvironmentRefusal, match=r"t: it shows '<\|im_end\|>'.* beside images"):
         await conversation.respond(shown)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rl_agent.errors import EnvironmentFailure, StoreError
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal, StoreError
 from rl_agent.rollout.trajectories import images
 from rl_agent.rollout.trajectories.images import digest_of, keep_images, recorded_image
 from rl_agent.types import Observation
@@ -117,7 +117,7 @@ BROKEN = (
 @pytest.mark.parametrize("kind", BROKEN)
 def test_what_is_no_image_or_too_large_a_one_ends_its_episode_alone(tmp_path, kind):
     image = broken(tmp_path, kind)
-    with pytest.raises(EnvironmentFailure, match=r"cannot be kept: ."):
+    with pytest.raises(EnvironmentRefusal, match=r"cannot be kept: ."):
         keep(tmp_path, image)
     assert not (tmp_path / "images").exists()
 
