@@ -88,9 +88,9 @@ def place(tmp_path_factory) -> Path:
         (home / folder).mkdir(parents=True, exist_ok=True)
         for split in ("train", "test"):
             (home / folder / f"{split}.jsonl").write_text(TASK)
-    (home / "pool.token").write_text("a token of at least sixteen bytes\n")
-    (home / "pool.token").chmod(0o600)
-    (home / "pool.token").chmod(0o600)
+    for name in ("pool.token", "env.token"):
+        (home / name).write_text("a token of at least sixteen bytes\n")
+        (home / name).chmod(0o600)
     make_certificate(home)
     folders = {home / "vision" / "tiny": VISION}
     folders |= dict.fromkeys((home / name / "base-model" for name in ("quickstart", "quickstart-grpo")), TEXT)
