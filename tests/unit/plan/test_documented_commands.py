@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from rl_agent.cli.__main__ import module_of
+from rl_agent.env.remote import environments
 from rl_agent.monitor.report import reward_table
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.plan import checks
@@ -146,7 +147,8 @@ def planned(line: Line, place: Path):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """The pages' addresses are another machine's, and whatever listens here does not matter."""
+    """The pages' addresses are another machine's, and whatever listens here or there does not matter."""
+    monkeypatch.setattr(environments, "check_servers", lambda *_: None)
     monkeypatch.setattr(checks, "is_port_free", lambda *_: True)
 
 
