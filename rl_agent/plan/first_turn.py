@@ -3,7 +3,8 @@
     a few tasks of each kind of environment ─► make it ─► reset ─► the tokens of the first prompt ─► close
 
 An environment that fails for all of them, or whose first prompts leave no room for a response, ends the plan
-with the reason. One that takes long is left to the rollout, which has a deadline for it.
+with the reason. One that takes long is left to the rollout, which has a deadline for it. Each lives where it
+would in the rollout: one that blocks or ends its process does that in a worker, not here.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.config import Config
-from rl_agent.env.registry import EnvironmentRegistry
+from rl_agent.env.remote.environments import Environments
 from rl_agent.errors import ConfigError, HarnessError
 from rl_agent.plan.hub import FoundModel
 from rl_agent.terminal import one_line
@@ -25,6 +26,7 @@ TRIED = 4
 """Tasks of each kind that are begun, from the whole of the task files."""
 LIMIT_S = 10.0
 """For each kind; a browser or a remote environment may take longer, and then nothing is concluded."""
+CLOSE_LIMIT_S = 2.0
 _MESSAGE = 300
 
 
@@ -44,12 +46,12 @@ async def _observe(config: Config, tasks: Sequence[Task]) -> tuple[dict[str, Obs
     asyncio.get_running_loop().set_default_executor(WorkerThreads(TRIED, name="first turn"))
     observed: dict[str, Observation] = {}
     notes = []
-    async with EnvironmentRegistry(config.env_config) as registry:
+    async with Environments(config.env_config) as environments:
         for kind in sorted({task.env for task in tasks}):
             try:
                 async with asyncio.timeout(LIMIT_S):
                     observed |= await _begin_some(
-                        registry, kind, [task for task in tasks if task.env == kind]
+                        environments, kind, [task for task in tasks if task.env == kind]
                     )
             except TimeoutError:
                 notes.append(
@@ -59,14 +61,12 @@ async def _observe(config: Config, tasks: Sequence[Task]) -> tuple[dict[str, Obs
     return observed, tuple(notes)
 
 
-async def _begin_some(
-    registry: EnvironmentRegistry, kind: str, tasks: Sequence[Task]
-) -> dict[str, Observation]:
+async def _begin_some(environments: Environments, kind: str, tasks: Sequence[Task]) -> dict[str, Observation]:
     observed: dict[str, Observation] = {}
     problem = ""
     for task in _spread(tasks):
         try:
-            observed[task.task_id] = await _begin(registry, task)
+            observed[task.task_id] = await _begin(environments, task)
         except (HarnessError, TimeoutError) as error:
             if isinstance(error, TimeoutError | ConfigError):
                 raise
@@ -82,13 +82,14 @@ async def _begin_some(
     return observed
 
 
-async def _begin(registry: EnvironmentRegistry, task: Task) -> Observation:
-    environment = registry.create(task.env)
+async def _begin(environments: Environments, task: Task) -> Observation:
+    environment = environments.create(task.env)
     try:
         observation = await environment.reset(task, 0)
     finally:
         with contextlib.suppress(Exception):
-            await environment.close()
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await environment.close()
     if not isinstance(observation, Observation):
         raise TypeError(f"reset returned {type(observation).__name__}, not an Observation")
     return observation

@@ -28,6 +28,12 @@ ENVIRONMENT = """
                 raise KeyError("no\\nbrowser")
             if how == "hangs":
                 await asyncio.Event().wait()
+            if how == "ends":
+                import os
+                os._exit(3)
+            if how == "sleeps":
+                import time
+                time.sleep(600)
             if how == "blocks":
                 import time
                 await asyncio.to_thread(time.sleep, 60)
@@ -46,8 +52,9 @@ def config(tmp_path, monkeypatch):
     sys.modules.pop("fickle_environment", None)
     monkeypatch.setattr(first_turn, "LIMIT_S", 0.3)
 
-    def compose(*words):
-        words = (*words, "+env_config.kinds.fickle=fickle_environment:Fickle")
+    def compose(*words, workers=0):
+        kind = "+env_config.kinds.fickle=fickle_environment:Fickle"
+        words = (f"env_config.module_folders=[{tmp_path}]", f"env_config.workers={workers}", kind, *words)
         overrides = [parse_override(word, "test") for word in words]
         return compose_config(overrides, data_path=tmp_path, log_path=tmp_path / "log", num_gpus=0).config
 
@@ -89,6 +96,20 @@ def test_tasks_of_which_some_begin_are_left_to_the_rollout_and_every_environment
 def test_an_environment_that_takes_long_is_noted_and_does_not_hold_up_the_plan(config, how):
     (note,) = check_first_turns(config(), tasks(how), NO_MODEL)
     assert "no episode began within 0.3 s" in note
+
+
+def test_an_environment_that_ends_its_process_is_refused_and_not_the_end_of_the_plan(config, monkeypatch):
+    monkeypatch.setattr(first_turn, "LIMIT_S", 60)
+    with pytest.raises(
+        ConfigError, match=r"no episode can begin \(1 of 1 tasks tried\); task task-0: .*worker"
+    ):
+        check_first_turns(config(workers=1), tasks("ends"), NO_MODEL)
+
+
+def test_an_environment_that_blocks_its_process_does_not_hold_up_the_plan(config, monkeypatch):
+    monkeypatch.setattr(first_turn, "LIMIT_S", 2)
+    (note,) = check_first_turns(config(workers=1), tasks("sleeps"), NO_MODEL)
+    assert "no episode began within 2 s" in note
 
 
 def test_prompts_that_leave_no_room_for_a_response_are_refused_by_the_key_that_limits_them(config, tmp_path):
