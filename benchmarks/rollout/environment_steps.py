@@ -121,7 +121,7 @@ async def measure(place, options) -> None:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--instances", type=int, default=64)
@@ -131,7 +131,10 @@ def main() -> None:
     for place in (here, in_workers, on_a_server):
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(measure(place, options))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    from rl_agent.terminal import run_script
+
+    run_script(main)

@@ -104,14 +104,17 @@ async def costs() -> None:
     await shared.give_back(browser)
 
 
-async def main() -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--contexts", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--think", type=float, default=0.5, help="mean seconds that the model takes")
-    arguments = parser.parse_args()
+    asyncio.run(measure(parser.parse_args()))
+
+
+async def measure(arguments: argparse.Namespace) -> None:
     assert set(TASKS) <= set(task_names())
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     await costs()
@@ -124,4 +127,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    from rl_agent.terminal import run_script
+
+    run_script(main)

@@ -25,7 +25,7 @@ from rl_agent.off_loop import SMALL, off_loop
 from rl_agent.pool.engines.sse import EventReader
 from rl_agent.pool.scheduler.migration import find_stop
 from rl_agent.pool.scheduler.records import Order, Request, RequestId
-from rl_agent.reward.judge_prompt import read_verdict
+from rl_agent.reward.judge_prompt import UnreadableAnswer, read_verdict
 from rl_agent.rollout.collector import conversation
 from rl_agent.testing.tiny_chat import tiny_chat, tiny_tokenizer
 from tests.unit.reward.judge_api import trajectory
@@ -53,12 +53,17 @@ def refuse_expression(text):
         only_mathematics(lambda text: None)(text + " __import__")
 
 
+def refuse_verdict(text):
+    with pytest.raises(UnreadableAnswer, match="not one JSON object"):
+        read_verdict(text, "stop")
+
+
 PARSERS = {
     "action": parse_action,
     "final answer": final_answer,
     "is tagged": is_tagged,
     "game action": lambda text: _number_of(text, ("left", "right")),
-    "verdict": lambda text: read_verdict(text, "stop"),
+    "verdict": refuse_verdict,
     "expression": refuse_expression,
     "math request": lambda text: MathEnvironment.request(make_spec().task, text),
 }
@@ -206,23 +211,24 @@ async def test_the_loop_turns_while_a_long_answer_of_an_engine_is_read(monkeypat
 
 
 async def test_the_loop_turns_while_a_long_episode_is_written_down_for_the_judge(tmp_path, monkeypatch):
-    from rl_agent.reward import judge
+    from rl_agent.reward import judge_prompt
     from tests.unit.reward.judge_api import APPROVES, Api, completion, judge_at
 
     monkeypatch.setenv("JUDGE_KEY", "secret")
-    heartbeat, ask = Heartbeat(), judge.messages_for
+    heartbeat, ask = Heartbeat(), judge_prompt.verdict_messages
 
     def slowly(*arguments):
         heartbeat.wait()
         return ask(*arguments)
 
-    monkeypatch.setattr(judge, "messages_for", slowly)
+    monkeypatch.setattr(judge_prompt, "verdict_messages", slowly)
     api = Api(completion(APPROVES))
     async with judge_at(api, tmp_path, timeout_s=60) as model, heartbeat.beating():
         verdict = await model(trajectory(LONG))
 
     assert verdict.reward == 1.0
-    assert LONG in json.loads(api.requests[0][1]["messages"][1]["content"])["transcript"][0]["response"]
+    evidence = api.requests[0][1]["messages"][1]["content"].partition("\n")[2].partition("\nEND EVIDENCE")[0]
+    assert LONG in json.loads(evidence)["transcript"][0]["response"]
 
 
 async def test_what_is_short_is_done_at_once_and_an_error_comes_back_from_either_place():

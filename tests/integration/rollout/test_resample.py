@@ -16,6 +16,7 @@ SIBLINGS, BATCHES = 4, 3
 OVERRIDES = (
     "+env_config.kinds.often_equal=tests.integration.rollout.environments:OftenEqual",
     "trainer=grpo_cpu",
+    "pool=none",
     "trainer.loss.drop_uninformative=true",
     f"trainer.max_num_gen_batches={BATCHES}",
     f"rollout.group_size={SIBLINGS}",

@@ -4,30 +4,18 @@ import json
 import time
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError
+from rl_agent.paths import PROJECT_ROOT
 from rl_agent.tasks.load import DIFFICULTIES, load_tasks
 from rl_agent.types import Task
 
-ENV_CONFIG = EnvConfig(
-    kinds={"reasoning_gym": "a:B", "math": "c:D"},
-    module_folders=(),
-    default_env="reasoning_gym",
-    server_size=1,
-    train_tasks="train.jsonl",
-    test_tasks="test.jsonl",
-    train_tasks_rollout_size=-1,
-    test_tasks_rollout_size=-1,
-    test_tasks_repeat_times=1,
-    train_tasks_sampler="uniform",
-    difficulty_ratio={},
-    train_difficulty_max_steps={},
-    test_difficulty_max_steps={},
-    kwargs={},
-)
+DEFAULTS = yaml.safe_load((PROJECT_ROOT / "configs" / "env" / "default.yaml").read_text())
+ENV_CONFIG = EnvConfig(**DEFAULTS | {"kinds": {"reasoning_gym": "a:B", "math": "c:D"}})
 
 
 def load(path, content):
