@@ -26,7 +26,7 @@ MORE_CALLS = "Only the first tool call was carried out. Make one call at a time.
 
 @dataclass(frozen=True, slots=True)
 class ParsedAction:
-    """What a response does."""
+    """The action in a response, or the reason why it has none."""
 
     action: str
     """For the environment: the response without thoughts, or a call as JSON."""

@@ -27,7 +27,7 @@ class ToolCall:
 
 
 class UnreadableCall(ValueError):
-    """What looks like a tool call cannot be read as one; the message says why, in one line."""
+    """A text that looks like a tool call cannot be read as one; the message says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Sampling:
     group: str = ""
     """Responses to what began alike, as siblings' do; only sent to a pool."""
     episode: str = ""
-    """Whose turn it is, where all turns of one are to be of one weight version; only sent to a pool."""
+    """Names the episode whose turns are all to be of one weight version; only sent to a pool."""
     vocab_size: int | None = None
     """Token ids that an answer may hold are below it; None: nobody knows."""
     timeout_s: float = 0.0

@@ -20,7 +20,7 @@ _TOOLS_TIMEOUT_S = 60.0
 
 
 class KindsConfig(Protocol):
-    """What is needed to know of `env_config` to make an environment."""
+    """The part of `env_config` that is needed to make an environment."""
 
     @property
     def kinds(self) -> dict[str, str]: ...

@@ -1,4 +1,4 @@
-"""What of an episode's history the model is shown, and how many tokens that takes.
+"""Chooses which part of an episode's history the model is shown, and counts its tokens.
 
 Imports `chat`. Begin with `window`.
 """

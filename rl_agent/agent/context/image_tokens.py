@@ -21,7 +21,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _QWEN = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil")
 _STEEPEST = 200
 _DEFAULT_MIN, _DEFAULT_MAX = 56 * 56, 28 * 28 * 1280
-"""Of transformers, for a configuration that does not say."""
+"""Defaults of transformers, for a configuration that names none."""
 
 
 class ImageTokens:

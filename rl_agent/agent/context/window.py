@@ -66,7 +66,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ContextView:
-    """What is shown of the rounds so far."""
+    """The part of the rounds so far that is shown."""
 
     whole_from: int = 0
     """Index of the first round that is shown whole."""

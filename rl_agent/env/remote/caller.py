@@ -46,7 +46,7 @@ class Caller:
         """Why the host can be asked no more."""
         self.is_draining = False
         self.instances_there = 0
-        """What the host said last of how many live there."""
+        """The number of instances there, as the host reported it last."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when it begins to drain or is lost."""
         self.on_pong: Callable[[], None] = lambda: None

@@ -73,7 +73,7 @@ class InstanceHost:
 
     @property
     def taken(self) -> int:
-        """How many places its instances take, those that are being made included."""
+        """The number of places that its instances take, those that are being made included."""
         return len(self.instances) + len(self._making)
 
     def receive(self, frame: bytes) -> None:

@@ -13,7 +13,7 @@ from rl_agent.types import Observation, StepResult, Task
 
 
 class Place(Protocol):
-    """Where one instance lives: in a worker here, or on a server."""
+    """The place where one instance lives: a worker here, or a server."""
 
     caller: Caller
 

@@ -50,7 +50,7 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EnvServerSettings:
-    """What the command `env-server` was told."""
+    """The options of the command `env-server`."""
 
     host: str
     port: int

@@ -52,7 +52,7 @@ def read_setup(frame: bytes) -> WorkerSetup:
 
 
 class BlockedLoop(msgspec.Struct, frozen=True):
-    """What has kept a worker's event loop from turning."""
+    """The instance and source line that kept a worker's event loop from turning."""
 
     instance: int | None
     since_s: float

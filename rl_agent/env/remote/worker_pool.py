@@ -37,7 +37,7 @@ from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable, deliberate
 log = logging.getLogger(__name__)
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
-"""What workers have to close what lives in them, at the end of the pool."""
+"""Seconds that workers have, at the end of the pool, to close their instances."""
 _LOOK_AT_MEMORY_S = 5.0
 _MOST_FAILED_STARTS = 3
 _START_PATIENCE_S = 5.0

@@ -36,7 +36,7 @@ class ServerGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where a server is: `command` (with `env`, `cwd`), or `url`."""
+    """The way to reach a server: `command` (with `env`, `cwd`), or `url`."""
 
     command: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)

@@ -222,7 +222,7 @@ class Order:
     expected_tokens: int | None = None
     """How long its submitter takes the response to be."""
     episode: str = ""
-    """Whose turn it is, where all turns of one are to be of one version."""
+    """Names the episode whose turns are all to be of one weight version."""
     is_read_along: bool = False
     """Somebody waits for every token."""
     needs_names: bool = False

@@ -51,7 +51,7 @@ class Policy:
     keeps_version: bool = False
     """All turns of an episode are to be of one weight version, as far as the pool can do that."""
     limits: ContextLimits = field(default_factory=ContextLimits)
-    """What of an episode is shown, and how much fits."""
+    """The policy that chooses what of an episode is shown, and the limits that it must fit."""
     image_tokens: ImageTokens = field(default_factory=ImageTokens)
     tool_format: ToolFormat | None = None
     """How the model writes tool calls; None where actions are text."""
