@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.env.web.miniwob import check_name, task_names
-from rl_agent.tasks.openr1 import write_lines
+from rl_agent.tasks.write import write_lines
 
 SHOP_GOALS = {"price": "easy", "cheapest": "medium", "cart": "medium", "order": "hard"}
 

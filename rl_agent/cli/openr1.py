@@ -19,7 +19,8 @@ EXAMPLE = """examples:
 def main(argv: list[str]) -> int:
     options = _parse(argv)
 
-    from rl_agent.tasks.openr1 import prepare, write_lines
+    from rl_agent.tasks.openr1 import prepare
+    from rl_agent.tasks.write import write_splits
 
     try:
         prepared = prepare(
@@ -35,12 +36,7 @@ def main(argv: list[str]) -> int:
     if not prepared.train or not prepared.test:
         raise ConfigError(f"--source {options.source}: fewer than two problems with an answer to verify")
     files = {"train": prepared.train, "test": prepared.test}
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        for split, lines in files.items():
-            write_lines(options.out / f"{split}.jsonl", lines)
-    except OSError as error:
-        raise ConfigError(f"--out {options.out}: {error.strerror}") from error
+    write_splits(options.out, files)
     print(f"{prepared.rows} rows read")
     for reason, count in prepared.dropped.most_common():
         print(f"{count} dropped: {reason}")

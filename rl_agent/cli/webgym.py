@@ -17,8 +17,8 @@ EXAMPLE = """examples:
 def main(argv: list[str]) -> int:
     options = _parse(argv)
 
-    from rl_agent.tasks.openr1 import write_lines
     from rl_agent.tasks.webgym import SPLITS, adapt, read_lines
+    from rl_agent.tasks.write import write_splits
 
     dropped: Counter[str] = Counter()
     files: dict[str, list[dict[str, Any]]] = {}
@@ -34,12 +34,7 @@ def main(argv: list[str]) -> int:
             raise ConfigError(
                 f"--source {options.source}: {split}.jsonl has no task with a goal and a website"
             )
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        for split, lines in files.items():
-            write_lines(options.out / f"{split}.jsonl", lines)
-    except OSError as error:
-        raise ConfigError(f"--out {options.out}: {error.strerror}") from error
+    write_splits(options.out, files)
     for reason, count in dropped.most_common():
         print(f"{count} dropped: {reason}")
     for split, lines in files.items():

@@ -6,14 +6,11 @@ the source's files, and a problem that is test with a limit is not train in a la
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rl_agent.files import write_whole
 
 COLUMNS = (
     "problem",
@@ -66,11 +63,6 @@ def prepare(
         dropped["over --limit"] = len(order) - len(chosen)
     test_count = max(round(len(chosen) * test_fraction), 1) if len(chosen) > 1 else 0
     return PreparedTasks(chosen[test_count:], chosen[:test_count], count, dropped)
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """Replaces `path` by one JSON object a line, whole or not at all."""
-    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def read_parquet(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:

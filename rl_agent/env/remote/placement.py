@@ -55,6 +55,6 @@ def is_out_of_bounds(limits: WorkerLimits, rss_mib: float) -> bool:
 
 
 def freest(places: Iterable[tuple[str, int, int]]) -> str | None:
-    """Return the server with the greatest share of free places; None if all are taken."""
+    """Return the server with most of its places free, of (name, used, total); None if all are taken."""
     free = [((total - used) / total, name) for name, used, total in places if used < total]
     return max(free)[1] if free else None
