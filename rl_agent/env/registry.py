@@ -47,6 +47,7 @@ class EnvironmentRegistry:
         """Make a new instance, with `env_config.kwargs` unless told others. Raises ConfigError as `check`."""
         if kwargs is None:
             kwargs = self._env_config.kwargs.get(kind, {})
+        self._check_kwargs(kind, kwargs)
         return self._class_of(kind)(**kwargs)
 
     def is_cooperative(self, kind: str) -> bool:
@@ -56,6 +57,7 @@ class EnvironmentRegistry:
     def check(self, kinds: Iterable[str]) -> None:
         """Raises ConfigError for the first kind that cannot be used on this machine; makes no instance."""
         for kind in sorted(set(kinds)):
+            self._check_kwargs(kind, self._env_config.kwargs.get(kind, {}))
             check_settings = getattr(self._class_of(kind), "check_settings", None)
             if check_settings is None:
                 continue
@@ -144,10 +146,17 @@ class EnvironmentRegistry:
         found = getattr(module, class_name, None)
         if found is None:
             raise ConfigError(f"{key}: {module_name} has no {class_name}")
-        problem = _problem_with(found, self._env_config.kwargs.get(kind, {}))
+        problem = _problem_with(found)
         if problem:
             raise ConfigError(f"{key}: {problem}")
         return found
+
+    def _check_kwargs(self, kind: str, kwargs: dict[str, Any]) -> None:
+        try:
+            inspect.signature(self._class_of(kind)).bind(**kwargs)
+        except TypeError as error:
+            key = f"env_config.kinds.{kind}={self._env_config.kinds[kind]}"
+            raise ConfigError(f"{key}: does not take these env_config.kwargs: {error}") from None
 
 
 def _look_first_in(folders: Iterable[Path]) -> None:
@@ -156,7 +165,7 @@ def _look_first_in(folders: Iterable[Path]) -> None:
     sys.path[:0] = new
 
 
-def _problem_with(found: object, kwargs: dict[str, object]) -> str | None:
+def _problem_with(found: object) -> str | None:
     if not inspect.isclass(found):
         return "not a class"
     missing = [name for name in _METHODS if not inspect.iscoroutinefunction(getattr(found, name, None))]
@@ -165,10 +174,6 @@ def _problem_with(found: object, kwargs: dict[str, object]) -> str | None:
     abstract = sorted(getattr(found, "__abstractmethods__", ()))
     if abstract:
         return f"abstract; it lacks {', '.join(abstract)}"
-    try:
-        inspect.signature(found).bind(**kwargs)
-    except TypeError as error:
-        return f"does not take these env_config.kwargs: {error}"
     return None
 
 

@@ -75,3 +75,10 @@ class Obeying:
 class NeverClosing(Obeying):
     async def close(self) -> None:
         await asyncio.Event().wait()
+
+
+class Demanding(Obeying):
+    """Takes a setting without which it cannot be made."""
+
+    def __init__(self, colour: str) -> None:
+        super().__init__(greeting=f"{colour} ")

@@ -12,7 +12,11 @@ from rl_agent.env.remote.worker_pool import open_workers
 from rl_agent.types import Task
 
 MODULE = "tests.unit.env.remote.kinds"
-KINDS = {"obeying": f"{MODULE}:Obeying", "never_closing": f"{MODULE}:NeverClosing"}
+KINDS = {
+    "obeying": f"{MODULE}:Obeying",
+    "never_closing": f"{MODULE}:NeverClosing",
+    "demanding": f"{MODULE}:Demanding",
+}
 TASK = Task("t", "hello", "obeying", "easy")
 
 

@@ -14,7 +14,7 @@ from rl_agent.errors import (
     EnvironmentUnavailable,
 )
 from rl_agent.types import Task
-from tests.unit.env.remote.pools import KINDS, begun, is_gone, pid_in, until, workers
+from tests.unit.env.remote.pools import begun, is_gone, pid_in, until, workers
 
 
 async def test_an_instance_in_a_worker_does_what_it_does_here():
@@ -53,8 +53,15 @@ async def test_what_no_attempt_can_change_is_told_apart():
             await begun(pool, task=Task("t", "", "obeying", "easy", extra={"unavailable": True}))
         with pytest.raises(EnvironmentRefusal, match="no environment 'other'"):
             await begun(pool, kind="other")
-        with pytest.raises(EnvironmentFailure, match="unexpected keyword"):
+        with pytest.raises(EnvironmentRefusal, match=r"does not take these env_config.kwargs: .*'colour'"):
             await begun(pool, colour="red")
+
+
+async def test_settings_that_a_kind_must_have_reach_it_in_a_worker():
+    async with workers() as pool:
+        assert (await begun(pool, kind="demanding", colour="red"))[1].text.startswith("red hello 7 ")
+        with pytest.raises(EnvironmentRefusal, match="missing a required argument: 'colour'"):
+            await begun(pool, kind="demanding")
 
 
 @pytest.mark.extended
@@ -194,7 +201,3 @@ async def test_a_worker_that_cannot_start_is_said_so(monkeypatch):
     async with workers() as pool:
         with pytest.raises(EnvironmentUnavailable, match="does not start"):
             await pool.create("obeying", {}).place()
-
-
-def test_all_kinds_of_these_tests_can_be_imported():
-    assert set(KINDS) == {"obeying", "never_closing"}
