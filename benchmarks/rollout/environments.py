@@ -2,7 +2,10 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
+from typing import Any
 
+from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.types import Observation, StepResult, Task
 
 
@@ -51,3 +54,36 @@ class LongTailedEnvironment:
 
     async def _load(self) -> None:
         await asyncio.sleep(self._median_s * self._random.lognormvariate(0.0, self._sigma))
+
+
+class LongTailedPages(WebEnvironment):
+    """Pages of a shop in a real Chromium, each after a pause that stands for the network, as above.
+
+    Random weights write no actions: whatever the model says, a click goes to a place drawn from the
+    episode's seed, and the page is pictured.
+    """
+
+    is_cooperative = False
+
+    def __init__(self, median_s: float, sigma: float, max_steps: int) -> None:
+        super().__init__()
+        self._network = LongTailedEnvironment(median_s, sigma, max_steps)
+
+    @staticmethod
+    def check_settings(**kwargs: Any) -> None:
+        WebEnvironment.check_settings()
+
+    @staticmethod
+    def check_task(task: Task, kwargs: Mapping[str, Any]) -> None:
+        WebEnvironment.check_task(task, {})
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        await self._network.reset(task, seed)
+        self._places = random.Random(seed)
+        return await super().reset(task, seed)
+
+    async def step(self, action: str) -> StepResult:
+        waited = await self._network.step(action)
+        x, y = self._places.randint(0, 1000), self._places.randint(0, 1000)
+        result = await super().step(f"click {x} {y}")
+        return StepResult(result.observation, reward=1.0, done=waited.done or result.done)

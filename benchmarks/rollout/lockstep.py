@@ -3,6 +3,8 @@
     python benchmarks/rollout/lockstep.py                                  simulated engine, three minutes
     python benchmarks/rollout/lockstep.py --engine http://127.0.0.1:8999   a real one, on a CPU rather with
         --episodes 512 --places 32 --median-s 0.2                            ten minutes
+    python benchmarks/rollout/lockstep.py --environment web --workers 14 --engine URL …
+                                              screenshots of a shop in Chromium, for a vision model
 
 - step barrier: a batch of environments takes each step together; who has ended waits for the batch.
 - episode barrier: a batch runs freely, and the next batch starts when its last episode has ended.
@@ -31,6 +33,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens
 from rl_agent.cluster.member.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine.client import ClientSettings, EngineClient
@@ -40,12 +43,16 @@ from rl_agent.env.remote.environments import Environments
 from rl_agent.monitor import metrics
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
+from rl_agent.rollout.rank_rollout import context_limits
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment, sample_of
 from rl_agent.testing.rollout_setup import make_plan, simulated_engine, write_tasks
 from rl_agent.types import EpisodeSpec, Observation
 
-MAX_NEW_TOKENS = 16
+KINDS = {
+    "slow": "benchmarks.rollout.environments:LongTailedEnvironment",
+    "web": "benchmarks.rollout.environments:LongTailedPages",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,9 @@ class LockstepEpisode:
         result = await self._environment.step(self._action)
         self._observation, self.is_done = result.observation, result.done
 
+        if self.is_done:
+            await self._environment.close()
+
     async def run(self) -> None:
         await self.reset()
         while not self.is_done:
@@ -111,14 +121,23 @@ Lockstep = Callable[[Iterator[LockstepEpisode], int], Awaitable[None]]
 
 async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
     config = plan.config
-    registry = Environments(config.env_config)
     specs = sample_of(Assignment(plan, "train", 1, resume=False)).specs
     settings = ClientSettings(config.rollout.request_timeout_s, config.rollout.request_retries)
     chat = ChatTokenizer.load(config.model.base_model, {})
-    sampling = Sampling(1.0, 1.0, -1, 0.0, MAX_NEW_TOKENS, 0)
-    async with EngineClient(config.engine.base_url, settings, identify=lambda served: 0) as engine:
+    sampling = Sampling(1.0, 1.0, -1, 0.0, config.policy_config.max_new_tokens, 0)
+    async with (
+        EngineClient(config.engine.base_url, settings, identify=lambda served: 0) as engine,
+        Environments(config.env_config) as registry,
+    ):
         gate = EngineGate(config.rollout.max_vllm_sessions)
-        policy = Policy(engine, gate, chat, sampling)
+        policy = Policy(
+            engine,
+            gate,
+            chat,
+            sampling,
+            limits=context_limits(config, engine.served.max_model_len),
+            image_tokens=ImageTokens.load(chat.folder) if chat.folder is not None else ImageTokens(),
+        )
         episodes = (LockstepEpisode(spec, policy, registry.create(spec.task.env)) for spec in specs)
         began = time.perf_counter()
         await collect(episodes, config.env_config.server_size)
@@ -141,7 +160,8 @@ def engine_of(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, 
             yield options.engine, Path(json.load(answer)["data"][0]["root"])
         return
     latency = f"lognormal:{options.generate_s},0.5"
-    with simulated_engine(folder, latency=latency, tokens=MAX_NEW_TOKENS, max_num_seqs=options.places) as url:
+    tokens = options.response_tokens
+    with simulated_engine(folder, latency=latency, tokens=tokens, max_num_seqs=options.places) as url:
         yield url, None
 
 
@@ -159,16 +179,18 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         environment = f"{{median_s:{options.median_s},sigma:{options.sigma},max_steps:{options.max_steps}}}"
         plan = make_plan(
             Path(name),
-            "+env_config.kinds.slow=benchmarks.rollout.environments:LongTailedEnvironment",
-            f"+env_config.kwargs.slow={environment}",
+            f"+env_config.kinds.measured={KINDS[options.environment]}",
+            f"+env_config.kwargs.measured={environment}",
+            f"env_config.workers={options.workers}",
             "env_config.train_tasks_rollout_size=-1",
             f"env_config.server_size={options.places}",
-            f"policy_config.max_new_tokens={MAX_NEW_TOKENS}",
+            f"policy_config.max_new_tokens={options.response_tokens}",
+            *options.overrides,
             f"seed={options.seed}",
             engine_url=url,
             model=model,
         )
-        write_tasks(plan, options.episodes, env="slow", difficulty="hard")
+        write_tasks(plan, options.episodes, env="measured", difficulty="hard", site="shop", goal="price")
         for title, collect in (("step barrier", step_barrier), ("episode barrier", episode_barrier)):
             yield uvloop.run(measure_lockstep(title, collect, plan))
         yield measure_collector("asynchronous", with_stop_rule(plan, 1.0, 0.0))
@@ -181,6 +203,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--engine", default="simulated", help="simulated, or the URL of a real one")
+    parser.add_argument("--environment", choices=KINDS, default="slow")
+    parser.add_argument("--workers", type=int, default=0, help="processes of environments, 0: this one")
+    parser.add_argument("--response-tokens", type=int, default=16, help="most tokens of a response")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="configuration, as for run.sh")
     parser.add_argument("--episodes", type=int, default=1024)
     parser.add_argument("--places", type=int, default=64, help="environments alive at once")
     parser.add_argument("--max-steps", type=int, default=10)
