@@ -163,7 +163,9 @@ def _read_llama3_json(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCa
 
 
 _MISTRAL = "[TOOL_CALLS]"
-_MISTRAL_NAME = re.compile(r"\s*([\w.-]{1,256})\s*(?:\[CALL_ID\]\s*[\w-]{1,64}\s*)?(?:\[ARGS\])?\s*(?=\{)")
+_MISTRAL_NAME = re.compile(
+    r"\s*+([\w.-]{1,256}+)\s*+(?:\[CALL_ID\]\s*+[\w-]{1,64}+\s*+)?+(?:\[ARGS\]\s*+)?+(?=\{)"
+)
 
 
 def _read_mistral(text: str, _schemas: Mapping[str, Schema]) -> tuple[ToolCall, bool]:

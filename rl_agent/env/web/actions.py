@@ -60,7 +60,8 @@ _KEYS = {
     )
 } | {"return": "Enter", "esc": "Escape", "up": "ArrowUp", "down": "ArrowDown", "left": "ArrowLeft",
      "right": "ArrowRight", "del": "Delete", "page_up": "PageUp", "page_down": "PageDown"}  # fmt: skip
-_LINE = re.compile(r"[\s`>*-]*(?:action\s*:)?[\s`*]*([a-z_]+)\b(.*)", re.IGNORECASE | re.DOTALL)
+_LINE = re.compile(r"[\s`>*-]*+(?:action\s*+:[\s`*]*+)?([a-z_]+)\b(.*)", re.IGNORECASE | re.DOTALL)
+"""Marks of lists and quotes, perhaps "Action:", a word, the rest; what was skipped is not tried again."""
 
 
 class Unreadable(ValueError):

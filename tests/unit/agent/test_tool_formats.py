@@ -130,7 +130,8 @@ def test_a_mark_that_is_repeated_a_hundred_thousand_times_is_read_at_once(name):
     """Quadratic work would take minutes; each takes a few thousandths of a second."""
     began = time.process_time()
     for mark in MARKS:
-        for text in (mark * 100_000, "<function=f>" + mark * 100_000, "[TOOL_CALLS]f[ARGS]" + mark * 100_000):
+        many = mark * 100_000
+        for text in (many, "<function=f>" + many, "[TOOL_CALLS]f[ARGS]" + many, f"[TOOL_CALLS]f{many}x"):
             with contextlib.suppress(UnreadableCall):
                 read(name, text)
 

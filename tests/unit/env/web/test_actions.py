@@ -132,7 +132,8 @@ def test_any_text_is_an_action_inside_the_page_or_one_line(said):
 
 
 @pytest.mark.parametrize(
-    "unit", ["click ", "`", "(", "action:", "\n", "click 1 1 \n x", '{"', "a+", "type \n", " "]
+    "unit",
+    ["click ", "`", "(", "action:", "\n", "click 1 1 \n x", '{"', "a+", "type \n", " ", "`" * 7000 + "1\n"],
 )
 def test_a_response_is_read_in_time_that_grows_with_its_length(unit):
     def seconds(size):
