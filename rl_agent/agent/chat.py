@@ -175,7 +175,7 @@ class ChatTokenizer:
         variables = self._variables | ({"tools": list(tools)} if tools else {})
         try:
             rendered = render(self._template, messages, variables, add_generation_prompt=True)
-        except (ConfigError, TypeError):  # a template that takes text alone adds a string and a list
+        except ConfigError:  # a template that takes text alone adds a string and a list
             return None
         return self._encode(rendered)
 

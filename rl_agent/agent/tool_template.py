@@ -64,7 +64,7 @@ def _writes(chat: ChatTokenizer, written_as: ToolFormat, asked: list[Message], s
         said: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
             whole = chat.render([*asked, said], [_TOOL], add_generation_prompt=False)
-        except (ConfigError, TypeError):
+        except ConfigError:
             continue
         response = chat.without_ending(_after(start, whole))
         spoken = parse_action(response)
