@@ -12,7 +12,6 @@ The process ends with its parent: at the end of the socket, and by the kernel's 
 computing at that time.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -24,10 +23,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from rl_agent.env.guard import signal_at_end_of_parent
 from rl_agent.env.safe_eval import eval_literal, only_mathematics
 
 _MEMORY_LIMIT_BYTES = 8 << 30
-_PR_SET_PDEATHSIG = 1
 
 Score = Callable[[str, dict[str, Any]], float]
 """A function from the final answer and the request to a reward; it raises what the verifier raises."""
@@ -102,7 +101,7 @@ def _reply_to_failure(score: Score, request: dict[str, Any]) -> dict[str, Any]:
 
 def bind_to_parent(parent_pid: int) -> None:
     """Ask the kernel to end this process with its parent, and bound its memory."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_at_end_of_parent(signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the line above
         sys.exit(1)
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the parent decides

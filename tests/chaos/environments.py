@@ -26,8 +26,8 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.env.guard import descendants
 from rl_agent.env.remote.placement import WorkerLimits
-from rl_agent.env.remote.process_tree import descendants
 from rl_agent.env.remote.server_link import LinkSettings
 from rl_agent.env.remote.server_pool import open_servers
 from rl_agent.env.remote.worker import WorkerSetup

@@ -2,54 +2,50 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from rl_agent.env.remote.process_tree import descendants, marked
+from rl_agent.env.guarded import Guarded
 from rl_agent.env.remote.worker import BLOCKED_FILE, BlockedLoop
 
-END_TIMEOUT_S = 6.0
-"""A guard kills what is below it in far less; then it is killed itself."""
+_REAP_TIMEOUT_S = 1.0
 _STDERR = 2
 _POLL_S = 0.01
-_MARK = "RL_AGENT_ENV_WORKER"
 
 
 class WorkerProcess:
-    """A guard and the worker below it."""
+    """A worker with its guard."""
 
-    def __init__(self, guard: subprocess.Popen[bytes], folder: Path) -> None:
-        self._guard = guard
-        self._folder = folder
-        """Its name, which is random, is also the mark of all that is started below."""
+    def __init__(self, guarded: Guarded, process: subprocess.Popen[bytes]) -> None:
+        self._guarded = guarded
+        self._guard = process
 
     @classmethod
     def start(cls) -> tuple["WorkerProcess", socket.socket]:
-        """Start one; returns also the socket that it serves. To be called in a thread that lives on."""
+        """Start one; returns also the socket that it serves."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        folder = Path(tempfile.mkdtemp(prefix="rl-agent-env-"))
+        guarded = Guarded("rl-agent-env-")
+        worker = (sys.executable, "-m", "rl_agent.env.remote.worker", str(guarded.folder))
         single_threaded = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            guard = subprocess.Popen(
-                [sys.executable, "-m", "rl_agent.env.remote.guard", str(os.getpid()), str(folder)],
+            process = subprocess.Popen(
+                guarded.words(*worker),
                 stdin=theirs.fileno(),
                 stdout=_STDERR,
-                env=os.environ | single_threaded | {_MARK: folder.name},
+                env=os.environ | single_threaded,
                 start_new_session=True,
             )
-        return cls(guard, folder), ours
+        return cls(guarded, process), ours
 
     @property
     def pid(self) -> int:
+        """Process id of the guard."""
         return self._guard.pid
 
     @property
@@ -59,7 +55,7 @@ class WorkerProcess:
     def blocked(self) -> BlockedLoop | None:
         """Return what blocks the worker's event loop, if its watch has said so."""
         try:
-            return msgspec.json.decode((self._folder / BLOCKED_FILE).read_bytes(), type=BlockedLoop)
+            return msgspec.json.decode((self._guarded.folder / BLOCKED_FILE).read_bytes(), type=BlockedLoop)
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -85,29 +81,13 @@ class WorkerProcess:
     async def end(self) -> None:
         """End the worker and everything below it now, also where it is stopped."""
         self.signal_end()
-        if not await self.wait(END_TIMEOUT_S):
-            self.kill()
-            await self.wait(END_TIMEOUT_S)
-        await asyncio.to_thread(self._clean_up)
-
-    def _clean_up(self) -> None:
-        """Do what a guard that was killed cannot do any more."""
-        if (self._guard.poll() or 0) < 0:
-            for pid in marked(f"{_MARK}={self._folder.name}".encode()):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        await self._guarded.end()
+        if not await self.wait(_REAP_TIMEOUT_S):
+            self._guard.kill()
+            await self.wait(_REAP_TIMEOUT_S)
 
     def signal_end(self) -> None:
         """Tell the guard to end everything."""
         if not self.has_ended:
             self._guard.send_signal(signal.SIGTERM)
             self._guard.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """Kill the guard and all below it from here."""
-        if self.has_ended:
-            return
-        for pid in (*descendants(self._guard.pid), self._guard.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)

@@ -2,8 +2,9 @@
 
     first frame: which kinds there are ─► Reset, Act, Close, Ping … (`wire`) ─► end of the socket: close all
 
-Its stdout is stderr, its temporary files are in a folder of its own, and its default threads are daemons. A
-thread watches the event loop: if an environment blocks it, the parent finds which one, and where, in a file.
+It is `python -m rl_agent.env.remote.worker FOLDER`; its stdout is stderr, its temporary files are in that
+folder, and its default threads are daemons. A thread watches the event loop: if an environment blocks it, the
+parent finds which one, and where, in a file.
 """
 
 import asyncio
@@ -155,3 +156,7 @@ def main(folder: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of an environment that hang do not hold up the end
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

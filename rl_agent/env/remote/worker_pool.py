@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from rl_agent.env.guard import descendants, own_bytes
 from rl_agent.env.remote.caller import Caller
 from rl_agent.env.remote.instance import Place, RemoteInstance
 from rl_agent.env.remote.placement import (
@@ -28,7 +29,6 @@ from rl_agent.env.remote.placement import (
     workers_of_level,
 )
 from rl_agent.env.remote.process import WorkerProcess
-from rl_agent.env.remote.process_tree import resident_bytes
 from rl_agent.env.remote.stream import FrameStream
 from rl_agent.env.remote.wire import Seen
 from rl_agent.env.remote.worker import WorkerSetup, write_setup
@@ -276,7 +276,7 @@ class WorkerPool:
         self._jobs.create_task(self._end(worker), name="end a worker")
 
     async def _look_at_memory(self) -> None:
-        found = await asyncio.to_thread(resident_bytes, self.pids)
+        found = await asyncio.to_thread(_memory_of, self.pids)
         for worker in [one for one in self._workers if one.is_ready and one.caller.lost is None]:
             rss_mib = found.get(worker.process.pid, 0) / _MIB
             if is_out_of_bounds(self._limits, rss_mib):
@@ -300,6 +300,11 @@ class WorkerPool:
             for worker in workers:
                 worker.process.signal_end()
             await asyncio.gather(*(self._end(worker) for worker in workers))
+
+
+def _memory_of(pids: list[int]) -> dict[int, int]:
+    """Return the memory, in bytes, of each process and all below it."""
+    return {pid: own_bytes((pid, *descendants(pid))) for pid in pids}
 
 
 @asynccontextmanager

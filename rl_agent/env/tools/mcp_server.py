@@ -13,14 +13,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from rl_agent.agent.tool_formats import Schema
+from rl_agent.env.guarded import Guarded
 
 log = logging.getLogger(__name__)
 
@@ -219,10 +218,9 @@ class _Process:
         from mcp.client.stdio import get_default_environment
 
         place = self._server.place
-        launcher = [sys.executable, "-m", "rl_agent.env.tools.launch", str(os.getpid())]
+        self._guarded = Guarded("rl-agent-tools-", grace_s=STOP_TIMEOUT_S)
         self._process = await asyncio.create_subprocess_exec(
-            *launcher,
-            *place.command,
+            *self._guarded.words(*place.command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=None,
@@ -244,7 +242,13 @@ class _Process:
         for job in self._jobs:
             job.cancel()
         await asyncio.wait(self._jobs)
-        await end_group(self._process)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
+        await self._guarded.end()
+        await self._process.wait()
 
     async def _receive(self) -> None:
         from mcp.shared.message import SessionMessage
@@ -279,28 +283,6 @@ class _Process:
                 except OSError:
                     self._server.lose("it takes no more input")
                     return
-
-
-async def end_group(process: asyncio.subprocess.Process) -> None:
-    """End a process that leads a group, and all that is left of the group."""
-    if process.stdin is not None:
-        process.stdin.close()
-    for number in (None, signal.SIGTERM):
-        if number is not None:
-            _signal_group(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-                break
-    _signal_group(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await process.wait()
-
-
-def _signal_group(pgid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pgid, number)
 
 
 def _python_path() -> dict[str, str]:

@@ -10,16 +10,12 @@ A browser that died fails the episodes that it had; the next lease starts anothe
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-from rl_agent.env.web import guard
+from rl_agent.env.guard import descendants, own_bytes
+from rl_agent.env.guarded import Guarded
 from rl_agent.env.web.hosts import resolver_rules
 from rl_agent.env.web.server import SiteServer
 from rl_agent.env.web.settings import WebSettings, find_chromium
@@ -29,8 +25,6 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 10.0
-_END_TIMEOUT_S = 5.0
-_LOOK_EVERY_S = 0.02
 _MEASURE_EVERY_S = 5.0
 
 _OFF = (
@@ -64,7 +58,7 @@ class Browser:
         self._rules = rules
         self._playwright: Any = None
         self._chromium: Any = None
-        self._folder = tempfile.TemporaryDirectory(prefix="rl-agent-browser-", ignore_cleanup_errors=True)
+        self._guarded = Guarded("rl-agent-browser-")
         self._began = time.monotonic()
         self._measured = self._began
         self.episodes = 0
@@ -74,14 +68,8 @@ class Browser:
 
     @property
     def pid(self) -> int:
-        """Process id of the guard, which leads the browser's process group; 0 while there is none."""
-        file = Path(self._folder.name) / "pid"
-        try:
-            pid = int(file.read_text())
-            is_ours = os.fsencode(file) in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (OSError, ValueError):
-            return 0
-        return pid if is_ours else 0
+        """Process id of the browser's guard; 0 while there is none."""
+        return self._guarded.pid
 
     async def start(self) -> None:
         """Start Chromium. Raises EnvironmentUnavailable if this machine has none."""
@@ -92,17 +80,18 @@ class Browser:
             path = find_chromium(settings)
         except LookupError as error:
             raise EnvironmentUnavailable(f"web pages cannot be shown here: {error}") from None
-        profile = Path(self._folder.name)
+        program, *arguments = self._guarded.words(
+            *(path, *_FLAGS, f"--user-data-dir={self._guarded.folder / 'profile'}"),
+            *(() if settings.sandbox else ("--no-sandbox",)),
+            f"--host-resolver-rules={self._rules}",
+            max_mib=settings.max_page_mib,
+            among="--type=renderer",
+        )
         self._playwright = await async_playwright().start()
         self._chromium = await self._playwright.chromium.launch(
-            executable_path=sys.executable,
+            executable_path=program,
             ignore_default_args=True,
-            args=[
-                *("-I", guard.__file__, str(os.getpid()), str(settings.max_page_mib), str(profile / "pid")),
-                *(path, *_FLAGS, f"--user-data-dir={profile / 'profile'}"),
-                *(() if settings.sandbox else ("--no-sandbox",)),
-                f"--host-resolver-rules={self._rules}",
-            ],
+            args=arguments,
             timeout=_START_TIMEOUT_S * 1000,
             handle_sigint=False,
             handle_sigterm=False,
@@ -131,7 +120,7 @@ class Browser:
 
     def resident_bytes(self) -> int:
         """Return the memory that the processes of this browser have to themselves."""
-        return sum(guard.resident_bytes(pid) for pid in guard.family(self.pid)) if self.pid else 0
+        return own_bytes(descendants(pid)) if (pid := self.pid) else 0
 
     async def new_context(self, width: int, height: int, scale: float) -> Any:
         """Return a context that shares nothing with the others. Raises EnvironmentFailure."""
@@ -156,7 +145,7 @@ class Browser:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await self._chromium.close()
-        await asyncio.to_thread(self._end)
+        await self._guarded.end()
         if self._playwright:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(_CLOSE_TIMEOUT_S):
@@ -164,20 +153,7 @@ class Browser:
 
     def kill(self) -> None:
         """Have the guard end the browser at once."""
-        if pid := self.pid:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGTERM)
-
-    def _end(self) -> None:
-        """Wait until the guard has ended all, and insist if it does not."""
-        self.kill()
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        while self.pid and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_S)
-        if pid := self.pid:
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
-        self._folder.cleanup()
+        self._guarded.tell()
 
     def retire(self) -> None:
         """Give no further episode to a browser that did not answer one."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from rl_agent.cluster.shared_fs.processes import ProcessId, command_line, stat_of
+from rl_agent.env.guard import descendants
 from rl_agent.env.remote.environments import Environments
-from rl_agent.env.remote.process_tree import descendants
 from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError, MachineError
 from rl_agent.overrides.compose import Schema, compose_words
@@ -66,7 +66,7 @@ def test_a_collector_that_is_ended_leaves_no_worker_and_nothing_that_one_started
     ) as owner:
         assert owner.stdout.readline() == "ready\n"
         processes = below(owner.pid)
-        assert len(processes) == 8  # two guards, two workers, two children of each
+        assert len(processes) == 10  # two guards with their twins, two workers, two children of each
         owner.send_signal(sign)
         owner.wait(30)
     assert_all_end(processes)

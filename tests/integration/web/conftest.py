@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rl_agent.env.web import guard
+from rl_agent.env.guard import descendants
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.env.web.settings import find_chromium, settings_of
 from rl_agent.types import Task
@@ -43,7 +43,7 @@ async def browsers(chromium):
     """End the browsers with the last test of a module; nothing that they started is left."""
     yield
     browsers = [browser for shared in WebEnvironment._shared.values() for browser in shared._all]
-    pids = [pid for browser in browsers for pid in guard.family(browser.pid)]
+    pids = [pid for browser in browsers for pid in (browser.pid, *descendants(browser.pid))]
     await WebEnvironment.close_shared()
     assert not [pid for pid in pids if is_alive(pid)]
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rl_agent.env.web import guard
+from rl_agent.env.guard import descendants, has_word
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.errors import EnvironmentFailure
 
@@ -42,25 +42,27 @@ def wait_until_gone(pids, seconds=15):
     return left
 
 
-async def test_an_owner_that_is_killed_leaves_nothing():
+@pytest.mark.parametrize("frozen", ["--type=renderer", "guard.py", "run-driver"])
+async def test_an_owner_that_is_killed_leaves_nothing_whatever_was_frozen(frozen, tmp_path):
     command = [sys.executable, "-c", OWNER]
-    owner = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    owner = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, env=environment)
     assert await asyncio.to_thread(owner.stdout.readline) == b"ready\n"
-    family = guard.family(owner.pid)
+    family = [owner.pid, *descendants(owner.pid)]
     assert len(family) > 5
-    renderer = next(pid for pid in family if guard.is_renderer(pid))
-    os.kill(renderer, signal.SIGSTOP)  # it answers nobody
+    os.kill(next(pid for pid in family if has_word(pid, frozen.encode())), signal.SIGSTOP)
     owner.kill()
     owner.wait()
     owner.stdout.close()
     assert not await asyncio.to_thread(wait_until_gone, family)
+    assert not list(tmp_path.glob("rl-agent-browser-*"))
 
 
 async def test_a_browser_that_is_killed_fails_its_episode_and_no_other(web):
     environment = web()
     await environment.reset(hostile("calm"), 0)
-    family = guard.family(newest().pid)
-    os.kill(guard.children(newest().pid)[0], signal.SIGKILL)
+    family = descendants(newest().pid)
+    os.kill(family[1], signal.SIGKILL)
     with pytest.raises(EnvironmentFailure, match="browser"):
         for _ in range(3):
             await environment.step("click 500 500")
@@ -73,7 +75,7 @@ async def test_a_frozen_browser_fails_in_bounded_time(web):
     environment = web(action_timeout_s=2, load_timeout_s=4)
     await environment.reset(hostile("calm"), 0)
     (browser,) = [b for shared in WebEnvironment._shared.values() for b in shared._all if b.leased]
-    family = guard.family(browser.pid)[1:]
+    family = descendants(browser.pid)[1:]
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -87,7 +89,7 @@ async def test_a_frozen_browser_fails_in_bounded_time(web):
 async def test_a_browser_is_replaced_by_age_and_its_last_episode_ends_it(web):
     first, second = web(max_episodes=1), web(max_episodes=1)
     await first.reset(hostile("calm"), 0)
-    old = guard.family(first._browser.pid)
+    old = descendants(first._browser.pid)
     await second.reset(hostile("calm"), 0)
     assert second._browser is not first._browser
     assert (await first.step("answer yes")).reward == 1.0
