@@ -119,9 +119,9 @@ async def episode_barrier(episodes: Iterator[LockstepEpisode], places: int) -> N
 Lockstep = Callable[[Iterator[LockstepEpisode], int], Awaitable[None]]
 
 
-async def measure_lockstep(name: str, collect: Lockstep, plan: Plan) -> Row:
+async def measure_lockstep(name: str, collect: Lockstep, plan: Plan, most: int | None) -> Row:
     config = plan.config
-    specs = sample_of(Assignment(plan, "train", 1, resume=False)).specs
+    specs = sample_of(Assignment(plan, "train", 1, resume=False)).specs[:most]
     settings = ClientSettings(config.rollout.request_timeout_s, config.rollout.request_retries)
     chat = ChatTokenizer.load(config.model.base_model, {})
     sampling = Sampling(1.0, 1.0, -1, 0.0, config.policy_config.max_new_tokens, 0)
@@ -192,7 +192,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         )
         write_tasks(plan, options.episodes, env="measured", difficulty="hard", site="shop", goal="price")
         for title, collect in (("step barrier", step_barrier), ("episode barrier", episode_barrier)):
-            yield uvloop.run(measure_lockstep(title, collect, plan))
+            yield uvloop.run(measure_lockstep(title, collect, plan, options.baseline_episodes))
         yield measure_collector("asynchronous", with_stop_rule(plan, 1.0, 0.0))
         grace_s = 10 * options.median_s
         yield measure_collector("asynchronous, stop rule", with_stop_rule(plan, 0.95, grace_s))
@@ -208,6 +208,7 @@ def main() -> int:
     parser.add_argument("--response-tokens", type=int, default=16, help="most tokens of a response")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="configuration, as for run.sh")
     parser.add_argument("--episodes", type=int, default=1024)
+    parser.add_argument("--baseline-episodes", type=int, help="fewer for the two baselines, whole batches")
     parser.add_argument("--places", type=int, default=64, help="environments alive at once")
     parser.add_argument("--max-steps", type=int, default=10)
     parser.add_argument("--median-s", type=float, default=0.05, help="of one step of an environment")
