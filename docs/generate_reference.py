@@ -121,7 +121,7 @@ def configuration() -> str:
         "## Top level",
         table("", Config, [row for row in entries(top) if row[0] not in ("defaults",)]),
     ]
-    for key in ("policy_config", "wandb"):
+    for key in ("policy_config", "page", "wandb"):
         parts += [f"## {key}", table(f"{key}.", section_class(key), entries(top, nested_under=key))]
     for key, folder, default in GROUPS:
         options = sorted(path.stem for path in (ROOT / "configs" / folder).glob("*.yaml"))

@@ -6,9 +6,9 @@ one place that composes; every later command reads the resulting `plan.json`.
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rl_agent.context_config import ContextConfig
@@ -33,8 +33,14 @@ from rl_agent.sections import (
     Seed,
     Share,
 )
+from rl_agent.service.tokens import is_loopback
 from rl_agent.types import Split
 from rl_agent.weights_config import WeightsConfig
+
+
+def _off(value: Any) -> Any:
+    """Return the word that was meant: YAML reads `off` as false."""
+    return "off" if value is False else value
 
 
 class ModelConfig(Section):
@@ -190,6 +196,31 @@ class PoolConfig(Section):
     on_demand_price_per_hour: NotNegative
 
 
+class PageConfig(Section):
+    """Where a run shows its page."""
+
+    port: Annotated[Literal["auto", "off"] | Port, BeforeValidator(_off)]
+    host: str
+    token_file: CallersPath | None
+    tls_certificate: CallersPath | None
+    tls_key: CallersPath | None
+    allowed_hosts: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _is_for_its_viewers_alone(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise PydanticCustomError(
+                "half_tls", "tls_certificate and tls_key go together: give both or neither"
+            )
+        if not is_loopback(self.host) and (self.token_file is None or self.tls_certificate is None):
+            reason = (
+                f"host {self.host} can be reached by others: give token_file, tls_certificate and tls_key;"
+                " or leave it on 127.0.0.1, and look through ssh -L"
+            )
+            raise PydanticCustomError("open_page", "{reason}", {"reason": reason})
+        return self
+
+
 class WandbConfig(Section):
     project: str
     entity: str | None
@@ -213,6 +244,7 @@ class Config(Section):
     weights: WeightsConfig
     cluster: ClusterConfig
     pool: PoolConfig
+    page: PageConfig
     wandb: WandbConfig
 
     @model_validator(mode="before")

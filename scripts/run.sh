@@ -102,6 +102,7 @@ main() {
   make_plan "$@"
   read_plan
   start_guard
+  start_page
   start_node
   start_recorder
   run_loop

@@ -11,6 +11,7 @@ readonly SILENT_S=2 # nobody waits longer for something without being told for w
 readonly -A GROUP_WORDS=(
   [node]='the rollout and its environments' [vllm]='the engine' [trainer]='the trainer, which saves a checkpoint,'
   [training]='the training' [manager]="the pool's manager" [wandb]='wandb, which uploads the rest,'
+  [page]='the page'
 )
 NOW_S=0          # what look_at_clock has seen
 declare -A PLAN=()        # what the verb `environment` says about the plan

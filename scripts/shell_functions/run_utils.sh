@@ -45,6 +45,13 @@ set_traps() {
   trap : PIPE # a node process that has died is found by its silence
 }
 
+# What a browser shows of the run, in a process of its own that nobody waits for: without it the run goes on.
+# Usage: start_page
+start_page() {
+  [[ ${PLAN[page]} != off ]] && ((PLAN[is_master])) || return 0
+  start_group page "$PYTHON_BIN" -m rl_agent.cli page --plan "$PLAN_FILE" >&2 2>"${PLAN[logs]}/page-${PLAN[attempt]}.log"
+}
+
 # Wandb records from metrics.jsonl in a process of its own, so that it can never hold up the loop.
 # Usage: start_recorder
 start_recorder() {

@@ -43,7 +43,7 @@ class Run:
             "env_config.server_size=4", "env_config.train_tasks_rollout_size=-1",
             "env_config.test_tasks_rollout_size=-1", "trainer.reward_threshold=0",
             "rollout.max_vllm_sessions=4", "rollout.min_vllm_sessions=4", "rollout.completion_threshold=1.0",
-            "policy_config.max_new_tokens=64", "policy_config.temperature=1.0",
+            "policy_config.max_new_tokens=64", "policy_config.temperature=1.0", "page.port=off",
         ]  # fmt: skip
 
     def change(self, values: Mapping[str, object]) -> None:

@@ -56,7 +56,8 @@ class Harness:
     def argv(self, *words: str) -> list[str]:
         paths = ["--data-path", str(self.data), "--log-path", str(self.log)]
         model = [f"model_config.base_model={self.home / 'model'}", f"engine.port={self.port}"]
-        return ["bash", str(RUN_SH), *paths, *words, *model]
+        page = [] if any(word.startswith("page.port=") for word in words) else ["page.port=off"]
+        return ["bash", str(RUN_SH), *paths, *words, *model, *page]
 
     def env(self, **more: str) -> dict[str, str]:
         """Nothing of the caller's environment but PATH, so that a developer's variables change no test."""

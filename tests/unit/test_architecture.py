@@ -54,6 +54,7 @@ LAYERS = {
     "update": 4,
     "simulation": 4,
     "plan": 4,
+    "page": 4,
     "cli": 5,
     "testing": 6,
 }
@@ -69,6 +70,7 @@ SLOW_IMPORTS = {
     "openai",
     "matplotlib",
     "vllm",
+    "duckdb",
 }
 """Imported inside the function that needs them: verbs start in every iteration."""
 
@@ -143,6 +145,10 @@ def test_a_package_imports_only_what_its_docstring_allows(package):
     imported = draw_packages.packages()[package]
     if "everything" not in allowed[1]:
         assert imported <= set(re.findall(r"\w+", allowed[1]))
+
+
+def test_only_the_command_line_imports_the_page():
+    assert [who for who, found in draw_packages.packages().items() if "page" in found] == ["cli"]
 
 
 def test_a_class_name_means_one_thing():

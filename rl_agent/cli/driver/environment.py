@@ -56,6 +56,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "groups": str(plan.groups_dir(pid_space())),
         "timeline": str(plan.paths.timeline if plan.is_master else plan.logs_dir / "timeline.jsonl"),
         "metrics": str(plan.paths.metrics),
+        "page": str(plan.config.page.port),
         "log_path": str(plan.config.log_path),
         "lock": str(lock_path(plan.config.log_path)) if plan.is_master else "",
     }

@@ -1,0 +1,130 @@
+"""The verb `page` shows runs in a browser: live, finished, or copied from elsewhere."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_agent.cli._options import log_folder, read_plan, verb_parser
+from rl_agent.errors import HarnessError, UsageError, deliberate
+
+if TYPE_CHECKING:
+    from rl_agent.config import PageConfig
+    from rl_agent.page.server import PageSettings
+
+SUMMARY = "show runs in a browser: numbers, every trajectory, the pool; live or afterwards"
+EXAMPLE = """examples:
+  python -m rl_agent.cli page --log-path /home/user/exp1
+  python -m rl_agent.cli page --log-path /home/user/exp1 --log-path /home/user/exp2      # side by side
+  python -m rl_agent.cli page --log-path /shared/exp1 --host 0.0.0.0 \\
+      --token-file page.token --tls-certificate page.pem --tls-key page.key
+
+It changes nothing of a run, and needs none to be alive. The address is printed; Ctrl+C ends it.
+"""
+NICENESS = 19
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
+    if options.plan is None:
+        return _serve(_settings(options), lambda url: print(f"page: {url}", flush=True))
+    try:
+        return _serve(_settings(options), lambda url: _say(f"its page: {url}"))
+    except HarnessError as error:  # the run goes on without it; its driver gives this process its terminal
+        _say(f"no page: {error}")
+        raise
+
+
+def _say(words: str) -> None:
+    """Print a line like those of run.sh."""
+    print(f"{time.strftime('%H:%M:%S')} run: {words}", flush=True)
+
+
+def _serve(settings: "PageSettings", on_listening: Callable[[str], None]) -> int:
+    os.nice(NICENESS)  # a run on this machine comes first
+
+    import uvloop
+
+    from rl_agent.page.server import serve
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+    )
+
+    async def run() -> None:
+        leaving = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, leaving.set)
+        await serve(settings, on_listening, leaving)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    except BaseExceptionGroup as group:
+        raise deliberate(group) from None
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = verb_parser("page", SUMMARY, EXAMPLE)
+    parser.add_argument(
+        "--log-path", type=Path, action="append", metavar="PATH", help="log folder of a run; may be repeated"
+    )
+    parser.add_argument("--plan", type=Path, help="plan.json of a run: show it, as its section `page` says")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument(
+        "--port", type=int, help="default: 8600, or any free port where that is taken; 0: any"
+    )
+    parser.add_argument("--token-file", type=Path, help="file with the token that viewers give once")
+    parser.add_argument(
+        "--tls-certificate", type=Path, metavar="PEM", help="answer by TLS, with this certificate"
+    )
+    parser.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
+    parser.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME", help="a name by which browsers may ask"
+    )
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> "PageSettings":
+    """Raises UsageError and ConfigError."""
+    from pydantic import ValidationError
+
+    from rl_agent.config import PageConfig
+
+    if (options.plan is None) == (options.log_path is None):
+        raise UsageError("give --log-path, or --plan")
+    if options.port is not None and not 0 <= options.port <= 65535:
+        raise UsageError(f"--port {options.port}: from 0 to 65535")
+    if options.plan is not None:
+        plan = read_plan(options.plan)
+        port = plan.config.page.port
+        return settings_of((plan.config.log_path,), plan.config.page, port if isinstance(port, int) else None)
+    try:
+        config = PageConfig(
+            port="auto",
+            host=options.host,
+            token_file=options.token_file,
+            tls_certificate=options.tls_certificate,
+            tls_key=options.tls_key,
+            allowed_hosts=tuple(options.allowed_host),
+        )
+    except ValidationError as error:
+        raise UsageError(f"page: {'; '.join(one['msg'] for one in error.errors())}") from error
+    log_paths = tuple(dict.fromkeys(log_folder(path) for path in options.log_path))
+    return settings_of(log_paths, config, options.port)
+
+
+def settings_of(log_paths: tuple[Path, ...], config: "PageConfig", port: int | None) -> "PageSettings":
+    """Return what the server is told. Raises ConfigError."""
+    from rl_agent.page.guard import tls_of, tokens_in
+    from rl_agent.page.server import PageSettings
+
+    tokens, tls = tokens_in(config.token_file), tls_of(config.tls_certificate, config.tls_key)
+    return PageSettings(log_paths, config.host, port, tokens, tls, config.allowed_hosts)

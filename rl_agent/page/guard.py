@@ -1,0 +1,104 @@
+"""Decides who may see the page, and what a browser may do with it. Every answer passes here.
+
+    request ─► Host ─► not sent by a foreign page ─► token, if one is needed (header or cookie) ─► handler
+    answer  ─► headers: no script but our own file, nothing from elsewhere, in no frame, no guessed types
+
+The page is read-only, so a link on a foreign site may lead here; nothing else of it may.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from rl_agent.errors import ConfigError
+from rl_agent.files import check_private
+from rl_agent.service.browsers import is_foreign, unserved_host
+from rl_agent.service.door import Connection
+from rl_agent.service.tokens import TokenCheck, read_tokens
+from rl_agent.tls import serving
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+COOKIE = "rl_agent_page"
+COOKIE_AGE_S = 30 * 24 * 3600
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+IMAGE_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+LOGIN = "/login"
+_OPEN = (LOGIN, "/static/page.css")
+"""Paths that are shown without a token."""
+
+
+def tokens_in(token_file: Path | None) -> TokenCheck:
+    """Return the tokens of viewers; none are needed without a file. Raises ConfigError."""
+    if token_file is None:
+        return TokenCheck((), None)
+    tokens = read_tokens(token_file, "page.token_file")
+    if not tokens:
+        raise ConfigError(f"page.token_file={token_file}: there is no token in it; write one")
+    return TokenCheck(tokens, token_file)
+
+
+def tls_of(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return what the page answers with by TLS; None without a certificate. Raises ConfigError."""
+    if certificate is None or key is None:
+        return None
+    check_private(key, "page.tls_key")
+    return serving(certificate, key)
+
+
+def guard(names: frozenset[str], tokens: TokenCheck, show_login: Callable[[int], web.Response]) -> Middleware:
+    """Return the middleware that checks every request."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not tokens.is_needed and unserved_host(request, names) is not None:
+            raise web.HTTPForbidden(text="this is no name of this page; page.allowed_hosts names more")
+        if is_foreign(request) and not _is_link(request):
+            raise web.HTTPForbidden(text="this was asked by a page from elsewhere")
+        if tokens.is_needed and not _has_token(request, tokens):
+            return await handler(request) if request.path in _OPEN else show_login(401)
+        if isinstance(request.protocol, Connection):
+            request.protocol.welcome()
+        return await handler(request)
+
+    return check
+
+
+def _is_link(request: web.Request) -> bool:
+    """Return whether a person has followed a link to a whole page."""
+    sent = (request.headers.get("Sec-Fetch-Mode"), request.headers.get("Sec-Fetch-Dest"))
+    return request.method == "GET" and sent == ("navigate", "document") and "Origin" not in request.headers
+
+
+def _has_token(request: web.Request, tokens: TokenCheck) -> bool:
+    cookie = request.cookies.get(COOKIE, "")
+    return tokens.is_among(request.headers.get("Authorization", "")) or tokens.is_among(f"Bearer {cookie}")
+
+
+def remember(answer: web.Response, token: str, *, is_secure: bool) -> None:
+    """Let the browser keep a valid token, where no script can read it."""
+    answer.set_cookie(
+        COOKIE, token, max_age=COOKIE_AGE_S, httponly=True, secure=is_secure, samesite="Lax", path="/"
+    )
+
+
+async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
+    """Set the headers of every answer, errors included."""
+    for name, value in HEADERS.items():
+        answer.headers[name] = value
+    answer.headers.setdefault("Content-Security-Policy", POLICY)
+    answer.headers.setdefault("Cache-Control", "no-store")

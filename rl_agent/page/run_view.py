@@ -1,0 +1,191 @@
+"""Gathers what the view of a run shows, and the comparison of several: values for the templates."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rl_agent.monitor import catalog
+from rl_agent.monitor.attempts import Estimate, estimates_of
+from rl_agent.monitor.curves import PANELS, Curve
+from rl_agent.monitor.report import COLUMNS, Row, TimelineSpan, failure_lines
+from rl_agent.page.charts import Chart, chart, duration, gantt, number
+from rl_agent.page.run_folder import Numbers, RunFolder, value_at
+from rl_agent.page.verdict import Diagnosis
+
+MAX_ROWS = 200
+"""Iterations in the table; older ones are in `metrics.jsonl`."""
+JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
+_OUTCOME = re.compile(r"[0-9]{1,4}/[0-9]{1,4}")
+MAX_OUTCOMES = 1_000_000
+FACTS = {
+    "trainer": ("config", "trainer", "kind"),
+    "base model": ("config", "model_config", "base_model"),
+    "data": ("config", "data_path"),
+    "phases": ("command", "rl_phase"),
+    "nodes": ("command", "num_nodes"),
+    "seed": ("config", "seed"),
+    "start": ("attempt",),
+}
+
+
+def run_values(run: RunFolder, found: Diagnosis) -> dict[str, Any]:
+    """Return everything that the view of a run shows."""
+    numbers = run.numbers()
+    spans, older_spans = run.spans()
+    plan = run.plan()
+    rows = numbers.rows
+    return {
+        "run": run,
+        "found": found,
+        "title": str(value_at(plan, "config", "run_name") or run.name),
+        "failures": failure_lines(rows),
+        "facts": {
+            name: str(value) for name, keys in FACTS.items() if (value := value_at(plan, *keys)) is not None
+        },
+        "tiles": tiles(numbers, spans),
+        "gantt": gantt(spans),
+        "older_spans": older_spans,
+        "seconds": seconds_by_name(spans),
+        "charts": charts(numbers),
+        "columns": [heading.replace("\n", " ").strip() for heading in COLUMNS],
+        "rows": [
+            (iteration, [cell(row.get(key)) for key in COLUMNS.values()])
+            for iteration, row in list(rows.items())[-MAX_ROWS:]
+        ],
+        "rows_left_out": max(0, len(rows) - MAX_ROWS),
+        "attempts": attempts(rows),
+        "latest": latest(numbers),
+    }
+
+
+def tiles(numbers: Numbers, spans: Sequence[TimelineSpan]) -> list[tuple[str, str, str]]:
+    """Return the headline figures: name, value, and a word on it."""
+    rows = numbers.rows
+    found: list[tuple[str, str, str]] = []
+    for split, name in (("test", "test success"), ("train", "train success")):
+        series = [
+            (i, row[f"{split}/success_rate"]) for i, row in rows.items() if f"{split}/success_rate" in row
+        ]
+        if series:
+            gain = (
+                f"{series[-1][1] - series[0][1]:+.3f} since iteration {series[0][0]}"
+                if len(series) > 1
+                else ""
+            )
+            found.append((name, number(series[-1][1]), gain))
+    episodes = sum(
+        int(row.get(f"{split}/episodes", 0)) for row in rows.values() for split in ("train", "test")
+    )
+    if rows:
+        found.append(("iterations", number(len(rows)), f"{episodes:,} episodes"))
+    if spans:
+        found.append(("time", duration(passed_s(spans)), f"{len(spans):,} phases and steps"))
+    machines = numbers.cost("trainer/cost")
+    judge = numbers.cost(*JUDGE_COSTS)
+    if machines is not None or judge is not None:
+        parts = {"machines": machines, "judge": judge}
+        words = ", ".join(f"{name} ${value:,.2f}" for name, value in parts.items() if value is not None)
+        found.append(("cost so far", f"${(machines or 0.0) + (judge or 0.0):,.2f}", words))
+    else:
+        found.append(("cost so far", "-", "no price is configured"))
+    return found
+
+
+def passed_s(spans: Sequence[TimelineSpan]) -> float:
+    """Return the seconds from the first span's beginning to the last one's end."""
+    return max((span.end for span in spans), default=0.0) - min((span.start for span in spans), default=0.0)
+
+
+def charts(numbers: Numbers) -> list[Chart]:
+    """Return the diagrams that have a point; they are those of `reward.png`."""
+    drawn = (chart(panel.title, panel.x.replace("_", " "), numbers.curves(panel)) for panel in PANELS)
+    return [one for one in drawn if one is not None]
+
+
+def comparison(runs: Sequence[RunFolder]) -> dict[str, Any]:
+    """Return the diagrams of several runs, one above the other, and their last figures."""
+    numbers = {run.name: run.numbers() for run in runs}
+    drawn = []
+    for panel in PANELS:
+        for metric, label in panel.curves.items():
+            curves = [
+                Curve(name, tuple(sorted(points.items())))
+                for name, found in numbers.items()
+                if (points := found.points.get((panel.x, metric)))
+            ]
+            title = panel.title if len(panel.curves) == 1 else f"{panel.title}: {label}"
+            if (one := chart(title, panel.x.replace("_", " "), curves)) is not None:
+                drawn.append(one)
+    return {
+        "charts": drawn,
+        "columns": [heading.replace("\n", " ").strip() for heading in COLUMNS],
+        "rows": [
+            (
+                run,
+                len(numbers[run.name].rows),
+                [cell(numbers[run.name].latest.get(key)) for key in COLUMNS.values()],
+                numbers[run.name].cost("trainer/cost", *JUDGE_COSTS),
+            )
+            for run in runs
+        ],
+    }
+
+
+def seconds_by_name(spans: Sequence[TimelineSpan]) -> list[tuple[str, int, str, str, float]]:
+    """Return name, times, seconds in all, mean, and share of the time that passed; some contain others."""
+    total = passed_s(spans) or 1.0
+    table = []
+    for name in dict.fromkeys(span.name for span in spans):
+        lengths = [span.end - span.start for span in spans if span.name == name]
+        spent = sum(lengths)
+        table.append((name, len(lengths), f"{spent:.1f}", f"{spent / len(lengths):.1f}", spent / total))
+    return table
+
+
+def attempts(rows: dict[int, Row]) -> list[tuple[str, str, str]]:
+    """Return test set, measure, and value with its 95 % interval, of the newest evaluation.
+
+    Empty without several attempts a task or named test sets: then the success rate says the same.
+    """
+    newest = next((row["test/outcomes"] for row in reversed(rows.values()) if "test/outcomes" in row), None)
+    if not isinstance(newest, dict) or (
+        len(newest) < 2 and not any(_is_repeated(one) for one in newest.values())
+    ):
+        return []
+    return [
+        (name or "all tasks", one.name, _with_interval(one))
+        for name, outcomes in newest.items()
+        if _is_outcomes(outcomes)
+        for one in estimates_of(outcomes)
+    ]
+
+
+def _is_outcomes(found: Any) -> bool:
+    if not isinstance(found, dict) or not all(map(_OUTCOME.fullmatch, found)):
+        return False
+    tried = (tuple(map(int, key.split("/"))) for key in found)
+    counts = (isinstance(count, int) and 0 < count < MAX_OUTCOMES for count in found.values())
+    return all(0 < attempts >= solved for attempts, solved in tried) and all(counts)
+
+
+def _is_repeated(outcomes: Any) -> bool:
+    return _is_outcomes(outcomes) and any(not key.startswith("1/") for key in outcomes)
+
+
+def _with_interval(one: Estimate) -> str:
+    interval = f" ({one.interval[0]:.3f} to {one.interval[1]:.3f})" if one.interval else ""
+    return f"{one.value:.3f}{interval}"
+
+
+def latest(numbers: Numbers) -> list[tuple[str, str, str, str]]:
+    """Return name, value, unit and meaning of every number in `metrics.jsonl`, as written last."""
+    rows = []
+    for name, value in sorted(numbers.latest.items()):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            metric = catalog.find(name)
+            rows.append((name, cell(value), metric.unit if metric else "", metric.meaning if metric else ""))
+    return rows
+
+
+def cell(value: Any) -> str:
+    return number(value) if isinstance(value, int | float) else "-"

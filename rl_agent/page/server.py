@@ -1,0 +1,261 @@
+"""The server of the page: its addresses, and how a view becomes an answer.
+
+    browser ─► door ─► guard ─► handler ─► a thread reads files ─► Jinja, which escapes everything ─► answer
+
+aiohttp, because every service of this project stands on it and its `door`; Jinja2 with autoescape, because
+what is shown comes from models, web pages and task files; plain HTML and SVG with one script of ours, so that
+nothing is built, fetched or vendored. A view is rendered once for all who look at it within `FRESH_S`.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import socket
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from aiohttp import web
+
+from rl_agent.errors import MachineError
+from rl_agent.page import run_view
+from rl_agent.page.charts import duration, number
+from rl_agent.page.guard import LOGIN, add_headers, guard, remember
+from rl_agent.page.run_folder import RunFolder
+from rl_agent.page.verdict import Doctor
+from rl_agent.service.door import Door
+from rl_agent.service.tokens import TokenCheck
+
+log = logging.getLogger(__name__)
+HERE = Path(__file__).resolve().parent
+DEFAULT_PORT = 8600
+LOGIN_TIMEOUT_S = 30.0
+"""A person who types a token holds no connection for longer."""
+MOST_UNKNOWN = 64
+FRESH_S = 2.0
+"""A rendered view is given to everybody for so long."""
+MAX_CACHED = 64
+REFRESH_S = 5
+"""Seconds after which a browser asks for the view of a living run again."""
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """The options of the command `page`."""
+
+    log_paths: tuple[Path, ...]
+    host: str
+    port: int | None
+    """None: `DEFAULT_PORT`, or any free one where that is taken; 0: any."""
+    tokens: TokenCheck
+    tls: ssl.SSLContext | None
+    allowed_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """One log path, and all that is known about it."""
+
+    folder: RunFolder
+    doctor: Doctor
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A view as bytes, and until when it is fresh."""
+
+    body: bytes
+    etag: str
+    until: float
+
+
+class Page:
+    """The handlers; everything that reads files runs in threads."""
+
+    def __init__(self, settings: PageSettings) -> None:
+        self._settings = settings
+        self.runs = named_runs(settings.log_paths)
+        self._cache: OrderedDict[str, Rendered] = OrderedDict()
+        self._rendering: dict[str, asyncio.Lock] = {}
+        self._static = {
+            path.name: (path.read_bytes(), _TYPES[path.suffix]) for path in (HERE / "static").iterdir()
+        }
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "number": number,
+            "duration": duration,
+            "query": lambda fields: urlencode({k: v for k, v in fields.items() if v not in (None, "")}),
+            "pretty": lambda value: json.dumps(value, ensure_ascii=False, indent=1, default=str),
+        }
+
+    def application(self) -> web.Application:
+        names = (self._settings.host, socket.gethostname(), *self._settings.allowed_hosts)
+        served = frozenset(name.lower() for name in names)
+        app = web.Application(middlewares=[guard(served, self._settings.tokens, self.login_form)])
+        app.on_response_prepare.append(add_headers)
+        app.add_routes(
+            [
+                web.get("/", self.home),
+                web.get("/compare", self.compare),
+                web.get("/static/{file}", self.static),
+                web.get(LOGIN, self.login),
+                web.post(LOGIN, self.login),
+                web.get("/runs/{run}/", self.run_page),
+            ]
+        )
+        return app
+
+    def run_of(self, request: web.Request) -> ShownRun:
+        run = self.runs.get(request.match_info["run"])
+        if run is None:
+            raise web.HTTPNotFound(text="there is no such run here")
+        return run
+
+    async def home(self, request: web.Request) -> web.StreamResponse:
+        if len(self.runs) == 1:
+            raise web.HTTPFound(f"/runs/{next(iter(self.runs.values())).folder.slug}/")
+        return await self.compare(request)
+
+    async def compare(self, request: web.Request) -> web.StreamResponse:
+        return await self.rendered(request, "compare.html", lambda: self._compare_values())
+
+    def _compare_values(self) -> dict[str, Any]:
+        return run_view.comparison([run.folder for run in self.runs.values()])
+
+    async def run_page(self, request: web.Request) -> web.StreamResponse:
+        run = self.run_of(request)
+        return await self.rendered(
+            request, "run.html", lambda: run_view.run_values(run.folder, run.doctor.diagnosis()), run
+        )
+
+    async def static(self, request: web.Request) -> web.Response:
+        found = self._static.get(request.match_info["file"])
+        if found is None:
+            raise web.HTTPNotFound()
+        body, kind = found
+        return web.Response(body=body, content_type=kind, headers={"Cache-Control": "max-age=300"})
+
+    async def login(self, request: web.Request) -> web.Response:
+        """Show the form for the token, or take it."""
+        if request.method == "GET":
+            return self.login_form(200)
+        given = await request.post()
+        token = str(given.get("token", "")).strip()[:4096]
+        if not self._settings.tokens.is_among(f"Bearer {token}"):
+            return self.login_form(401)
+        answer = web.Response(status=303, headers={"Location": "/"})
+        remember(answer, token, is_secure=self._settings.tls is not None)
+        return answer
+
+    def login_form(self, status: int) -> web.Response:
+        text = self._templates.get_template("login.html").render(
+            is_wrong=status == 401, run=None, runs=self.runs
+        )
+        return web.Response(text=text, status=status, content_type="text/html")
+
+    async def rendered(
+        self,
+        request: web.Request,
+        template: str,
+        values: Callable[[], Mapping[str, Any]],
+        run: ShownRun | None = None,
+    ) -> web.Response:
+        """Answer with a view, made in a thread; the same view is made once for all who ask at a time."""
+        key = request.path_qs
+        lock = self._rendering.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                found = self._cache.get(key)
+                if found is None or found.until < time.monotonic():
+                    found = await asyncio.to_thread(self._render, template, values, run)
+                    self._cache[key] = found
+                    self._cache.move_to_end(key)
+                    while len(self._cache) > MAX_CACHED:
+                        self._cache.popitem(last=False)
+        finally:
+            self._rendering.pop(key, None)
+        headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
+        if request.headers.get("If-None-Match") == found.etag:
+            return web.Response(status=304, headers=headers)
+        answer = web.Response(body=found.body, content_type="text/html", charset="utf-8", headers=headers)
+        if len(found.body) > 4096:
+            answer.enable_compression()
+        return answer
+
+    def _render(
+        self, template: str, values: Callable[[], Mapping[str, Any]], run: ShownRun | None
+    ) -> Rendered:
+        shown = {
+            "runs": self.runs,
+            "run": run.folder if run else None,
+            "refresh_s": REFRESH_S,
+            "is_live": run is None or not run.doctor.diagnosis().is_over,
+        }
+        text = self._templates.get_template(template).render(shown | dict(values()))
+        body = text.encode(errors="backslashreplace")
+        return Rendered(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', time.monotonic() + FRESH_S)
+
+
+def named_runs(log_paths: tuple[Path, ...]) -> dict[str, ShownRun]:
+    """Return the runs by names for addresses: those of their folders, counted where two are equal."""
+    runs: dict[str, ShownRun] = {}
+    for log_path in log_paths:
+        name, count = log_path.name or "run", 1
+        while name in runs:
+            count += 1
+            name = f"{log_path.name}-{count}"
+        folder = RunFolder(name, log_path)
+        runs[name] = ShownRun(folder, Doctor(folder.paths))
+    return runs
+
+
+def open_door(settings: PageSettings) -> Door:
+    """Listen; where the usual port is taken and none was asked for, at any. Raises ConfigError."""
+    ports = (DEFAULT_PORT, 0) if settings.port is None else (settings.port,)
+    for port in ports:
+        try:
+            return Door(
+                settings.host,
+                port,
+                login_timeout_s=LOGIN_TIMEOUT_S,
+                most_unknown=MOST_UNKNOWN,
+                tls=settings.tls,
+                error_body=lambda status, words: json.dumps({"error": words, "status": status}),
+            )
+        except MachineError:
+            if port == ports[-1]:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def serve(settings: PageSettings, on_listening: Callable[[str], None], leaving: asyncio.Event) -> None:
+    """Serve until `leaving` is set. Raises ConfigError if the address cannot be listened on."""
+    with ExitStack() as held:
+        door = held.enter_context(closing(open_door(settings)))
+        page = Page(settings)
+        runner = web.AppRunner(page.application(), handler_cancellation=True, shutdown_timeout=0.5)
+        await runner.setup()
+        assert runner.server is not None
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                accepting = jobs.create_task(door.run(runner.server), name="door")
+                on_listening(door.url)
+                await leaving.wait()
+                accepting.cancel()
+        finally:
+            await runner.cleanup()

@@ -1,0 +1,28 @@
+"""A page over a log path, asked over real connections."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from rl_agent.page.server import Page, PageSettings
+from rl_agent.service.tokens import TokenCheck
+
+
+def settings_for(*log_paths: Path, tokens: tuple[str, ...] = (), port: int | None = 0) -> PageSettings:
+    return PageSettings(log_paths, "127.0.0.1", port, TokenCheck(tokens, None), None)
+
+
+@pytest.fixture
+async def look():
+    """Return a function that shows log paths and gives a client for them."""
+    async with AsyncExitStack() as held:
+
+        async def show(*log_paths: Path, tokens: tuple[str, ...] = ()) -> TestClient:
+            page = Page(settings_for(*log_paths, tokens=tokens))
+            client = TestClient(TestServer(page.application()), cookie_jar=aiohttp.CookieJar(unsafe=True))
+            return await held.enter_async_context(client)
+
+        yield show

@@ -1,0 +1,126 @@
+"""The view of a run: its figures are those of the files, whatever stands in them."""
+
+import json
+import re
+
+from rl_agent.monitor import metrics
+from rl_agent.page.run_folder import MAX_POINTS, RunFolder
+from rl_agent.paths import RunPaths
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def lines(*records: dict) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def write_run(log_path, *records, spans=()):
+    paths = RunPaths(log_path)
+    for record in records:
+        metrics.append(paths.metrics, record)
+    paths.timeline.write_text(lines(*spans))
+    return paths
+
+
+async def test_tables_and_curves_show_the_numbers_of_the_files(tmp_path, look):
+    write_run(
+        tmp_path,
+        {"iteration": 1, "split": "test", "test/success_rate": 0.5, "test/reward_mean": 0.512},
+        {"iteration": 1, "split": "train", "train/success_rate": 0.25, "train/episodes": 2048},
+        {"iteration": 2, "split": "test", "test/success_rate": 0.75, "test/reward_mean": 0.8},
+        {"iteration": 2, "update_step": 7, "trainer/cost": 1.25, "update_step/loss": 0.125},
+        {"iteration": 2, "update_step": 7, "trainer/cost": 1.5, "update_step/loss": 0.375},
+        {"iteration": 2, "split": "train", "train/judge_cost_usd": 0.25},
+        spans=[
+            {"name": "rollout", "iteration": 1, "start": 100.0, "end": 130.0},
+            {"name": "update", "iteration": 1, "start": 130.0, "end": 140.0},
+        ],
+    )
+    client = await look(tmp_path)
+    html = await (await client.get("/")).text()
+    rows = [re.findall(r"<t[hd][^>]*>([^<]*)<", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
+    assert ["1", "0.500", "0.512", "0.250", "2,048", "-", "-"] in rows
+    assert ["2", "0.750", "0.800", "-", "-", "-", "-"] in rows
+    assert ["rollout", "1", "30.0", "30.0", "75 %"] in rows and [
+        "update",
+        "1",
+        "10.0",
+        "10.0",
+        "25 %",
+    ] in rows
+    assert "evaluation: 0.750 at iteration 2" in html and "rollout: 0.250 at iteration 1" in html
+    assert "training: 0.375 at update step 7" in html and "0.125" not in html  # the later line counts
+    assert "$1.75" in html and "+0.250 since iteration 1" in html and "40.0 s" in html
+
+
+async def test_what_a_file_says_is_text_and_never_a_part_of_the_page(tmp_path, look):
+    log_path = tmp_path / f"{SCRIPT.replace('/', '')}"
+    log_path.mkdir()
+    write_run(
+        log_path,
+        {
+            "iteration": 1,
+            "train/episodes": 2,
+            "train/completed_share": 0.5,
+            "train/commonest_failures": [SCRIPT],
+            SCRIPT: 1.0,
+        },
+        spans=[{"name": SCRIPT, "iteration": 1, "start": 1.0, "end": 2.0}],
+    )
+    plan = log_path / "runs" / "latest"
+    plan.mkdir(parents=True)
+    (plan / "plan.json").write_text(json.dumps({"config": {"run_name": SCRIPT, "seed": SCRIPT}}))
+    client = await look(log_path)
+    html = await (await client.get("/")).text()
+    assert html.count("<script") == 1 and '<script src="/static/page.js" defer>' in html
+    assert html.count("&lt;script&gt;") >= 4
+
+
+async def test_files_of_another_shape_are_passed_over(tmp_path, look):
+    paths = RunPaths(tmp_path)
+    paths.metrics.write_bytes(
+        b'{"iteration": "x"}\n[1]\nno json\n{"iteration": 1, "test/success_rate": "high"}\n'
+        b'{"iteration": 2, "test/success_rate": 0.5}\n{"iteration": 3, "test/succ'
+    )
+    paths.timeline.write_text('{"name": 1}\n{"name": "a", "iteration": 1, "start": "x", "end": 2}\n')
+    (tmp_path / "runs" / "latest").mkdir(parents=True)
+    (tmp_path / "runs" / "latest" / "plan.json").write_text("[" * 100_000)
+    client = await look(tmp_path)
+    answer = await client.get("/")
+    assert answer.status == 200 and "evaluation: 0.500 at iteration 2" in await answer.text()
+
+
+async def test_runs_are_compared_side_by_side(tmp_path, look):
+    for name, reward in (("a", 0.25), ("b", 0.75)):
+        (tmp_path / name / "x").mkdir(parents=True)
+        write_run(tmp_path / name / "x", {"iteration": 1, "split": "test", "test/success_rate": reward})
+    client = await look(tmp_path / "a" / "x", tmp_path / "b" / "x")
+    html = await (await client.get("/")).text()
+    assert "x: 0.250 at iteration 1" in html and "x-2: 0.750 at iteration 1" in html
+    assert (await client.get("/runs/x-2/")).status == 200
+    assert (await client.get("/runs/y/")).status == 404
+
+
+def test_lines_are_read_as_the_file_grows_and_anew_when_it_is_replaced(tmp_path):
+    paths = write_run(tmp_path, {"iteration": 1, "test/success_rate": 0.25})
+    run = RunFolder("run", tmp_path)
+    assert list(run.numbers().rows) == [1]
+    with paths.metrics.open("a") as file:
+        file.write('{"iteration": 2, "test/su')
+        file.flush()
+        assert list(run.numbers().rows) == [1]
+        file.write('ccess_rate": 0.5}\n')
+        file.flush()
+        assert list(run.numbers().rows) == [1, 2]
+    paths.metrics.unlink()
+    metrics.append(paths.metrics, {"iteration": 9})
+    assert list(run.numbers().rows) == [9]
+
+
+def test_a_long_run_keeps_a_bounded_number_of_points(tmp_path):
+    steps = MAX_POINTS * 2 + 100
+    RunPaths(tmp_path).metrics.write_text(
+        lines(*({"iteration": 1, "update_step": n, "update_step/loss": 1 / (n + 1)} for n in range(steps)))
+    )
+    points = RunFolder("run", tmp_path).numbers().points["update_step", "update_step/loss"]
+    assert MAX_POINTS / 3 < len(points) <= MAX_POINTS and max(points) == steps - 1
