@@ -59,8 +59,8 @@ class LongTailedEnvironment:
 class LongTailedPages(WebEnvironment):
     """Pages of a shop in a real Chromium, each after a pause that stands for the network, as above.
 
-    Random weights write no actions: whatever the model says, a click goes to a place drawn from the
-    episode's seed, and the page is pictured.
+    Random weights write no actions: whatever the model says, a page drawn from the episode's seed is opened
+    and pictured.
     """
 
     is_cooperative = False
@@ -79,11 +79,10 @@ class LongTailedPages(WebEnvironment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         await self._network.reset(task, seed)
-        self._places = random.Random(seed)
+        self._pages = random.Random(seed)
         return await super().reset(task, seed)
 
     async def step(self, action: str) -> StepResult:
         waited = await self._network.step(action)
-        x, y = self._places.randint(0, 1000), self._places.randint(0, 1000)
-        result = await super().step(f"click {x} {y}")
+        result = await super().step(f"goto http://shop.test/item/{self._pages.randint(1, 20)}")
         return StepResult(result.observation, reward=1.0, done=waited.done or result.done)

@@ -1,4 +1,4 @@
-"""The collector against lockstep: the same episodes, engine and seeds, with long-tailed environments.
+"""The collector against lockstep: the same engine, episodes alike, environments with a long tail.
 
     python benchmarks/rollout/lockstep.py                                  simulated engine, three minutes
     python benchmarks/rollout/lockstep.py --engine http://127.0.0.1:8999   a real one, on a CPU rather with
@@ -165,6 +165,12 @@ def engine_of(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, 
         yield url, None
 
 
+def with_other_seed(plan: Plan) -> Plan:
+    """Other episodes of the same distribution: a real engine has the prompts of the former in its cache."""
+    config = plan.config.model_copy(update={"seed": plan.config.seed + 1})
+    return plan.model_copy(update={"config": config})
+
+
 def with_stop_rule(plan: Plan, threshold: float, grace_period_s: float) -> Plan:
     """The same run with this rule, in a log folder of its own."""
     changes = {"completion_threshold": threshold, "completion_grace_period": grace_period_s}
@@ -191,9 +197,13 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
             model=model,
         )
         write_tasks(plan, options.episodes, env="measured", difficulty="hard", site="shop", goal="price")
-        for title, collect in (("step barrier", step_barrier), ("episode barrier", episode_barrier)):
-            yield uvloop.run(measure_lockstep(title, collect, plan, options.baseline_episodes))
+        count = options.baseline_episodes
+        yield uvloop.run(measure_lockstep("step barrier", step_barrier, plan, count))
+        plan = with_other_seed(plan)
+        yield uvloop.run(measure_lockstep("episode barrier", episode_barrier, plan, count))
+        plan = with_other_seed(plan)
         yield measure_collector("asynchronous", with_stop_rule(plan, 1.0, 0.0))
+        plan = with_other_seed(plan)
         grace_s = 10 * options.median_s
         yield measure_collector("asynchronous, stop rule", with_stop_rule(plan, 0.95, grace_s))
 
