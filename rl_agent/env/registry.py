@@ -64,7 +64,8 @@ class EnvironmentRegistry:
             try:
                 check_settings(**self._env_config.kwargs.get(kind, {}))
             except (TypeError, ValueError) as error:
-                raise ConfigError(f"env_config.kwargs.{kind}: {error}") from None
+                reason = str(error).rpartition("() ")[2]  # without the function's name
+                raise ConfigError(f"env_config.kwargs.{kind}: {reason}") from None
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
         """Raises ConfigError for the first task that its environment cannot run."""

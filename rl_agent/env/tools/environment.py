@@ -10,7 +10,7 @@ server's (`mcp`), or both; a task may name those that it allows as `tools`.
 """
 
 import asyncio
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from rl_agent.agent.tool_calls import CallChecks, call_of, check_schemas
 from rl_agent.agent.tool_formats import Schema, ToolCall
@@ -19,7 +19,8 @@ from rl_agent.env.reasoning_gym import ReasoningGymEnvironment
 from rl_agent.env.single_turn import SingleTurnEnvironment
 from rl_agent.env.tools.functions import ToolError, load
 from rl_agent.env.tools.mcp_server import McpServer, ServerGone, ServerPlace
-from rl_agent.errors import EnvironmentFailure
+from rl_agent.env.tools.settings import check_here, settings_of
+from rl_agent.errors import EnvironmentFailure, EnvironmentUnavailable
 from rl_agent.types import Observation, StepResult, Task
 
 VERIFIERS: dict[str, type[SingleTurnEnvironment]] = {
@@ -39,33 +40,24 @@ class ToolsEnvironment:
 
     _shared: ClassVar[dict[str, "_Shared"]] = {}
 
-    def __init__(
-        self,
-        *,
-        functions: tuple[str, ...] = (),
-        mcp: dict[str, Any] | None = None,
-        session: Literal["run", "episode"] = "run",
-        verifier: Literal["math", "reasoning_gym", "none"] = "math",
-        tool_timeout_s: float = 30.0,
-        max_answer_chars: int = 4000,
-        verify_timeout_s: float = 5.0,
-        workers: int = 1,
-    ) -> None:
-        if session not in ("run", "episode"):
-            raise ValueError(f"session is {session!r}; use run or episode")
-        if verifier not in (*VERIFIERS, "none"):
-            raise ValueError(f"verifier is {verifier!r}; use {', '.join(VERIFIERS)} or none")
-        self._given, self._mcp = tuple(functions), mcp
-        self._functions = load(functions)
-        self._place = ServerPlace.of(mcp) if mcp else None
-        self._is_shared = session == "run"
-        self._tool_timeout_s = tool_timeout_s
-        self._max_answer_chars = max_answer_chars
-        scored = VERIFIERS.get(verifier)
-        self._verifier = scored(verify_timeout_s=verify_timeout_s, workers=workers) if scored else None
+    def __init__(self, **kwargs: Any) -> None:
+        settings = self._settings = settings_of(**kwargs)
+        self._functions = load(settings.functions)
+        scored = VERIFIERS.get(settings.verifier)
+        self._verifier = (
+            scored(verify_timeout_s=settings.verify_timeout_s, workers=settings.workers) if scored else None
+        )
         self._server: McpServer | None = None
         self._checks = CallChecks(())
         self._task: Task | None = None
+
+    @staticmethod
+    def check_settings(**kwargs: Any) -> None:
+        """Raises ValueError for a wrong setting, EnvironmentUnavailable for a program that is not here."""
+        try:
+            check_here(settings_of(**kwargs))
+        except LookupError as error:
+            raise EnvironmentUnavailable(f"env_config.kwargs.tools.{error}") from None
 
     @staticmethod
     def check_task(task: Task) -> None:
@@ -97,10 +89,11 @@ class ToolsEnvironment:
         await self.close()
         if self._verifier is not None:
             await self._verifier.reset(task, seed)
-        schemas = await self.tools(task, functions=self._given, mcp=self._mcp)
+        settings = self._settings
+        schemas = await self.tools(task, functions=settings.functions, mcp=settings.mcp)
         self._checks = CallChecks(check_schemas(schemas))
-        if self._place is not None and not self._is_shared:
-            self._server = McpServer(self._place)
+        if settings.place is not None and not settings.is_shared:
+            self._server = McpServer(settings.place)
             await _start(self._server)
         self._task = task
         return Observation(task.prompt)
@@ -113,9 +106,9 @@ class ToolsEnvironment:
             return await self._answered(action)
         if problem := self._checks.problem_with(call):
             return StepResult(Observation(problem), changed=False, invalid=True)
-        said = await self._call(call)
-        if len(said) > self._max_answer_chars:
-            said = f"{said[: self._max_answer_chars]}\n[cut: {len(said)} characters]"
+        said, most = await self._call(call), self._settings.max_answer_chars
+        if len(said) > most:
+            said = f"{said[:most]}\n[cut: {len(said)} characters]"
         return StepResult(Observation(said))
 
     async def _answered(self, answer: str) -> StepResult:
@@ -127,17 +120,18 @@ class ToolsEnvironment:
     async def _call(self, call: ToolCall) -> str:
         """Return what a tool says, or in one line why it says nothing."""
         function = self._functions.get(call.name)
-        if function is None and self._server is None and self._place is not None:
-            await self._shared_of(self._place).open()  # the time that takes is not the tool's
+        place, timeout_s = self._settings.place, self._settings.tool_timeout_s
+        if function is None and self._server is None and place is not None:
+            await self._shared_of(place).open()  # the time that takes is not the tool's
         try:
-            async with asyncio.timeout(self._tool_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 if function is not None:
                     return await function.call(call.arguments)
                 said, is_error = await self._ask_server(call)
         except ToolError as error:
             return _error(str(error))
         except TimeoutError:
-            return _error(f"{call.name} gave no answer within {self._tool_timeout_s:g} s")
+            return _error(f"{call.name} gave no answer within {timeout_s:g} s")
         except ServerGone as error:
             raise EnvironmentFailure(f"a tool cannot be called: {error}") from error
         return _error(said) if is_error else said
@@ -145,8 +139,8 @@ class ToolsEnvironment:
     async def _ask_server(self, call: ToolCall) -> tuple[str, bool]:
         if self._server is not None:
             return await self._server.call(call.name, call.arguments)
-        assert self._place is not None
-        return await self._shared_of(self._place).call(call.name, call.arguments)
+        assert self._settings.place is not None
+        return await self._shared_of(self._settings.place).call(call.name, call.arguments)
 
     @classmethod
     def _shared_of(cls, place: ServerPlace) -> "_Shared":

@@ -5,12 +5,14 @@
                          └► every call fails: ServerGone; the next start makes another process
 
 The server is not trusted: starting, listing and every call have a deadline of the caller's, messages are
-bounded, its environment holds none of our keys, and its processes are a group that is killed with the
-connection, and by the kernel if the collector dies.
+bounded (behind a URL too, where nothing is inflated), its environment holds none of our keys, and its
+processes are a group that is killed with the connection, and by the kernel if the collector dies.
 """
 
 import asyncio
 import contextlib
+import itertools
+import json
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -20,17 +22,30 @@ from typing import Any
 
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
+from rl_agent.types import writable
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 4 << 20
+_TOO_MUCH = f"more than {MAX_MESSAGE_BYTES >> 20} MiB in one message"
 MAX_TOOLS = 200
+MAX_NONSENSE = 100
+"""Lines that are no messages, such as prints on standard output, before a server is given up."""
 STOP_TIMEOUT_S = 2.0
 """For a server to end by itself once its input has ended; as long again after SIGTERM."""
 
 
+_LINES_AT_ONCE = 64
+_LAST_RESERVED_CODE = -32000
+"""Errors above it are an application's own."""
+
+
 class ServerGone(Exception):
     """The connection to a server of tools is closed, or was never made; the message says why."""
+
+
+class _Refused(Exception):
+    """The server answered a call with an error, which is for the agent to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +62,23 @@ class ServerPlace:
     def of(cls, given: dict[str, Any]) -> "ServerPlace":
         """Read `kwargs.tools.mcp`. Raises ValueError that names what is wrong."""
         known = {"command", "env", "cwd", "url", "headers"}
+        if not isinstance(given, dict):
+            raise ValueError(
+                "mcp is not a group of keys; give {command: [program, argument, …]} or {url: http://…}"
+            )
         if unknown := sorted(given.keys() - known):
             raise ValueError(f"mcp.{unknown[0]}: there are {', '.join(sorted(known))}")
         command, url = given.get("command", ()), given.get("url", "")
         if bool(command) == bool(url):
             raise ValueError("mcp: give command=[program, argument, …] or url=http://…")
-        if isinstance(command, str) or not all(isinstance(word, str) and word for word in command):
+        for name in ("env", "headers"):
+            if not isinstance(given.get(name, {}), dict):
+                raise ValueError(f"mcp.{name} is not a group of names and words")
+        if not isinstance(given.get("cwd", ""), str):
+            raise ValueError(f"mcp.cwd is {given['cwd']!r}; name a folder")
+        if not isinstance(command, list | tuple) or not all(
+            isinstance(word, str) and word for word in command
+        ):
             raise ValueError("mcp.command is a list of words: [program, argument, …]")
         if url and not str(url).startswith(("http://", "https://")):
             raise ValueError(f"mcp.url={url} begins with neither http:// nor https://")
@@ -129,14 +155,21 @@ class McpServer:
         """Return what a tool says, and whether that is an error. Raises ServerGone."""
         if not self.is_open:
             raise ServerGone(self._gone())
-        result = await self._guarded(self._client.call_tool(name, arguments))
+        try:
+            result = await self._guarded(self._client.call_tool(name, arguments))
+        except _Refused as refusal:
+            return str(refusal), True
         parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
         if not parts and result.structured_content is not None:
-            parts = [str(result.structured_content)]
-        return "\n".join(parts), bool(result.is_error)
+            parts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        return writable("\n".join(parts)), bool(result.is_error)
 
     async def _guarded(self, call: Any) -> Any:
-        """Wait for an answer, or for the end of the connection."""
+        """Wait for an answer, or for the end of the connection.
+
+        Raises _Refused for an answer about this call alone, and loses the connection for any other error: the
+        server may have been started again, and the next episode begins with a new one.
+        """
         from mcp import MCPError
         from pydantic import ValidationError
 
@@ -149,9 +182,11 @@ class McpServer:
                 raise ServerGone(self._gone())
             return job.result()
         except MCPError as error:
-            if not self.is_open or "closed" in str(error).lower():
-                raise ServerGone(self._gone() or str(error)) from error
-            raise ServerGone(f"{self.place}: {' '.join(str(error).split())[:300]}") from error
+            reason = " ".join(writable(str(error)).split())[:300]
+            if self.is_open and self._is_about_a_call(error.code):
+                raise _Refused(reason) from error
+            self.lose(reason)
+            raise ServerGone(self._gone()) from error
         except (ValidationError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             raise ServerGone(f"{self.place} answered what is no MCP: {reason}") from error
@@ -160,6 +195,14 @@ class McpServer:
                 job.cancel()
                 with contextlib.suppress(BaseException):
                     await job
+
+    def _is_about_a_call(self, code: int) -> bool:
+        """Return whether an error of JSON-RPC is the server's own answer to what an agent asked."""
+        from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+        if code == INTERNAL_ERROR:  # behind a URL also what the library makes of a status of 500
+            return bool(self.place.command)
+        return code == INVALID_PARAMS or code > _LAST_RESERVED_CODE
 
     def _gone(self) -> str:
         return f"the server of tools {self.place} is gone" + (f": {self._reason}" if self._reason else "")
@@ -194,7 +237,11 @@ class McpServer:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        async with httpx2.AsyncClient(headers=self.place.headers, timeout=httpx2.Timeout(30.0)) as http:
+        async with httpx2.AsyncClient(
+            headers={"Accept-Encoding": "identity"} | self.place.headers,
+            timeout=httpx2.Timeout(30.0),
+            event_hooks={"response": [_bound]},
+        ) as http:
             transport = streamable_http_client(
                 self.place.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
             )
@@ -252,25 +299,34 @@ class _Process:
 
     async def _receive(self) -> None:
         from mcp.shared.message import SessionMessage
-        from mcp_types import jsonrpc_message_adapter
+        from mcp_types import JSONRPCNotification, jsonrpc_message_adapter
 
         assert self._process.stdout is not None
+        nonsense = 0
         async with self._to_session:
-            while True:
+            for number in itertools.count(1):
+                if number % _LINES_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # a line that has arrived is read without letting others run
                 try:
                     line = await self._process.stdout.readline()
                 except ValueError:
-                    self._server.lose(f"it sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one message")
+                    self._server.lose(f"it sent {_TOO_MUCH}")
                     return
                 if not line:
                     self._server.lose("it ended")
                     return
                 try:
-                    message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
-                    log.warning("%s wrote what is no message: %.200r", self._server.place, line)
+                    if not nonsense:
+                        log.warning("%s wrote what is no message: %.200r", self._server.place, line)
+                    nonsense += 1
+                    if nonsense > MAX_NONSENSE:
+                        self._server.lose(f"it wrote more than {MAX_NONSENSE} lines that are no messages")
+                        return
                     continue
-                await self._to_session.send(message)
+                if not isinstance(message, JSONRPCNotification):  # of progress and logs, which nobody reads
+                    await self._to_session.send(SessionMessage(message))
 
     async def _send(self) -> None:
         assert self._process.stdin is not None
@@ -283,6 +339,33 @@ class _Process:
                 except OSError:
                     self._server.lose("it takes no more input")
                     return
+
+
+async def _bound(response: Any) -> None:
+    """Let no more of an answer be read than one message may have, and inflate none: we ask for plain ones."""
+    if "content-encoding" in response.headers:
+        del response.headers["content-encoding"]
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _bounded(response.stream)
+
+
+def _bounded(stream: Any) -> Any:
+    """Return a stream of bytes that ends with an error after MAX_MESSAGE_BYTES of them."""
+    import httpx2
+
+    class Bounded(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = MAX_MESSAGE_BYTES
+            async for part in stream:
+                left -= len(part)
+                if left < 0:
+                    raise httpx2.StreamError(f"it sent {_TOO_MUCH}")
+                yield part
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Bounded()
 
 
 def _python_path() -> dict[str, str]:

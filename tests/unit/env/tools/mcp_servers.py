@@ -1,5 +1,6 @@
 """MCP servers for tests: `python mcp_servers.py KIND PIDS`; each writes its process ids to the file PIDS."""
 
+import json
 import os
 import subprocess
 import sys
@@ -24,6 +25,33 @@ if kind == "gone":
 if kind == "honest":  # a child that would outlive its server
     note(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
 
+
+def speak_by_hand() -> None:
+    """Serve one tool, which says on standard output what no server may, or far more than one should."""
+    notice = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}}
+    line = "is this a log?" if kind == "prints" else json.dumps(notice)
+    for asked in map(json.loads, sys.stdin):
+        method = asked["method"]
+        if "id" not in asked:
+            continue
+        result: dict = {"tools": [{"name": "break", "inputSchema": {"type": "object"}},
+                                  {"name": "add", "inputSchema": {"type": "object"}}]}  # fmt: skip
+        if method == "initialize":
+            result = {
+                "protocolVersion": asked["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": kind, "version": "1"},
+            }
+        elif method == "tools/call":
+            if asked["params"]["name"] == "break":
+                sys.stdout.write(f"{line}\n" * 50_000)
+            result = {"content": [{"type": "text", "text": "3"}]}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+
+
+if kind in ("prints", "chatters"):
+    speak_by_hand()
+    sys.exit()
 server = MCPServer(kind)
 
 

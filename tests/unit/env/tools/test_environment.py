@@ -198,7 +198,12 @@ async def test_a_server_that_hangs_costs_a_call_and_then_its_process(tmp_path):
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("dies", "is gone: it ended"), ("huge", "it sent more than 4 MiB in one message")]
+    ("kind", "reason"),
+    [
+        ("dies", "is gone: it ended"),
+        ("huge", "it sent more than 4 MiB in one message"),
+        ("prints", "it wrote more than 100 lines that are no messages"),
+    ],
 )
 async def test_a_server_that_breaks_fails_its_episode_and_the_next_one_has_another(tmp_path, kind, reason):
     kwargs = server(kind, tmp_path) | {"verifier": "none"}
@@ -211,6 +216,14 @@ async def test_a_server_that_breaks_fails_its_episode_and_the_next_one_has_anoth
         assert (await second.step(call("add", a=1, b=2))).observation.text == "3"
     finally:
         await ToolsEnvironment.close_shared()
+    assert await left_of(tmp_path / "pids") == []
+
+
+@pytest.mark.extended
+async def test_a_server_that_chatters_is_heard_out(tmp_path):
+    broken, added = await played(call("break"), call("add", a=1, b=2), **server("chatters", tmp_path))
+
+    assert (broken.observation.text, added.observation.text) == ("3", "3")
     assert await left_of(tmp_path / "pids") == []
 
 
