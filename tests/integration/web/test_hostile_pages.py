@@ -45,6 +45,21 @@ async def test_a_page_that_goes_its_own_ways_is_followed_or_refused(web, page, t
     assert "root:" not in text
 
 
+async def test_the_agents_own_tab_cannot_be_closed_for_good(web):
+    for page in ("close-itself", "closes-at-once"):  # the browser refuses, as the page did not open this tab
+        environment, text = await after_a_click(web, page)
+        assert text == f"Goal: Say yes.\nPage: http://hostile.test/{page}"
+    environment, text = await after_a_click(web, "opens-one-that-closes")
+    assert "Page: http://hostile.test/close-itself\nA new tab was opened" in text
+    back = "Page: http://hostile.test/opens-one-that-closes\nA tab was closed."
+    assert back in (await environment.step(GO)).observation.text
+    await environment._tabs.front.close()
+    text = (await environment.step(GO)).observation.text
+    assert "Page: http://hostile.test/opens-one-that-closes" in text
+    assert "All tabs were closed. The first page was opened again." in text
+    assert (await environment.step("answer yes")).reward == 1.0
+
+
 async def test_a_dialog_a_new_tab_and_a_foreign_host_are_told(web):
     environment = web()
     for page, told in (

@@ -34,13 +34,16 @@ PAGES = {
     "confirm": on_click("location = '/sure-' + confirm('sure?')"),
     "loop": on_click("while (true) {}"),
     "close": on_click("open('/closing')"),
+    "close-itself": on_click("open('', '_self').close()"),
+    "closes-at-once": BUTTON + "<script>open('', '_self').close()</script>",
+    "opens-one-that-closes": on_click("open('/close-itself')"),
     "tab": on_click("open('/other')"),
     "tabs": on_click("for (let n = 0; n < 50; n++) open('/other')"),
     "outside": on_click("location = 'http://evil.example/'"),
     "redirect": on_click("location = '/to-evil'"),
-    "file": on_click("location = 'file:///etc/passwd'"),
+    "file": on_click("location = 'file://SECRET'"),
     "to-file": on_click("location = '/redirect-to-file'"),
-    "frame-file": BUTTON + "<iframe src='file:///etc/passwd'></iframe>",
+    "frame-file": BUTTON + "<iframe src='file://SECRET'></iframe>",
     "engine": on_click("location = 'http://127.0.0.1:PORT/'"),
     "fetch": on_click("fetch('http://127.0.0.1:PORT/'); new WebSocket('ws://127.0.0.1:PORT/')"),
     "download": on_click("location = '/binary'"),
@@ -56,6 +59,7 @@ class Site:
 
     def __init__(self, task: Task, seed: int) -> None:
         self._port = str(task.extra.get("port", 0))
+        self._secret = task.extra.get("secret", "/etc/passwd")
         self.start = f"/{task.extra['page']}"
 
     def respond(self, request: SiteRequest) -> SiteResponse:
@@ -63,10 +67,11 @@ class Site:
         if name == "to-evil":
             return SiteResponse(location="http://evil.example/")
         if name == "redirect-to-file":
-            return SiteResponse(location="file:///etc/passwd")
+            return SiteResponse(location=f"file://{self._secret}")
         if name == "binary":
             return SiteResponse("secret", "application/octet-stream")
         page = PAGES.get(name, f"<p>This is {name}.</p>").replace("PORT", self._port)
+        page = page.replace("SECRET", self._secret)
         return SiteResponse(f"<!doctype html><title>{name}</title>{page}")
 
     def reward(self, answer: str | None) -> float | None:
