@@ -159,9 +159,9 @@ def _become(command: list[str], parent: int) -> NoReturn:
     signal_at_end_of_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before the line above
         os._exit(1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
     try:
         os.execvp(command[0], command)  # noqa: S606 - what the owner wants to be run
     except OSError as error:
@@ -174,6 +174,7 @@ def main(owner_pid: str, folder: str, grace_s: str, max_mib: str, word: str, *co
     signal_at_end_of_parent(signal.SIGCONT)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of the kernel, where this was stopped as its owner ended
     try:
         guarded = _Guarded(
             Path(folder),

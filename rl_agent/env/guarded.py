@@ -4,10 +4,12 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rl_agent.env import guard
 
@@ -33,6 +35,19 @@ class Guarded:
             *(sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.folder), *limits),
             *command,
         ]
+
+    def start(self, *command: str, **how: Any) -> subprocess.Popen[bytes]:
+        """Start the command with its guard, which is safe from its first instruction on.
+
+        Signals that would end it before it has handlers wait. It is a process group of this session, because
+        the kernel wakes a stopped group that loses its last parent in its session.
+        """
+        waiting = {signal.SIGTERM, signal.SIGHUP}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
+        try:
+            return subprocess.Popen(self.words(*command), process_group=0, **how)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def pid(self) -> int:

@@ -140,8 +140,11 @@ def spec_of(place, index, seed, secret):
     return EpisodeSpec(EpisodeKey(task.task_id, 0, 0), task, max_steps=STEPS, seed=seed * 1000 + index)
 
 
-async def disturb(draw, servers, victims, pauses):
+async def disturb(draw, servers, victims, pauses, has_begun):
     """Kill and freeze, until cancelled."""
+    # Workers of which none ever starts are no fault to live with.
+    while not has_begun():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
     while True:
         await asyncio.sleep(draw.uniform(*pauses))
         if servers and draw.random() < 0.3:
@@ -199,9 +202,11 @@ async def play(seed, secret, pictures, victims):
                 pool = await stack.enter_async_context(
                     open_servers(urls, link, wait_s=120.0, spool_bytes=2**20)
                 )
+                has_begun = lambda: True  # noqa: E731
             else:
                 limits = WorkerLimits(1 if place == "web" else 2, timeout_s, 10, 20.0, 4000.0)
                 pool = await stack.enter_async_context(open_workers(WorkerSetup(kinds, (), 8), limits))
+                has_begun = lambda: pool._has_started  # noqa: E731
             setup = make_setup(
                 None,
                 DrawnEngine(actions, 0.0 if place == "web" else 0.02),
@@ -220,7 +225,7 @@ async def play(seed, secret, pictures, victims):
             )
             collector._whole = lambda: count
             async with asyncio.TaskGroup() as jobs:
-                disturbing = jobs.create_task(disturb(draw, servers, victims, pauses))
+                disturbing = jobs.create_task(disturb(draw, servers, victims, pauses, has_begun))
                 watching = jobs.create_task(note_processes(lived))
                 async with asyncio.timeout(RUN_LIMIT_S):
                     await collector.collect(FakeSource(count, size=count))

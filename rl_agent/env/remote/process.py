@@ -34,12 +34,8 @@ class WorkerProcess:
         worker = (sys.executable, "-m", "rl_agent.env.remote.worker", str(guarded.folder))
         single_threaded = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            process = subprocess.Popen(
-                guarded.words(*worker),
-                stdin=theirs.fileno(),
-                stdout=_STDERR,
-                env=os.environ | single_threaded,
-                start_new_session=True,
+            process = guarded.start(
+                *worker, stdin=theirs.fileno(), stdout=_STDERR, env=os.environ | single_threaded
             )
         return cls(guarded, process), ours
 

@@ -15,7 +15,7 @@ import pytest
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.env.guard import descendants, has_word, own_bytes, pid_file
 from rl_agent.env.guarded import Guarded
-from tests.unit.env.remote.pools import until
+from tests.unit.env.remote.pools import is_gone, until
 
 COMMAND = """
 import os, subprocess, sys, time
@@ -30,10 +30,10 @@ print("ready", flush=True)
 time.sleep(600)
 """
 OWNER = """
-import subprocess, sys, time
+import sys, time
 from rl_agent.env.guarded import Guarded
 guarded = Guarded("guarded-")
-subprocess.Popen(guarded.words(sys.executable, "-c", sys.argv[1]), start_new_session=True)
+guarded.start(sys.executable, "-c", sys.argv[1])
 time.sleep(600)
 """
 LIMIT_S = 30.0
@@ -76,6 +76,29 @@ async def test_nothing_is_left_of_a_killed_owner_whichever_one_process_was_stopp
     os.kill(named[victim], number)
     owner.kill()
     await all_gone(everyone, tmp_path)
+
+
+FREEZING_OWNER = """
+import os, signal, sys
+from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.env.guarded import Guarded
+guarded = Guarded("guarded-")
+guard = guarded.start(sys.executable, "-c", "import time; time.sleep(600)")
+guard.send_signal(signal.SIGSTOP)
+while not ProcessId.of(guard.pid).is_stopped:
+    pass
+print(guard.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def test_nothing_is_left_of_a_killed_owner_whose_guard_was_stopped_before_it_ran(tmp_path):
+    command = [sys.executable, "-c", FREEZING_OWNER]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as owner:
+        guard = int(owner.stdout.readline())
+    await until(lambda: is_gone(guard), LIMIT_S)
+    await all_gone((), tmp_path)
 
 
 @pytest.mark.parametrize("victim", ["guard", "twin", "command"])
