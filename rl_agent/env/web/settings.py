@@ -10,7 +10,14 @@ from pathlib import Path
 from rl_agent.env.web.hosts import check_hosts
 from rl_agent.paths import PROJECT_ROOT
 
-_CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_CHROMIUMS = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
+"""The first takes a quarter of the processor time of the others, which are whole browsers."""
 OWN_SITES = PROJECT_ROOT / "data" / "sites"
 
 
@@ -116,5 +123,6 @@ def find_chromium(settings: WebSettings) -> str:
         if found := shutil.which(name):
             return found
     raise LookupError(
-        "there is no Chromium; apt-get install chromium, or name one: +env_config.kwargs.web.chromium=/path"
+        "there is no Chromium; apt-get install chromium-headless-shell, or chromium, or name one:"
+        " +env_config.kwargs.web.chromium=/path"
     )
