@@ -2,6 +2,10 @@
 
 Requests state every sampling parameter: vLLM fills what is missing from the model's own
 `generation_config.json`, and a penalty that slipped in there would not be in the recorded behaviour.
+
+`pool.engines.adapters` reads vLLM's completions as well, on the path of every token: as events of a stream,
+in which almost any field may be missing, by msgspec, and with failures of its own. Here an answer is whole,
+and what it lacks is an error. All they have in common is the names of five fields.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""The command line of `scripts/run.sh`: its flags, which of them go together, and its help."""
+"""The command line of `scripts/run.sh`: its flags, which of them go together, and its help.
+
+Not argparse: it takes the last of two equal flags without a word, and knows nothing of flags that go together
+or of overrides such as `~key`. It would replace `_split` alone.
+"""
 
 import os
 import shlex

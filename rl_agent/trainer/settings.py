@@ -35,7 +35,12 @@ class SharingSettings(Section):
 
 
 class StreamSettings(Section):
-    """A run to train along with."""
+    """A run to train along with: all that the trainer's ranks know of it, settled once by the master.
+
+    Some of it is in `plan.json`, too; but a trainer can be started and tested without a run, and a later
+    start of the run changes nothing for a trainer that is running. Of the plan, rank 0 reads the sample
+    alone, where groups are dealt in its order.
+    """
 
     log_path: Path
     run_id: str

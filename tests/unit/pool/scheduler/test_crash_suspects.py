@@ -1,0 +1,122 @@
+"""Which request crashes engines, and which merely ran beside it."""
+
+import dataclasses
+
+import pytest
+
+from rl_agent.pool.scheduler import crash_suspects
+from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Order, Request, RequestId
+from rl_agent.testing.pool_world import RULES
+
+RULES_HERE = dataclasses.replace(RULES, engine_deaths_limit=2, min_progress_tokens=4, max_broken_attempts=3)
+
+
+def a_request(tokens: int = 0) -> Request:
+    order = Order(RequestId("run", "r"), (1, 2), 64, {}, deadline=1e9)
+    request = Request(order, 0, 0.0)
+    request.token_ids.extend(range(tokens))
+    return request
+
+
+def an_engine(name: str) -> Engine:
+    return Engine(EngineOffer(f"{name}#1", name, 4), EngineState.READY, 0.0, 10.0, 0.0)
+
+
+def dies_under(request: Request, name: str, unrelated_deaths: int = 0) -> None:
+    engine = an_engine(name)
+    crash_suspects.broke(request, engine, RULES_HERE)
+    crash_suspects.died(request, engine, unrelated_deaths)
+
+
+def test_a_request_without_progress_is_a_suspect_until_its_engine_turns_out_to_live():
+    request, engine = a_request(), an_engine("a")
+    crash_suspects.broke(request, engine, RULES_HERE)
+    assert crash_suspects.is_suspect(request)
+    assert list(engine.broken) == [request.order.request_id]
+    crash_suspects.lives(request, engine)
+    assert not crash_suspects.is_suspect(request)
+    assert request.broken_attempts == 1
+
+
+def test_a_request_that_made_progress_is_no_suspect():
+    request, engine = a_request(tokens=RULES_HERE.min_progress_tokens), an_engine("a")
+    crash_suspects.broke(request, engine, RULES_HERE)
+    assert not crash_suspects.is_suspect(request)
+
+
+def test_progress_counts_from_the_furthest_that_it_ever_came():
+    """Else a request that crashes engines at token 9 would be cleared by each repetition of 1 to 8."""
+    request = a_request(tokens=8)
+    crash_suspects.broke(request, an_engine("a"), RULES_HERE)
+    assert request.reached == 8
+    assert crash_suspects.is_stuck(request, RULES_HERE)
+    request.token_ids.extend(range(RULES_HERE.min_progress_tokens))
+    assert not crash_suspects.is_stuck(request, RULES_HERE)
+
+
+def test_who_was_to_get_a_long_chunk_is_excused_once():
+    request, engine = a_request(), an_engine("a")
+    request.interval = RULES_HERE.min_progress_tokens + 1
+    crash_suspects.broke(request, engine, RULES_HERE)
+    assert request.is_excused
+    assert not crash_suspects.is_suspect(request)
+    crash_suspects.broke(request, engine, RULES_HERE)
+    assert crash_suspects.is_suspect(request)
+
+
+def test_a_suspect_waits_while_it_may_have_crashed_as_many_engines_as_are_allowed():
+    request = a_request()
+    dies_under(request, "a")
+    assert not crash_suspects.must_wait(request, RULES_HERE)
+    crash_suspects.broke(request, an_engine("b"), RULES_HERE)
+    assert crash_suspects.must_wait(request, RULES_HERE)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "unrelated", "is_cause"),
+    [
+        (["a"], 0, False),
+        (["a", "b"], 0, True),
+        (["a", "a", "a"], 0, False),
+        (["a", "a", "a", "a"], 0, True),  # a pool of one machine
+        (["a", "b"], 2, False),  # as many engines died where nothing was stuck
+    ],
+)
+def test_a_request_is_the_cause_of_crashes_once_enough_engines_died_under_it(deaths, unrelated, is_cause):
+    request = a_request()
+    for name in deaths:
+        dies_under(request, name)
+    assert crash_suspects.is_cause_of_crashes(request, RULES_HERE, unrelated) is is_cause
+
+
+def test_progress_on_trial_clears_a_suspect_and_frees_its_engine():
+    request, engine = a_request(), an_engine("b")
+    dies_under(request, "a")
+    engine.suspect = request.order.request_id
+    crash_suspects.progressed(request, engine, RULES_HERE)
+    assert engine.suspect == request.order.request_id  # not a token yet
+    request.token_ids.extend(range(RULES_HERE.min_progress_tokens))
+    crash_suspects.progressed(request, engine, RULES_HERE)
+    assert engine.suspect is None
+    assert not crash_suspects.is_suspect(request)
+
+
+def test_a_request_fails_for_wrong_answers_of_different_engines_or_of_one_for_twice_as_long():
+    request = a_request()
+    crash_suspects.wrong_answers_of(request, an_engine("a"), RULES_HERE)
+    assert not crash_suspects.is_cause_of_wrong_answers(request, RULES_HERE)
+    crash_suspects.wrong_answers_of(request, an_engine("b"), RULES_HERE)
+    assert crash_suspects.is_cause_of_wrong_answers(request, RULES_HERE)
+    alone = a_request()
+    for number in range(1, 5):
+        crash_suspects.wrong_answers_of(alone, an_engine("a"), RULES_HERE)
+        assert crash_suspects.is_cause_of_wrong_answers(alone, RULES_HERE) is (number == 4)
+
+
+def test_healthy_engines_that_keep_breaking_a_request_off_are_counted():
+    request = a_request()
+    for number in range(1, 4):
+        engine = an_engine("a")
+        crash_suspects.broke(request, engine, RULES_HERE)
+        crash_suspects.lives(request, engine)
+        assert crash_suspects.is_broken_off(request, RULES_HERE) is (number == 3)
