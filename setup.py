@@ -9,6 +9,7 @@ from setuptools import find_packages, setup
 COMMON = [
     "aiohttp",
     "blake3",
+    "duckdb>=1.5,<2",
     "filelock",
     "gymnasium[toy-text]",
     "huggingface-hub",
@@ -51,6 +52,7 @@ setup(
         "web": ["miniwob==1.1.0", "playwright==1.65.2"],
         "gpu": ["liger-kernel==0.8.5", "nccl4py==0.6.0", "vllm==0.28.0", *TRAINING],
         "dev": [
+            "axe-playwright-python",
             "hypothesis",
             "mypy",
             "pytest",

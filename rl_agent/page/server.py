@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -29,7 +30,9 @@ from rl_agent.errors import MachineError
 from rl_agent.page import run_view
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
+from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.run_folder import RunFolder
+from rl_agent.page.trajectory_views import TrajectoryViews
 from rl_agent.page.verdict import Doctor
 from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
@@ -67,6 +70,7 @@ class ShownRun:
 
     folder: RunFolder
     doctor: Doctor
+    index: EpisodeIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Page:
             "number": number,
             "duration": duration,
             "query": lambda fields: urlencode({k: v for k, v in fields.items() if v not in (None, "")}),
+            "moment": lambda at: datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z"),
             "pretty": lambda value: json.dumps(value, ensure_ascii=False, indent=1, default=str),
         }
 
@@ -116,9 +121,15 @@ class Page:
                 web.get(LOGIN, self.login),
                 web.post(LOGIN, self.login),
                 web.get("/runs/{run}/", self.run_page),
+                *TrajectoryViews(self).routes(),
             ]
         )
         return app
+
+    def close(self) -> None:
+        """Give back what the runs hold."""
+        for run in self.runs.values():
+            run.index.close()
 
     def run_of(self, request: web.Request) -> ShownRun:
         run = self.runs.get(request.match_info["run"])
@@ -220,7 +231,7 @@ def named_runs(log_paths: tuple[Path, ...]) -> dict[str, ShownRun]:
             count += 1
             name = f"{log_path.name}-{count}"
         folder = RunFolder(name, log_path)
-        runs[name] = ShownRun(folder, Doctor(folder.paths))
+        runs[name] = ShownRun(folder, Doctor(folder.paths), EpisodeIndex(folder.paths))
     return runs
 
 
@@ -259,3 +270,4 @@ async def serve(settings: PageSettings, on_listening: Callable[[str], None], lea
                 accepting.cancel()
         finally:
             await runner.cleanup()
+            await asyncio.to_thread(page.close)

@@ -22,6 +22,7 @@ async def look():
 
         async def show(*log_paths: Path, tokens: tuple[str, ...] = ()) -> TestClient:
             page = Page(settings_for(*log_paths, tokens=tokens))
+            held.callback(page.close)
             client = TestClient(TestServer(page.application()), cookie_jar=aiohttp.CookieJar(unsafe=True))
             return await held.enter_async_context(client)
 

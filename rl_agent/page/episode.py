@@ -1,0 +1,218 @@
+"""One episode as the page draws it: every turn as the model saw it. Values for the template."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_agent.env.web.actions import MAX_COORDINATE, Unreadable, read_action
+from rl_agent.errors import StoreError
+from rl_agent.page.tokens import DrawnToken, TokenWords
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.browse import seen_in_words
+from rl_agent.rollout.trajectories.images import image_size
+from rl_agent.rollout.trajectories.line import TRAJECTORY, parse_line
+from rl_agent.rollout.trajectories.manifest import Part
+from rl_agent.rollout.trajectories.shard import read_header
+from rl_agent.types import Step, Trajectory
+
+TURNS_A_PAGE = 50
+MAX_SHOWN_CHARACTERS = 100_000
+MAX_LINE_BYTES = 512 * 2**20
+_SUFFIXES = (".png", ".jpg", ".webp")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+RADIUS_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where the agent clicked, in pixels of the screenshot; with an end for a drag."""
+
+    x: float
+    y: float
+    radius: float
+    to: tuple[float, float] | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """An image that the model saw."""
+
+    address: str
+    """Its path below the run's images."""
+    width: int
+    height: int
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTurn:
+    """One turn: what came, what the model said, what became of it."""
+
+    number: int
+    step: Step
+    shots: tuple[Shot, ...]
+    gone: int
+    """Images that are recorded, and not there any more."""
+    context: str
+    earlier: tuple[str, ...]
+    """What of the earlier turns the model still saw, in words."""
+    context_shots: tuple[Shot, ...]
+    """Images of earlier turns that were in its context."""
+    call: tuple[str, dict[str, str]] | None
+    """Name and arguments, if the action is a tool call."""
+    tokens: tuple[DrawnToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnEpisode:
+    """An episode with its turns of one page."""
+
+    trajectory: Trajectory
+    turns: tuple[DrawnTurn, ...]
+    first: int
+    pages: tuple[tuple[int, int], ...] = ()
+    """First and last turn of each page, if there are several."""
+    shows_tokens: bool = False
+    verdict: dict[str, Any] = field(default_factory=dict)
+
+
+def read_episode(paths: RunPaths, split: str, file: str, begin: int, size: int) -> Trajectory:
+    """Read the line of an episode from the store. Raises StoreError if it is not there any more."""
+    if not 0 < size <= MAX_LINE_BYTES:
+        raise StoreError(f"{file}: no line has {size} bytes")
+    path = Part(paths.log_path / f"{split}_trajectories" / Path(file).name).path
+    try:
+        with path.open("rb") as lines:
+            lines.seek(begin)
+            line = lines.read(size)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    is_checked = read_header(path).has_checksums
+    return parse_line(TRAJECTORY, path, f"byte {begin}", line, is_checked=is_checked)
+
+
+def drawn(
+    trajectory: Trajectory, images: Path, words: TokenWords | None, *, turn: int, shows_tokens: bool
+) -> DrawnEpisode:
+    """Return what the page shows of an episode: the stretch of turns around `turn`."""
+    steps = trajectory.steps
+    first = max(0, min(turn, len(steps) - 1)) // TURNS_A_PAGE * TURNS_A_PAGE
+    turns = tuple(
+        _turn(number, steps, images, words if shows_tokens else None)
+        for number in range(first, min(first + TURNS_A_PAGE, len(steps)))
+    )
+    starts = range(0, len(steps), TURNS_A_PAGE)
+    pages = tuple((start, min(start + TURNS_A_PAGE, len(steps)) - 1) for start in starts)
+    verdict = trajectory.reward_detail if "verdict" in trajectory.reward_detail else {}
+    return DrawnEpisode(trajectory, turns, first, pages if len(pages) > 1 else (), shows_tokens, verdict)
+
+
+def _turn(number: int, steps: Sequence[Step], images: Path, words: TokenWords | None) -> DrawnTurn:
+    step = steps[number]
+    own = [address_of(path, images) for path in step.observation.images]
+    known = {Path(path).stem: path for earlier in steps[:number] for path in earlier.observation.images}
+    own_digests = {Path(path).stem for path in step.observation.images}
+    before = [known[digest] for digest in step.seen.images if digest in known and digest not in own_digests]
+    addresses = [address for path in before if (address := address_of(path, images)) is not None]
+    generation = step.generation
+    return DrawnTurn(
+        number=number,
+        step=step,
+        shots=tuple(_shot(address, images, step.action) for address in own if address is not None),
+        gone=own.count(None),
+        context=seen_in_words(step.seen, len(step.observation.images)),
+        earlier=tuple(_earlier(number, step)),
+        context_shots=tuple(_shot(address, images, "") for address in addresses),
+        call=_call(step.action),
+        tokens=words.drawn(generation.token_ids, generation.logprobs) if words else (),
+    )
+
+
+def _earlier(number: int, step: Step) -> list[str]:
+    """Say turn by turn what the window kept; nothing where it kept everything."""
+    whole, lines = min(step.seen.whole_from, number), step.seen.as_lines
+    if not whole:
+        return []
+    gone = max(0, whole - lines)
+    parts = [("left out", 0, gone), ("as one line each", gone, whole), ("whole", whole, number)]
+    return [f"{_turns(begin, end)} {what}" for what, begin, end in parts if end > begin]
+
+
+def _turns(begin: int, end: int) -> str:
+    return f"turn {begin}" if end - begin == 1 else f"turns {begin} to {end - 1}"
+
+
+def _shot(address: str, images: Path, action: str) -> Shot:
+    width, height = image_size(str(images / address)) or (0, 0)
+    return Shot(address, width, height, _mark(action, width, height) if action and width else None)
+
+
+def _mark(action: str, width: int, height: int) -> Mark | None:
+    """Return where an action points to on the screenshot that it answers; None if it points nowhere."""
+    try:
+        done = read_action(action)
+    except Unreadable:
+        return None
+    if done.at is None:
+        return None
+    scale_x, scale_y = width / MAX_COORDINATE, height / MAX_COORDINATE
+    end = None if done.to is None else (round(done.to[0] * scale_x, 1), round(done.to[1] * scale_y, 1))
+    words = f"{done.name} at {done.at[0]:g}, {done.at[1]:g} of {MAX_COORDINATE}"
+    radius = round(max(8.0, RADIUS_SHARE * max(width, height)), 1)
+    return Mark(round(done.at[0] * scale_x, 1), round(done.at[1] * scale_y, 1), radius, end, words)
+
+
+def _call(action: str) -> tuple[str, dict[str, str]] | None:
+    if not action.lstrip().startswith("{"):
+        return None
+    try:
+        call = json.loads(action)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", call.get("parameters", {}))
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    return call["name"], {
+        str(name): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+        for name, value in arguments.items()
+    }
+
+
+def address_of(recorded: str, images: Path) -> str | None:
+    """Return the path of a recorded image below the run's folder of images; None if it is not there.
+
+    What a line names may lie anywhere; only what is in that folder, links followed, is ever shown.
+    """
+    parts = Path(recorded).parts
+    tails = [parts[at + 1 :] for at, part in enumerate(parts) if part == images.name]
+    for tail in tails:
+        if tail and image_file(images, "/".join(tail)) is not None:
+            return "/".join(tail)
+    return None
+
+
+def image_file(images: Path, address: str) -> Path | None:
+    """Return the file at a path below the folder of images; None for everything else."""
+    try:
+        root = images.resolve()
+        found = (root / address).resolve()
+        is_image = found.is_relative_to(root) and found.suffix in _SUFFIXES and found.is_file()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return found if is_image else None
+
+
+MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"))
+
+
+def image_type(content: bytes) -> str | None:
+    """Return the type that an image's first bytes show; None for anything that is no image of ours."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for magic, kind in MAGIC if content.startswith(magic)), None)

@@ -1,0 +1,202 @@
+"""The views of trajectories: the list with its filter, siblings, an episode turn by turn, images, export.
+
+An episode's address holds its key, so that a link to a turn stays right when the index is made anew.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from rl_agent.errors import StoreError
+from rl_agent.page import episode, search
+from rl_agent.page.guard import IMAGE_POLICY
+from rl_agent.page.run_folder import RunFolder, value_at
+from rl_agent.page.tokens import TokenWords, words_in
+from rl_agent.rollout.trajectories.images import is_as_seen
+from rl_agent.rollout.trajectories.line import to_json
+from rl_agent.types import Trajectory
+
+if TYPE_CHECKING:
+    from rl_agent.page.server import Page, ShownRun
+
+_VERSION = re.compile(r"version-[0-9]{1,12}")
+MAX_IMAGE_BYTES = 64 * 2**20
+MAX_SIBLINGS = 64
+EXPORT_LINES = 64
+NOT_THERE = "this episode is not recorded here, or not indexed yet"
+
+
+class TrajectoryViews:
+    """The handlers below `/runs/RUN/`; `page` finds runs and renders."""
+
+    def __init__(self, page: "Page") -> None:
+        self._page = page
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/runs/{run}/episodes", self.episodes),
+            web.get("/runs/{run}/episode", self.episode),
+            web.get("/runs/{run}/group", self.group),
+            web.get("/runs/{run}/export", self.export),
+            web.get("/runs/{run}/images/{address:.+}", self.image),
+        ]
+
+    async def episodes(self, request: web.Request) -> web.StreamResponse:
+        run = self._page.run_of(request)
+        run.index.wake()
+        query, page = search.read_query(request.query), _whole(request.query, "page", 1)
+        return await self._page.rendered(
+            request,
+            "episodes.html",
+            lambda: {
+                "progress": run.index.progress,
+                "query": query,
+                "found": search.search(run.index, query, page),
+                "choices": search.choices(run.index),
+                "orders": list(search.ORDERS),
+                "statuses": search.STATUSES,
+            },
+            run,
+        )
+
+    async def group(self, request: web.Request) -> web.StreamResponse:
+        run = self._page.run_of(request)
+        run.index.wake()
+        split, iteration, task, group, _ = _key(request.query)
+
+        def values() -> dict[str, Any]:
+            rows = search.group_rows(run.index, split, iteration, task, group)
+            if not rows:
+                raise web.HTTPNotFound(text=NOT_THERE)
+            siblings = [(row, self._read(run, row)) for row in rows[:MAX_SIBLINGS]]
+            return {
+                "siblings": siblings,
+                "task": next((one.task for _, one in siblings if isinstance(one, Trajectory)), None),
+                "split": split,
+                "iteration": iteration,
+                "task_id": task,
+                "group": group,
+                "left_out": len(rows) - len(siblings),
+            }
+
+        return await self._page.rendered(request, "group.html", values, run)
+
+    async def episode(self, request: web.Request) -> web.StreamResponse:
+        run = self._page.run_of(request)
+        run.index.wake()
+        split, iteration, task, group, attempt = _key(request.query)
+        turn, shows_tokens = _whole(request.query, "turn", 0), request.query.get("tokens") == "1"
+
+        def values() -> dict[str, Any]:
+            rows = search.group_rows(run.index, split, iteration, task, group)
+            place = next((n for n, row in enumerate(rows) if row["attempt"] == attempt), None)
+            if place is None:
+                raise web.HTTPNotFound(text=NOT_THERE)
+            found = self._read(run, rows[place])
+            if isinstance(found, str):
+                raise web.HTTPNotFound(text=found)
+            words = self._words(run.folder, found) if shows_tokens else None
+            images = run.folder.paths.images
+            return {
+                "drawn": episode.drawn(found, images, words, turn=turn, shows_tokens=shows_tokens),
+                "row": rows[place],
+                "siblings": rows,
+                "before": rows[place - 1] if place else None,
+                "after": rows[place + 1] if place + 1 < len(rows) else None,
+                "limit": episode.MAX_SHOWN_CHARACTERS,
+            }
+
+        return await self._page.rendered(request, "episode.html", values, run)
+
+    def _read(self, run: "ShownRun", row: Mapping[str, Any]) -> Trajectory | str:
+        """Return the episode of a row as the store has it, or why it cannot be read."""
+        try:
+            found = episode.read_episode(
+                run.folder.paths, row["split"], row["file"], row["begin"], row["size"]
+            )
+        except (StoreError, OSError) as error:
+            return str(error)
+        is_same = (found.key.task_id, found.key.group, found.key.attempt) == (
+            row["task_id"],
+            row["group_index"],
+            row["attempt"],
+        )
+        return (
+            found if is_same else f"{row['file']}: changed since it was indexed; look again in a few seconds"
+        )
+
+    def _words(self, run: RunFolder, found: Trajectory) -> TokenWords:
+        """Return the tokenizer of an episode: of its version, of the newest one, or of the base model."""
+        folders = [run.paths.model_link]
+        name = Path(found.model).name
+        if _VERSION.fullmatch(name):
+            folders.insert(0, run.paths.checkpoints / name)
+        base = value_at(run.plan(), "config", "model_config", "base_model")
+        folders += [Path(base)] if isinstance(base, str) and base.startswith("/") else []
+        return words_in(tuple(folders))
+
+    async def export(self, request: web.Request) -> web.StreamResponse:
+        """Send the episodes that fit as JSON lines, everything that was recorded."""
+        run = self._page.run_of(request)
+        run.index.wake()
+        places = search.places_of(run.index, search.read_query(request.query))
+        headers = {"Content-Disposition": 'attachment; filename="episodes.jsonl"'}
+        answer = web.StreamResponse(headers=headers)
+        answer.content_type = "application/x-ndjson"
+        await answer.prepare(request)
+
+        def next_lines() -> tuple[int, bytes]:
+            lines = []
+            for split, file, begin, size in islice(places, EXPORT_LINES):
+                try:
+                    found = episode.read_episode(run.folder.paths, split, file, begin, size)
+                except (StoreError, OSError):  # it was collected anew meanwhile
+                    lines.append(b"")
+                else:
+                    lines.append(to_json(found) + b"\n")
+            return len(lines), b"".join(lines)
+
+        while (found := await asyncio.to_thread(next_lines))[0]:
+            await answer.write(found[1])
+        await answer.write_eof()
+        return answer
+
+    async def image(self, request: web.Request) -> web.StreamResponse:
+        """Send a recorded image, if its first bytes are those of one and its content is what was seen."""
+        run = self._page.run_of(request)
+        found = await asyncio.to_thread(_image, run.folder.paths.images, request.match_info["address"])
+        if found is None:
+            raise web.HTTPNotFound(text="there is no such image, or it is not what was seen")
+        content, kind = found
+        headers = {"Content-Security-Policy": IMAGE_POLICY, "Cache-Control": "private, max-age=86400"}
+        return web.Response(body=content, content_type=kind, headers=headers)
+
+
+def _image(images: Path, address: str) -> tuple[bytes, str] | None:
+    file = episode.image_file(images, address)
+    try:
+        if file is None or file.stat().st_size > MAX_IMAGE_BYTES or not is_as_seen(file):
+            return None
+        content = file.read_bytes()
+    except OSError:
+        return None
+    kind = episode.image_type(content)
+    return None if kind is None else (content, kind)
+
+
+def _whole(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, "")
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else default
+
+
+def _key(given: Mapping[str, str]) -> tuple[str, int, str, int, int]:
+    """Return split, iteration, task, group and attempt of an address."""
+    split = "test" if given.get("split") == "test" else "train"
+    numbers = (_whole(given, name, 0) for name in ("iteration", "group", "attempt"))
+    iteration, group, attempt = numbers
+    return split, iteration, given.get("task", ""), group, attempt

@@ -1,0 +1,54 @@
+"""Log paths with trajectories for tests of the page."""
+
+import asyncio
+import hashlib
+import io
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from aiohttp.test_utils import TestClient
+from PIL import Image
+
+from rl_agent.paths import RunPaths
+from rl_agent.types import EpisodeKey, Trajectory
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
+
+
+def record(
+    paths: RunPaths, iteration: int, *episodes: Trajectory, split: str = "train", grows: bool = False
+) -> Path:
+    name = paths.checkpoint_shard if grows else paths.shard
+    return write_shard(name(split, iteration), make_header(iteration, split), *episodes)
+
+
+def attempts(index: int, rewards: list[float], **more) -> list[Trajectory]:
+    """The siblings of one task."""
+    made = [make_trajectory(index, reward=reward, **more) for reward in rewards]
+    return [replace(one, key=EpisodeKey(f"task-{index}", 0, n)) for n, one in enumerate(made)]
+
+
+def keep_png(paths: RunPaths, width: int = 40, height: int = 20, colour: str = "red") -> str:
+    """Keep an image as the collector does, and return its recorded path."""
+    content = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(content, "PNG")
+    return keep_bytes(paths, content.getvalue(), ".png")
+
+
+def keep_bytes(paths: RunPaths, content: bytes, suffix: str) -> str:
+    digest = hashlib.sha256(content).hexdigest()
+    target = paths.images / digest[:2] / f"{digest}{suffix}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    return str(target)
+
+
+async def until_indexed(client: TestClient, path: str = "/runs/log/episodes") -> str:
+    """Return the list once the index is up to date."""
+    async with asyncio.timeout(30):
+        for look in count():
+            text = await (await client.get(f"{path}?look={look}")).text()
+            if "<progress" not in text:
+                return text
+            await asyncio.sleep(0.05)
+    raise AssertionError("unreachable")

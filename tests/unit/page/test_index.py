@@ -1,0 +1,165 @@
+"""The index follows the store, and is made anew whenever it cannot be trusted."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.page import index as index_module
+from rl_agent.page.index import EpisodeIndex
+from rl_agent.page.search import places_of, read_query, search
+from rl_agent.paths import RunPaths, growing_name
+from rl_agent.rollout.trajectories.line import to_line
+from rl_agent.types import Status
+from tests.unit.page.stores import attempts, record
+from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_step, make_trajectory
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path)
+
+
+@pytest.fixture
+def opened(paths, monkeypatch):
+    """Return a function that makes an index of the log path and brings it up to date."""
+    monkeypatch.setattr(index_module, "LOOK_EVERY_S", 0.02)
+    made = []
+
+    def make() -> EpisodeIndex:
+        made.append(EpisodeIndex(paths))
+        follow(made[-1])
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def follow(one: EpisodeIndex, expected: int | None = None) -> None:
+    """Wait until it is up to date, and has so many episodes."""
+    deadline = time.monotonic() + 30
+    one.wake()
+    while not one.progress.is_up_to_date or (expected is not None and expected != count(one)):
+        assert time.monotonic() < deadline, one.progress
+        time.sleep(0.01)
+
+
+def count(one: EpisodeIndex) -> int:
+    return one.ask("SELECT count(*) FROM episode", [])[0][0]
+
+
+def found(one: EpisodeIndex, **fields: str) -> list[str]:
+    rows = search(one, read_query(fields), 1).rows
+    return [f"{row['task_id']}:{row['attempt']}" for row in rows]
+
+
+def test_every_episode_of_the_store_is_found_by_what_it_is(paths, opened):
+    long = make_step("The CAT sat on the mat. " * 20)
+    record(
+        paths,
+        1,
+        *attempts(0, [0.0, 1.0, 0.5]),
+        make_trajectory(1, status=Status.FAILED, steps=()),
+        make_trajectory(2, reward=0.25, difficulty="hard", steps=(long, make_step("13"))),
+    )
+    record(paths, 1, make_trajectory(3, split="test"), split="test")
+    record(paths, 2, replace(make_trajectory(4, iteration=2), weight_version_max=3), grows=True)
+    one = opened()
+    assert count(one) == 7
+    assert found(one, split="test") == ["task-3:0"]
+    assert found(one, iteration="2") == ["task-4:0"] and found(one, version="3") == ["task-4:0"]
+    assert found(one, status="failed") == ["task-1:0"] == found(one, failure="engineerror gone")
+    assert found(one, reward_min="0.2", reward_max="0.6", order="reward, lowest") == ["task-2:0", "task-0:2"]
+    assert found(one, difficulty="hard") == ["task-2:0"] == found(one, tokens_min="50")
+    assert (
+        found(one, turns_min="2")
+        == ["task-2:0"]
+        == found(one, text="cat SAT")
+        == found(one, text='"sat on the"')
+    )
+    assert found(one, text='"on sat"') == [] and found(one, text="cat dog") == []
+    assert found(one, task_id="task-0", order="reward, highest") == ["task-0:1", "task-0:2", "task-0:0"]
+    assert search(one, read_query({}), 1).reward_mean == pytest.approx((0 + 1 + 0.5 + 0.25 + 1 + 1) / 6)
+    assert len(list(places_of(one, read_query({"split": "train"})))) == 6
+
+
+@pytest.mark.parametrize("text", ["'; DROP TABLE episode; --", '"', "%", "\0", "ü" * 500, "a " * 50])
+def test_what_is_looked_for_is_never_a_part_of_the_question(paths, opened, text):
+    record(paths, 1, make_trajectory(0))
+    one = opened()
+    for name in ("text", "failure", "task_id", "status", "env", "reward_min", "iteration", "order"):
+        search(one, read_query({name: text}), 1)
+    assert count(one) == 1
+
+
+def test_a_growing_file_is_followed_to_its_last_whole_line(paths, opened):
+    path = record(paths, 1, make_trajectory(0), grows=True)
+    one = opened()
+    line = to_line(make_trajectory(1))
+    with path.open("ab") as file:
+        file.write(line[:50])
+        file.flush()
+        assert count(one) == 1
+        file.write(line[50:])
+    follow(one, 2)
+    path.rename(path.with_name(path.name.removesuffix(".checkpoint")))
+    add_to_manifest(paths.shard("train", 1), make_header(), 2)
+    record(paths, 2, make_trajectory(2, iteration=2), grows=True)
+    follow(one, 3)
+    assert sorted(found(one)) == ["task-0:0", "task-1:0", "task-2:0"]
+
+
+def test_an_iteration_that_is_collected_anew_takes_the_place_of_the_old_one(paths, opened):
+    path = record(paths, 1, make_trajectory(0), make_trajectory(1), grows=True)
+    one = opened()
+    assert count(one) == 2
+    path.rename(path.with_name(f"{path.name}.aside-20260101T000000Z"))
+    record(paths, 1, make_trajectory(2), make_trajectory(3), make_trajectory(4), grows=True)
+    follow(one, 3)
+    assert sorted(found(one)) == ["task-2:0", "task-3:0", "task-4:0"]
+
+
+def test_an_episode_that_two_files_hold_counts_once_as_the_manifest_has_it(paths, opened):
+    first, second = attempts(0, [0.0, 0.0])
+    ours, theirs = (growing_name(paths.shard("train", 1, rank=rank)) for rank in (0, 1))
+    for path, reward in ((theirs, 0.25), (ours, 0.75)):
+        path.parent.mkdir(exist_ok=True)
+        from rl_agent.rollout.trajectories.shard import start_shard
+
+        start_shard(path, make_header())
+        with path.open("ab") as file:
+            file.write(to_line(replace(first, reward=reward)) + to_line(replace(second, reward=reward)))
+    one = opened()
+    assert count(one) == 2
+    for rank in (1, 0):
+        growing_name(paths.shard("train", 1, rank=rank)).rename(paths.shard("train", 1, rank=rank))
+        add_to_manifest(paths.shard("train", 1, rank=rank), make_header(), 2 if rank else 0)
+    follow(one, 2)
+    deadline = time.monotonic() + 20
+    while search(one, read_query({}), 1).reward_mean != 0.25 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert search(one, read_query({}), 1).reward_mean == 0.25
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database", None])
+def test_an_index_that_is_lost_or_damaged_is_made_anew(paths, opened, damage):
+    record(paths, 1, make_trajectory(0))
+    opened().close()
+    file = paths.page_index / "index.duckdb"
+    file.unlink() if damage is None else file.write_bytes(damage)
+    assert count(opened()) == 1
+
+
+def test_a_second_reader_of_the_same_log_path_has_an_index_of_its_own(paths, opened):
+    record(paths, 1, make_trajectory(0))
+    (paths.page_index).mkdir()
+    (paths.page_index / "index.duckdb").mkdir()  # nothing can be opened there
+    assert count(opened()) == 1
+
+
+def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
+    path = record(paths, 1, make_trajectory(0), make_trajectory(1), make_trajectory(2), grows=True)
+    content = path.read_bytes().replace(b'"task_id":"task-1","prompt"', b'"task_id":"task-9","prompt"', 1)
+    path.write_bytes(content)
+    assert sorted(found(opened())) == ["task-0:0", "task-2:0"]

@@ -1,0 +1,262 @@
+"""Trajectories are shown as the store has them, whoever wrote what is in them, and never run."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from urllib.parse import urlencode
+
+import pytest
+from yarl import URL
+
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.line import to_json
+from rl_agent.types import (
+    Compaction,
+    EpisodeKey,
+    Failure,
+    LostAttempt,
+    Observation,
+    SeenContext,
+    Status,
+)
+from tests.unit.page.stores import attempts, keep_bytes, keep_png, record, until_indexed
+from tests.unit.rollout.trajectories_made import make_step, make_trajectory
+
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{7*7}}${7*7}"
+
+
+@pytest.fixture
+def paths(tmp_path):
+    (tmp_path / "log").mkdir()
+    return RunPaths(tmp_path / "log")
+
+
+def address(task="task-0", attempt=0, view="episode", **more):
+    key = {"split": "train", "iteration": 1, "task": task, "group": 0, "attempt": attempt, **more}
+    return f"/runs/log/{view}?{urlencode(key)}"
+
+
+async def text_of(client, path):
+    answer = await client.get(path)
+    assert answer.status == 200, await answer.text()
+    return await answer.text()
+
+
+class Tags(HTMLParser):
+    """The tags of a page, as a browser reads them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+def is_harmless(html: str) -> bool:
+    tags = Tags(html).found
+    scripts = [attributes for tag, attributes in tags if tag == "script"]
+    names = {name for _, attributes in tags for name in attributes}
+    links = {
+        str(attributes[name]) for _, attributes in tags for name in ("src", "href") if name in attributes
+    }
+    return (
+        scripts == [{"src": "/static/page.js", "defer": None}]
+        and not any(name.startswith("on") or name in ("style", "srcdoc") for name in names)
+        and all(link.startswith(("/static/", "/runs/", "?", "#")) for link in links)
+    )
+
+
+async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
+    step = replace(
+        make_step("8", observation=EVIL, images=(EVIL, "../../etc/passwd")),
+        action=json.dumps({"name": EVIL, "arguments": {EVIL: EVIL, "x": [EVIL]}}),
+        seen=SeenContext(
+            policy=EVIL,
+            images=(EVIL,),
+            whole_from=1,
+            compactions=(Compaction(1, (1,), (), replace(make_step().generation, text=EVIL)),),
+        ),
+        generation=replace(make_step().generation, text=EVIL, finish_reason=EVIL),
+    )
+    made = make_trajectory(0, steps=(make_step(EVIL), step), system_prompt=EVIL, difficulty=EVIL)
+    made = replace(
+        made,
+        key=EpisodeKey(EVIL, 0, 0),
+        task=replace(made.task, task_id=EVIL, prompt=EVIL, answer=EVIL, env=EVIL, extra={EVIL: EVIL}),
+        model=EVIL,
+        status=Status.FAILED,
+        reward=None,
+        failure=Failure(EVIL, EVIL),
+        lost_attempts=(LostAttempt(Failure(EVIL, EVIL), 1, 1.0),),
+        reward_detail={
+            "verdict": EVIL,
+            "reason": EVIL,
+            "criteria": [{"criterion": EVIL, "reason": EVIL}, EVIL],
+        },
+        last_observation=EVIL,
+    )
+    record(paths, 1, made)
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    for path in (
+        f"/runs/log/episodes?{urlencode({'text': EVIL, 'task_id': EVIL, 'iteration': EVIL, 'order': EVIL})}",
+        "/runs/log/episodes",
+        address(EVIL),
+        address(EVIL, tokens=1),
+        address(EVIL, view="group"),
+    ):
+        html = await text_of(client, path)
+        assert is_harmless(html), path
+        assert EVIL in unescape(html), path
+
+
+async def test_a_turn_shows_what_the_model_saw_said_and_did(paths, look):
+    first, second = keep_png(paths), keep_png(paths, 200, 100, "blue")
+    digest = first.rsplit("/", 1)[1].removesuffix(".png")
+    steps = (
+        make_step("click 250 500", observation="page one", images=(first,)),
+        replace(
+            make_step("drag", observation="page two", images=(second,)),
+            action='{"name": "drag", "arguments": {"x": 100, "y": 200, "to_x": 500, "to_y": 1000}}',
+            seen=SeenContext("window", (digest,), whole_from=1),
+            invalid=True,
+            changed=False,
+        ),
+    )
+    record(
+        paths,
+        1,
+        replace(make_trajectory(0, steps=steps, system_prompt="be kind"), last_observation="the end"),
+    )
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    html = await text_of(client, address())
+    for words in (
+        "be kind",
+        "page one",
+        "page two",
+        "the end",
+        "could not be carried out",
+        "nothing changed",
+    ):
+        assert words in html
+    assert 'viewBox="0 0 40 20"' in html and re.search(r'class="ring" cx="10.0" cy="10.0"', html)
+    assert re.search(r'class="ring" x1="20.0" y1="20.0" x2="100.0" y2="100.0"', html)
+    assert "whole from step 1, 1 left out" in html and "turn 0 left out" in html
+    assert "1 images of earlier turns in the context" in html
+    assert "<b>drag</b>" in html and "<dt>to_y</dt><dd><pre>1000</pre>" in html
+    for shown in re.findall(r'src="(/runs/log/images/[^"]+)"', html):
+        assert (await client.get(shown)).headers["Content-Type"] == "image/png"
+
+
+async def test_siblings_stand_side_by_side_and_the_selection_can_be_taken_along(paths, look):
+    made = [*attempts(0, [0.0, 1.0, 0.5]), make_trajectory(1, reward=0.75)]
+    record(paths, 1, *made)
+    client = await look(paths.log_path)
+    assert '<b id="total">4</b>' in await until_indexed(client)
+    html = await text_of(client, address(view="group"))
+    assert re.findall(r">(task-0:0:\d)<", html) == ["task-0:0:0", "task-0:0:1", "task-0:0:2"]
+    assert re.findall(r"reward <b>([^<]*)<", html) == ["0", "1", "0.500"]
+    exported = await (await client.get("/runs/log/export?reward_min=0.5")).read()
+    assert exported.splitlines() == [to_json(one) for one in made[1:]]
+
+
+async def test_a_long_episode_comes_in_pages_and_a_link_leads_to_its_turn(paths, look):
+    steps = tuple(make_step(str(n), observation=f"seen {n}.") for n in range(120))
+    record(paths, 1, make_trajectory(0, steps=steps))
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    html = await text_of(client, address(turn=70))
+    assert re.findall(r'id="turn-(\d+)"', html) == [str(n) for n in range(50, 100)]
+    assert "seen 70." in html and "seen 10." not in html and "turn=100" in html
+
+
+@pytest.mark.parametrize("fields", [{"task": "no"}, {"attempt": "9"}, {"iteration": "x"}, {"split": "test"}])
+async def test_an_episode_that_is_not_there_is_one_line(paths, look, fields):
+    record(paths, 1, make_trajectory(0))
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    key = {"split": "train", "iteration": "1", "task": "task-0", "group": "0", "attempt": "0"} | fields
+    answer = await client.get(f"/runs/log/episode?{urlencode(key)}")
+    assert answer.status == 404 and "not recorded here" in await answer.text()
+
+
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
+@pytest.mark.parametrize(
+    "content", [SVG, b"<html><script>alert(1)</script>", b"GIF89a", b"", b"RIFF1234WAVE", b"%PDF-1"]
+)
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".webp", ".svg", ".html"])
+async def test_only_what_begins_as_an_image_is_sent_as_one(paths, look, content, suffix):
+    name = keep_bytes(paths, content, suffix)
+    client = await look(paths.log_path)
+    answer = await client.get(f"/runs/log/images/{name[-(67 + len(suffix)) :]}")
+    assert answer.status == 404 and b"alert" not in await answer.read()
+
+
+async def test_an_image_says_what_it_is_and_may_run_nothing(paths, look):
+    name = keep_png(paths)
+    client = await look(paths.log_path)
+    answer = await client.get(f"/runs/log/images/{name[-71:]}")
+    assert answer.status == 200 and answer.headers["Content-Type"] == "image/png"
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_an_image_that_was_changed_is_not_shown(paths, look):
+    one, other = keep_png(paths), keep_png(paths, colour="blue")
+    shutil.copyfile(other, one)
+    client = await look(paths.log_path)
+    assert (await client.get(f"/runs/log/images/{one[-71:]}")).status == 404
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "../secret.png",
+        "..%2fsecret.png",
+        "%2e%2e/secret.png",
+        "a/../../secret.png",
+        "/etc/passwd",
+        "link.png",
+        "a%00.png",
+    ],
+)
+async def test_no_file_outside_of_the_run_s_images_is_ever_sent(paths, look, tail):
+    paths.images.mkdir()
+    secret = paths.log_path / "secret.png"
+    secret.write_bytes(b"\x89PNG\r\n\x1a\nsecret")
+    (paths.images / "link.png").symlink_to(secret)
+    client = await look(paths.log_path)
+    answer = await client.get(URL(f"/runs/log/images/{tail}", encoded=True), allow_redirects=False)
+    assert answer.status in (403, 404) and b"secret" not in await answer.read()
+
+
+async def test_an_episode_may_name_files_of_the_host_and_none_is_shown(paths, look):
+    outside = paths.log_path.parent / "images"
+    outside.mkdir()
+    (outside / "mine.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    record(paths, 1, make_trajectory(0, steps=(make_step(images=(str(outside / "mine.png"), "/etc/hosts")),)))
+    client = await look(paths.log_path)
+    await until_indexed(client)
+    html = await text_of(client, address())
+    assert "<img" not in html and "2 recorded images are not in this folder" in html
+
+
+async def test_a_copied_folder_shows_its_own_images(paths, look, tmp_path):
+    name = keep_png(paths)
+    record(paths, 1, make_trajectory(0, steps=(replace(make_step(), observation=Observation("x", (name,))),)))
+    moved = tmp_path / "elsewhere" / "log"
+    moved.parent.mkdir()
+    paths.log_path.rename(moved)
+    client = await look(moved)
+    await until_indexed(client)
+    html = await text_of(client, address())
+    shown = re.search(r'src="(/runs/log/images/[^"]+)"', html)[1]
+    assert (await client.get(shown)).status == 200
