@@ -2,6 +2,7 @@
 """Write seeded task files, `train.jsonl` and `test.jsonl`, for the environment `web`.
 
     python data/make_web_tasks.py miniwob --out ~/data/miniwob
+    python data/make_web_tasks.py quickstart --out ~/data/web-quickstart
     python data/make_web_tasks.py miniwob --out ~/data/clicks --task click-button --task click-tab
     python data/make_web_tasks.py shop --out ~/data/shop
 
@@ -19,6 +20,8 @@ from typing import Any
 from rl_agent.env.web.miniwob import check_name, task_names
 from rl_agent.tasks.write import write_lines
 
+QUICKSTART = ("click-widget", "click-button", "focus-text-2", "identify-shape")
+"""Tasks of one click, which a model of a million parameters can see."""
 SHOP_GOALS = {"price": "easy", "cheapest": "medium", "cart": "medium", "order": "hard"}
 
 
@@ -70,7 +73,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make_web_tasks.py"
     )
-    parser.add_argument("preset", choices=("miniwob", "shop"), help="which pages the tasks are about")
+    parser.add_argument(
+        "preset", choices=("miniwob", "quickstart", "shop"), help="which pages the tasks are about"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for train.jsonl and test.jsonl")
     parser.add_argument(
         "--task", action="append", metavar="NAME", help="only this task; may be repeated (default: all)"
@@ -84,7 +89,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     arguments = parse_arguments(argv)
     is_shop = arguments.preset == "shop"
-    names = tuple(arguments.task or (SHOP_GOALS if is_shop else task_names()))
+    presets = {"miniwob": task_names, "quickstart": lambda: QUICKSTART, "shop": lambda: SHOP_GOALS}
+    names = tuple(arguments.task or presets[arguments.preset]())
     try:
         for name in names or ("",):
             if not is_shop:

@@ -24,12 +24,12 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Learn the merges from `texts`; the same texts give the same tokenizer."""
+def train_tokenizer(texts: Iterable[str], words: Regex = WORDS) -> Tokenizer:
+    """Learn the merges from `texts`, none across `words`; the same texts give the same tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(WORDS, behavior="isolated"),
+            pre_tokenizers.Split(words, behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

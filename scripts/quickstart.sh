@@ -2,12 +2,16 @@
 # Set up everything and watch a small model get better at a task on this machine, CPU or GPU:
 # real rollouts from a real vLLM server, real LLaMA-Factory updates. With --trainer grpo two vLLM engines form
 # a pool, a GRPO trainer goes along with the rollouts, and one engine is killed on the way and another one joins.
+# With --agent web a small vision model learns to click on pages in a real Chromium.
 #
-# Usage: bash scripts/quickstart.sh [--trainer llamafactory|grpo] [--iterations N] [--seed N] [--out DIR] [key=value…]
-#   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU
-#   --iterations N   trips round the loop (default 4, with grpo 6)
+# Usage: bash scripts/quickstart.sh [--agent text|web] [--trainer llamafactory|grpo] [--iterations N] [--seed N]
+#                                   [--out DIR] [key=value…]
+#   --agent KIND     text (default): sums of two numbers; web: MiniWoB pages, seen as screenshots, on a CPU
+#   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU, text only
+#   --iterations N   trips round the loop (default 4, with grpo 6, with web 3)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
-#   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/)
+#   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/,
+#                    with web quickstart-web/)
 #   key=value        configuration, as for scripts/run.sh
 # A second call skips what is done; after Ctrl+C the same call goes on.
 set -Eeuo pipefail
@@ -19,6 +23,7 @@ readonly PYTHON_BIN=$PROJECT_ROOT/.venv/bin/python
 # shellcheck source=scripts/shell_functions/setup_utils.sh
 source "$PROJECT_ROOT/scripts/shell_functions/setup_utils.sh"
 
+AGENT=text
 TRAINER=llamafactory
 ITERATIONS=''
 SEED=0
@@ -46,9 +51,9 @@ parse_arguments() {
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-      --iterations | --seed | --out | --trainer)
+      --iterations | --seed | --out | --trainer | --agent)
         (($# >= 2)) || usage_error "$1 needs a value"
-        [[ $1 == --out || $1 == --trainer || $2 =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number, got '$2'"
+        [[ $1 =~ ^--(out|trainer|agent)$ || $2 =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number, got '$2'"
         printf -v "$(tr '[:lower:]' '[:upper:]' <<<"${1#--}")" %s "$2"
         shift
         ;;
@@ -58,13 +63,20 @@ parse_arguments() {
     esac
     shift
   done
-  case $TRAINER in
-    llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
-    grpo)
+  [[ $AGENT == text || $AGENT == web ]] || usage_error "--agent is text or web, got '$AGENT'"
+  [[ $TRAINER == llamafactory || $TRAINER == grpo ]] ||
+    usage_error "--trainer is llamafactory or grpo, got '$TRAINER'"
+  case $AGENT-$TRAINER in
+    text-llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
+    text-grpo)
       : "${ITERATIONS:=6}" "${OUT:=$PROJECT_ROOT/quickstart-grpo}"
       EXPERIMENT=quickstart_grpo
       ;;
-    *) usage_error "--trainer is llamafactory or grpo, got '$TRAINER'" ;;
+    web-llamafactory)
+      : "${ITERATIONS:=3}" "${OUT:=$PROJECT_ROOT/quickstart-web}"
+      EXPERIMENT=quickstart_web
+      ;;
+    web-grpo) usage_error "--trainer grpo trains on text only; --agent web takes llamafactory" ;;
   esac
   ((ITERATIONS > 0)) || usage_error "--iterations must be at least 1"
 }
@@ -72,6 +84,7 @@ parse_arguments() {
 # Usage: choose_gpu_settings
 choose_gpu_settings() {
   [[ $TRAINER != grpo ]] || usage_error "--trainer grpo shows the loop on a CPU; CUDA_VISIBLE_DEVICES= hides the GPUs"
+  [[ $AGENT != web ]] || usage_error "--agent web shows the loop on a CPU; this machine has GPUs"
   DEVICE_SETTINGS=("${GPU_SETTINGS[@]}")
 }
 
@@ -187,6 +200,24 @@ check_overrides() {
   printf '%s\n' "$SETTINGS" >"$OUT/.settings"
 }
 
+# Make the tasks and the base model of a text agent.
+# Usage: prepare_text
+prepare_text() {
+  timed tasks run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/make_tasks.py" quickstart --out "$OUT/tasks" --seed "$SEED"
+  timed base_model run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/teach_base_model.py" \
+    --out "$OUT/base-model" --seed "$SEED"
+}
+
+# Make the tasks and the base model of a web agent: pages of seeds that the tasks do not have are its lessons.
+# Usage: prepare_web
+prepare_web() {
+  timed tasks run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/make_web_tasks.py" quickstart --out "$OUT/tasks" \
+    --train-size 4000 --test-size 250 --seed "$((SEED * 1000000))"
+  timed lessons run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/web_lessons.py" --out "$OUT/lessons.npz" --seed "$SEED"
+  timed base_model run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/teach_vision_model.py" \
+    --lessons "$OUT/lessons.npz" --out "$OUT/base-model" --seed "$SEED"
+}
+
 # Usage: show_result
 show_result() {
   "$PYTHON_BIN" -m rl_agent.cli report --log-path "$OUT/run"
@@ -207,17 +238,19 @@ main() {
   mkdir -p "$OUT/run"
   OUT=$(cd "$OUT" && pwd)
   SETTINGS="trainer=$TRAINER iterations=$ITERATIONS seed=$SEED ${OVERRIDES[*]}"
+  [[ $AGENT == text ]] || SETTINGS="agent=$AGENT $SETTINGS"
   check_settings
   if [[ ! -f $(environment_stamp "$extra") ]]; then
     timed system_packages ensure_system_packages
     timed install ensure_environment "$extra"
   fi
+  if [[ $AGENT == web ]]; then
+    timed browser ensure_chromium
+    timed image_packages ensure_vision_packages
+  fi
   check_overrides
   if [[ ! -f $OUT/.rollout-done ]]; then
-    timed tasks run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/make_tasks.py" quickstart \
-      --out "$OUT/tasks" --seed "$SEED"
-    timed base_model run_owned "$PYTHON_BIN" "$PROJECT_ROOT/data/teach_base_model.py" \
-      --out "$OUT/base-model" --seed "$SEED"
+    "prepare_$AGENT"
     if [[ $TRAINER == grpo ]]; then
       run_streaming
     else

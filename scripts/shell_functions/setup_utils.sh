@@ -8,6 +8,7 @@ readonly NEEDED_MEMORY_GIB=6
 readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles at run time
 readonly BROWSERS=(chromium-headless-shell chromium) # the first takes a quarter of the processor time of the second
 readonly BROWSER_FONTS=(fonts-liberation)             # without, the pages differ from machine to machine
+readonly VISION_PACKAGES=(torchvision==0.28.0 requirements/placeholders/torchvision_operators) # as requirements/cpu-overrides.txt says
 readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 
 # Print a line for a person on stderr.
@@ -101,6 +102,26 @@ ensure_chromium() {
     if install_packages "$browser" "${BROWSER_FONTS[@]}"; then return 0; fi
   done
   say "setup: could not install ${BROWSERS[*]}: the tests with a real browser will be skipped"
+}
+
+# Install what image processors need, once, and let this process and its children find it. It lies beside the
+# environment's own packages, for all that shows no images starts faster without it.
+# Usage: ensure_vision_packages
+ensure_vision_packages() {
+  local folder=$PROJECT_ROOT/.venv/vision partial=$PROJECT_ROOT/.venv/vision.partial
+  "$PROJECT_ROOT/.venv/bin/python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torchvision") is None)' &&
+    return 0
+  if [[ ! -d $folder ]]; then
+    rm -rf "$partial"
+    (
+      cd "$PROJECT_ROOT"
+      .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target "$partial" \
+        "${VISION_PACKAGES[0]}" "./${VISION_PACKAGES[1]}"
+    ) || refuse "could not install ${VISION_PACKAGES[0]}, which reads screenshots"
+    echo 'import torchvision_operators' >"$partial/sitecustomize.py" # a .pth file counts in an environment only
+    mv "$partial" "$folder"
+  fi
+  export PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # Print the file whose presence says that the environment is whole and made from these requirements.

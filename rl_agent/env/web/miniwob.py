@@ -26,11 +26,12 @@ _NONDETERMINISTIC = frozenset(
 _UNREGISTERED = frozenset({"button-delay", "chase-circle", "hover-shape", "moving-items", "simon-says"})
 """Pages that miniwob 1.1.0 has but no task of: what they show depends on the clock."""
 
-_BEGIN = """(seed) => {
+BEGIN = """(seed) => {
   Math.seedrandom(seed);
   core.EPISODE_MAX_TIME = 1e6;
   core.startEpisodeReal();
 }"""
+"""Draws the task of a seed, on a page that showed another one too."""
 _READY = "() => WOB_TASK_READY"
 _HIDE = """
   #reward-display, #click-canvas, #sync-task-cover { display: none !important; }
@@ -79,7 +80,7 @@ def url_of(name: str) -> str:
 async def begin(page: Any, seed: int) -> str:
     """Draw the task of a seed on its loaded page, and return the goal."""
     await page.add_style_tag(content=_HIDE)
-    await page.evaluate(_BEGIN, str(seed))
+    await page.evaluate(BEGIN, str(seed))
     await page.wait_for_function(_READY)
     goal: str = await page.evaluate("() => core.getUtterance()")
     return goal

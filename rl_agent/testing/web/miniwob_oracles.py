@@ -139,6 +139,14 @@ async def _grid(eyes: Eyes, goal: str) -> Actions:
     yield f"click {await eyes.at(selector)}"
 
 
+async def _identify(eyes: Eyes, _goal: str) -> Actions:
+    texts = await eyes.texts("#area_svg text")
+    kinds = {"rect": "rectangle", "circle": "circle", "polygon": "triangle"}
+    shown = [kind for tag, kind in kinds.items() if await eyes.texts(f"#area_svg {tag}")]
+    kind = shown[0] if shown else "digit" if texts[0].isdigit() else "letter"
+    yield f"click {await eyes.at(f'#area-buttons [data-type={kind}]')}"
+
+
 async def _guess(eyes: Eyes, _goal: str) -> Actions:
     low, high = 0, 9
     while low <= high:
@@ -227,6 +235,7 @@ ORACLES: dict[str, Oracle] = {
     "generate-number": _generate,
     "grid-coordinate": _grid,
     "guess-number": _guess,
+    "identify-shape": _identify,
     "login-user": _enter("#username", "#password"),
     "odd-or-even": _odd_or_even,
     "read-table": _answer_in("#tt", "table"),

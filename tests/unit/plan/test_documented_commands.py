@@ -75,6 +75,7 @@ def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
     return words[3:] if words[:3] == ("python", "-m", "rl_agent.cli") else ()
 
 
+QUICKSTARTS = ("quickstart", "quickstart-grpo", "quickstart-web")
 VERBS = [line for line in LINES if verb_of(line.words)]
 
 
@@ -83,9 +84,10 @@ def place(tmp_path_factory) -> Path:
     """What a reader of the pages has on the machine."""
     home = tmp_path_factory.mktemp("machine")
     (home / "vision" / "tiny").mkdir(parents=True)
-    for name in ("quickstart", "quickstart-grpo"):
+    for name in QUICKSTARTS:
         (home / name / "base-model").mkdir(parents=True)
-    for folder in ("home/user", "shared/data", "data", "vision", "quickstart/tasks", "quickstart-grpo/tasks"):
+    tasks = [f"{name}/tasks" for name in QUICKSTARTS]
+    for folder in ("home/user", "shared/data", "data", "vision", *tasks):
         (home / folder).mkdir(parents=True, exist_ok=True)
         for split in ("train", "test"):
             (home / folder / f"{split}.jsonl").write_text(TASK)
@@ -94,7 +96,7 @@ def place(tmp_path_factory) -> Path:
         (home / name).chmod(0o600)
     make_certificate(home)
     folders = {home / "vision" / "tiny": VISION}
-    folders |= dict.fromkeys((home / name / "base-model" for name in ("quickstart", "quickstart-grpo")), TEXT)
+    folders |= dict.fromkeys((home / name / "base-model" for name in QUICKSTARTS), TEXT)
     model = save_tiny_model_folder(home / "tools" / "model", HERMES)
     (model / "config.json").write_text(json.dumps(MODELS["Qwen/Qwen3-8B"]))
     (model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")

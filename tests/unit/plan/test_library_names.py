@@ -41,8 +41,9 @@ def test_a_name_that_a_library_lacks_is_refused_with_the_nearest(word):
         ("model=qwen3-think",),
         ("model_config.reasoning_parser=mine", "engine.extra_args.reasoning-parser-plugin=mine.py"),
         ("+experiment=quickstart",),
+        ("+experiment=quickstart_web",),
     ],
-    ids=["defaults", "every recorder", "thinking", "a plugin's parser", "experiment"],
+    ids=["defaults", "every recorder", "thinking", "a plugin's parser", "experiment", "web experiment"],
 )
 def test_names_that_libraries_have_pass(words):
     check(*words)

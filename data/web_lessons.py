@@ -1,0 +1,165 @@
+#!/usr/bin/env python
+"""Collect lessons for a vision model: MiniWoB pages in a real Chromium, and where a scripted agent clicks.
+
+    python data/web_lessons.py --out quickstart-web/lessons.npz --seed 0
+
+A page is shown for each seed, and the scripted agent is asked for the click of each goal that the page could
+have: its own first, then up to three others, such as the other buttons of `click-button`. Its clicks are
+moved to a grid, so that a model needs few tokens for them. No seed here is one of a task that
+`make_web_tasks.py` writes. The file appears complete or not at all, and a second call returns at once.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from make_web_tasks import QUICKSTART, miniwob_line
+from PIL import Image
+
+from rl_agent.env.web import miniwob
+from rl_agent.env.web.actions import MAX_COORDINATE, read_action
+from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.testing.web.eyes import Eyes, Oracle
+from rl_agent.testing.web.miniwob_oracles import ORACLES
+from rl_agent.types import Task
+
+GRID = 20
+"""Coordinates are multiples of it: 3.2 pixels across, 4.2 down."""
+MAX_GOALS = 4
+FIRST_SEED = 1 << 40
+PAGES = 600
+"""Of each task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What can be asked about a page, and who knows the answer."""
+
+    goals: str
+    """JavaScript: the list of all goals that the page could have."""
+    oracle: Oracle
+
+
+def _of_each(selector: str, goal: str) -> str:
+    return f"[...document.querySelectorAll('#area {selector}')].map((one, n) => {goal})"
+
+
+LESSONS = {
+    "click-widget": Lesson(
+        _of_each("[data-type]", '`Click on a "${one.dataset.type}" widget.`'), ORACLES["click-widget"]
+    ),
+    "click-button": Lesson(
+        _of_each("button", '`Click on the "${one.textContent}" button.`'), ORACLES["click-button"]
+    ),
+    "focus-text-2": Lesson(
+        _of_each("input", "`Focus into the ${['1st', '2nd', '3rd'][n]} input textbox.`"),
+        ORACLES["focus-text-2"],
+    ),
+    "identify-shape": Lesson("[]", ORACLES["identify-shape"]),
+}
+"""Of each task of the quickstart."""
+
+
+def on_grid(action: str) -> str:
+    """Return a click moved to the grid. Raises ValueError if the action is no click."""
+    click = read_action(action)
+    if click.name != "click" or click.at is None:
+        raise ValueError(f"{action!r} is no click")
+    x, y = (min(round(part / GRID) * GRID, MAX_COORDINATE) for part in click.at)
+    return f"click {x} {y}"
+
+
+async def lesson_of(environment: WebEnvironment, lesson: Lesson, seed: int) -> tuple[list[list[str]], Path]:
+    """Show the page of a seed; return goals with their clicks, the page's own first, and its screenshot."""
+    asked = f"(seed) => {{ ({miniwob.BEGIN})(seed); return [core.getUtterance(), ...{lesson.goals}]; }}"
+    goals = list(dict.fromkeys(await environment.query(asked, str(seed))))[:MAX_GOALS]
+    eyes = Eyes(environment)
+    pairs = [[goal, on_grid(await anext(aiter(lesson.oracle(eyes, goal))))] for goal in goals]
+    (screenshot,) = (await environment.step("wait 0")).observation.images
+    return pairs, Path(screenshot)
+
+
+async def collect_task(
+    name: str, seeds: range, report: Callable[[], None]
+) -> tuple[list[np.ndarray], list[dict[str, Any]]]:
+    """Return the screenshots of a task's pages, (210, 160, 3) of uint8 each, and their lessons."""
+    environment = WebEnvironment()
+    line = miniwob_line(name, seeds[0])
+    task = Task(line["task_id"], line["prompt"], "web", "easy", extra={"miniwob": name, "seed": seeds[0]})
+    screenshots, lessons = [], []
+    try:
+        await environment.reset(task, 0)
+        for seed in seeds:
+            pairs, path = await lesson_of(environment, LESSONS[name], seed)
+            with Image.open(path) as image:
+                screenshots.append(np.asarray(image.convert("RGB")))
+            path.unlink()
+            lessons.append({"task": name, "seed": seed, "asked": pairs})
+            report()
+    finally:
+        await environment.close()
+    return screenshots, lessons
+
+
+async def collect(pages: int, first_seed: int, report: Callable[[], None]) -> dict[str, Any]:
+    """Collect all tasks side by side; `pages` of each."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            jobs = [
+                group.create_task(
+                    collect_task(name, range(first_seed, first_seed + pages), report), name=name
+                )
+                for name in QUICKSTART
+            ]
+    finally:
+        await WebEnvironment.close_shared()
+    found = [job.result() for job in jobs]
+    turns = range(pages)  # the tasks take turns, so that any part of the file has all of them
+    return {
+        "screenshots": np.stack([screenshots[n] for n in turns for screenshots, _ in found]),
+        "lessons": json.dumps([lessons[n] for n in turns for _, lessons in found]),
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="web_lessons.py"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="file of the lessons (.npz)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed shows other pages (default 0)")
+    parser.add_argument("--pages", type=int, default=PAGES, help=f"pages of each task (default {PAGES})")
+    arguments = parser.parse_args(argv)
+    if arguments.out.is_file():
+        print(f"{arguments.out}: already collected")
+        return
+    total = arguments.pages * len(QUICKSTART)
+    print(f"collecting {total} pages of {len(QUICKSTART)} tasks in Chromium", flush=True)
+    started = last = time.monotonic()
+    done = 0
+
+    def report() -> None:
+        nonlocal done, last
+        done += 1
+        now = time.monotonic()
+        if now - last >= 5 or done == total:
+            last = now
+            print(f"  {done:5d} pages  {now - started:4.0f} s", flush=True)
+
+    first_seed = FIRST_SEED + arguments.seed * 1_000_000
+    collected = asyncio.run(collect(arguments.pages, first_seed, report))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    partial = arguments.out.with_name(f".{arguments.out.name}.partial.npz")
+    np.savez_compressed(partial, **collected)
+    partial.rename(arguments.out)
+
+
+if __name__ == "__main__":
+    from rl_agent.terminal import run_script
+
+    run_script(main)
