@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 from rl_agent.config import Plan
 from rl_agent.monitor import curves, metrics
 from rl_agent.monitor.attempts import estimates_of
+from rl_agent.monitor.sample_table import SampleTable
 from rl_agent.monitor.wandb_mode import wandb_mode
 
 POLL_S = 0.5
@@ -29,15 +29,6 @@ REDRAW_INTERVAL_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SampleTable:
-    """Some episodes of a line's rollout, for a table."""
-
-    name: str
-    columns: tuple[str, ...]
-    rows: list[list[object]]
 
 
 FindSamples = Callable[[dict[str, Any]], SampleTable | None]
@@ -51,7 +42,7 @@ class Record(Protocol):
     def next_step(self) -> int:
         """The first step that it does not have."""
 
-    def log(self, step: int, numbers: dict[str, float], samples: "SampleTable | None" = None) -> None: ...
+    def log(self, step: int, numbers: dict[str, float], samples: SampleTable | None = None) -> None: ...
 
     def close(self) -> None: ...
 

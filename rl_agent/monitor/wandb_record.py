@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rl_agent.config import Plan
 from rl_agent.files import write_whole
-from rl_agent.monitor.recorder import SampleTable
+from rl_agent.monitor.sample_table import SampleTable
 
 INIT_TIMEOUT_S = 15.0
 FINISH_TIMEOUT_S = 8.0

@@ -13,7 +13,7 @@ from rl_agent.cli._options import plan_parser, read_plan
 from rl_agent.paths import RunPaths
 
 if TYPE_CHECKING:
-    from rl_agent.monitor.recorder import SampleTable
+    from rl_agent.monitor.sample_table import SampleTable
 
 SUMMARY = "record metrics.jsonl with wandb, and keep its curves drawn, until TERM"
 EXAMPLE = """example:
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 def samples_of(paths: RunPaths, record: dict[str, Any]) -> "SampleTable | None":
     """Return the first episodes of the rollout or evaluation that a metrics record is about."""
-    from rl_agent.monitor.recorder import SampleTable
+    from rl_agent.monitor.sample_table import SampleTable
     from rl_agent.rollout.trajectories.browse import Filter, find, flat
 
     split, iteration = record.get("split"), record.get("iteration")

@@ -9,12 +9,9 @@ A phase is open until its participants have finished it:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from rl_agent.cluster.protocol.peer import Peer
 from rl_agent.cluster.protocol.records import Decision, Flag, PhaseKey
-
-if TYPE_CHECKING:
-    from rl_agent.cluster.protocol.state import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +24,10 @@ class Barrier:
     """Number of the order then; a flag of an earlier order does not count."""
 
 
-def decide(key: PhaseKey, barrier: Barrier, peers: Mapping[str, "Peer"], master: str) -> Decision | None:
+def decide(key: PhaseKey, barrier: Barrier, peers: Mapping[str, Peer], master: str) -> Decision | None:
     """Decide a phase by the flags of its participants; None while one has to be waited for."""
 
-    def flag_of(peer: "Peer") -> Flag | None:
+    def flag_of(peer: Peer) -> Flag | None:
         flag = peer.flags.get(key)
         return flag if flag is not None and flag.seq >= barrier.seq else None
 

@@ -32,8 +32,9 @@ from rl_agent.cluster.protocol.events import (
     WriteDecision,
 )
 from rl_agent.cluster.protocol.ledger import ChunkLedger
+from rl_agent.cluster.protocol.peer import Peer
 from rl_agent.cluster.protocol.records import Decision, PhaseKey, PhaseOrder, RankRecord, RunEnd
-from rl_agent.cluster.protocol.state import ClusterState, Newcomer, Peer
+from rl_agent.cluster.protocol.state import ClusterState, Newcomer
 
 
 def counted_silence_s(gap_s: float, lease_s: float) -> float:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from rl_agent.cluster.protocol.barriers import Barrier
 from rl_agent.cluster.protocol.ledger import ChunkLedger
-from rl_agent.cluster.protocol.records import Decision, Flag, PhaseKey, PhaseOrder, RankRecord, RunEnd, Status
+from rl_agent.cluster.protocol.peer import Peer
+from rl_agent.cluster.protocol.records import Decision, PhaseKey, PhaseOrder, RankRecord, RunEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,31 +23,6 @@ class MasterTerms:
     config_digest: str
     term: int = 1
     """Higher than that of any master before in this log path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A member as the master sees it."""
-
-    incarnation: str
-    rank: int
-    host: str
-    pid: int
-    is_joiner: bool
-    beat: int
-    doing: str
-    status: Status = "alive"
-    reason: str = ""
-    silent_s: float = 0.0
-    flags: Mapping[PhaseKey, Flag] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.rank} ({self.host})"
-
-    @property
-    def is_alive(self) -> bool:
-        return self.status == "alive"
 
 
 @dataclass(frozen=True, slots=True)
