@@ -1,7 +1,7 @@
 """The section `openai_config`: the models that judge episodes."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section
 
@@ -20,6 +20,7 @@ class JudgeOverride(Section):
 
 
 class JudgeConfig(Section):
+    renamed: ClassVar[dict[str, str]] = {"evaluation.max_images": "max_images"}
     model: str
     base_url: str
     openai_api_key_env_var: str

@@ -33,6 +33,7 @@ from rl_agent.reward.judge_cache import JudgeAnswer, JudgeCache
 from rl_agent.reward.judge_prompt import ImagePlace, Reading, UnreadableAnswer
 from rl_agent.reward.rubric import Criterion, Purpose, criteria_of
 from rl_agent.reward.verdict import Verdict
+from rl_agent.service.bounded_answers import PLAIN, bounded
 from rl_agent.types import Trajectory, writable
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,10 @@ ATTEMPTS = 3
 """Times that a question is asked whose answers cannot be read."""
 PICK_BATCH = 8
 """Images that one question about them shows."""
+
+MAX_ANSWER_BYTES = 8 << 20
+_LONGEST_PAUSE_S = 8.0
+"""Between two tries of the openai client."""
 
 T = TypeVar("T")
 
@@ -261,16 +266,23 @@ class ModelJudge:
         await asyncio.to_thread(self._budget.add, cost_usd)
 
     async def _ask(self, purpose: Purpose, question: Mapping[str, Any]) -> JudgeAnswer:
+        from httpx2 import StreamError
         from openai import OpenAIError
 
         base_url = question["base_url"]
         request = {name: asked for name, asked in question.items() if name != "base_url"}
         request["messages"] = judge_prompt.fenced(request["messages"], secrets.token_hex(16))
+        settings = self._of[purpose]
+        limit_s = (settings.max_retries + 1) * (settings.timeout_s + _LONGEST_PAUSE_S)
         try:
-            completion = await self._clients[purpose].chat.completions.create(**request)
-        except (OpenAIError, ValueError) as error:  # ValueError: an answer that is not JSON
-            problem = writable(f"{type(error).__name__}: {error}")
+            async with asyncio.timeout(limit_s):  # the client's own is from one byte to the next
+                completion = await self._clients[purpose].chat.completions.create(**request)
+        except (OpenAIError, StreamError, ValueError) as error:  # too long an answer, or one that is not JSON
+            said = writable(f"{type(error).__name__}: {error}")
+            problem = " ".join(said.split())
             raise JudgeOutage(f"{base_url}: {problem}") from error
+        except TimeoutError as error:
+            raise JudgeOutage(f"{base_url}: no whole answer within {limit_s:g} s") from error
         try:
             choice, usage = completion.choices[0], completion.usage
             return JudgeAnswer(
@@ -292,14 +304,19 @@ class ModelJudge:
 
 
 def _make_client(config: JudgeConfig) -> Any:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
     name = config.openai_api_key_env_var
     key = os.environ.get(name)
     if not key:
         raise ConfigError(f"rollout.reward=judge needs an API key: set the environment variable {name}")
     return AsyncOpenAI(
-        api_key=key, base_url=config.base_url, timeout=config.timeout_s, max_retries=config.max_retries
+        api_key=key,
+        base_url=config.base_url,
+        timeout=config.timeout_s,
+        max_retries=config.max_retries,
+        default_headers=PLAIN,
+        http_client=DefaultAsyncHttpxClient(event_hooks={"response": [bounded(MAX_ANSWER_BYTES)]}),
     )
 
 

@@ -1,4 +1,4 @@
-"""What every HTTP service of this project has at its port: a door for strangers, and tokens.
+"""What HTTP has at this project's doors: strangers, tokens, and answers without end.
 
 May import: errors, files, unauthenticated. Begin with `door`.
 """

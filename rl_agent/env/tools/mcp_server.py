@@ -22,12 +22,12 @@ from typing import Any
 
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
+from rl_agent.service.bounded_answers import PLAIN, bounded
 from rl_agent.types import writable
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 4 << 20
-_TOO_MUCH = f"more than {MAX_MESSAGE_BYTES >> 20} MiB in one message"
 MAX_TOOLS = 200
 MAX_NONSENSE = 100
 """Lines that are no messages, such as prints on standard output, before a server is given up."""
@@ -238,9 +238,9 @@ class McpServer:
         from mcp.client.streamable_http import streamable_http_client
 
         async with httpx2.AsyncClient(
-            headers={"Accept-Encoding": "identity"} | self.place.headers,
+            headers=PLAIN | self.place.headers,
             timeout=httpx2.Timeout(30.0),
-            event_hooks={"response": [_bound]},
+            event_hooks={"response": [bounded(MAX_MESSAGE_BYTES)]},
         ) as http:
             transport = streamable_http_client(
                 self.place.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
@@ -310,7 +310,7 @@ class _Process:
                 try:
                     line = await self._process.stdout.readline()
                 except ValueError:
-                    self._server.lose(f"it sent {_TOO_MUCH}")
+                    self._server.lose(f"it sent more than {MAX_MESSAGE_BYTES >> 20} MiB in one message")
                     return
                 if not line:
                     self._server.lose("it ended")
@@ -339,33 +339,6 @@ class _Process:
                 except OSError:
                     self._server.lose("it takes no more input")
                     return
-
-
-async def _bound(response: Any) -> None:
-    """Let no more of an answer be read than one message may have, and inflate none: we ask for plain ones."""
-    if "content-encoding" in response.headers:
-        del response.headers["content-encoding"]
-    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        response.stream = _bounded(response.stream)
-
-
-def _bounded(stream: Any) -> Any:
-    """Return a stream of bytes that ends with an error after MAX_MESSAGE_BYTES of them."""
-    import httpx2
-
-    class Bounded(httpx2.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = MAX_MESSAGE_BYTES
-            async for part in stream:
-                left -= len(part)
-                if left < 0:
-                    raise httpx2.StreamError(f"it sent {_TOO_MUCH}")
-                yield part
-
-        async def aclose(self) -> None:
-            await stream.aclose()
-
-    return Bounded()
 
 
 def _python_path() -> dict[str, str]:

@@ -207,6 +207,12 @@ def test_the_old_name_of_a_key_in_a_file_or_an_older_plan_is_understood(schema, 
     assert Renamed.model_validate_json('{"limits": {"most": 3}}').limits.max_tries == 3
 
 
+def test_the_judges_images_are_no_longer_a_matter_of_one_purpose():
+    composed = compose("openai_config.evaluation.max_images=3")
+    assert composed.config.openai_config.max_images == 3
+    assert any("is called openai_config.max_images now" in note for note in composed.notes)
+
+
 def test_what_is_wrong_with_an_old_name_is_said_of_the_new_one(schema):
     with pytest.raises(HarnessError, match=r"limits\.max_tries=x: expected a valid integer"):
         compose_words(Schema("renamed", Renamed), ["limits.most=x"])
