@@ -39,6 +39,8 @@ THREADS = 2
 LOOK_EVERY_S = 2.0
 IDLE_AFTER_S = 60.0
 """Nobody has asked for so long: the index rests, and costs a run nothing."""
+FIRST_LOOK_S = 1.5
+"""A first question waits so long for what is new in the store: seldom more than a look is needed."""
 STAMP_BYTES = 64
 
 
@@ -66,7 +68,8 @@ class EpisodeIndex:
         self._lock = Lock()
         self._thread: Thread | None = None
         self._leaving = Event()
-        self._asked_at = float("-inf")
+        self._asked_at = self._began_at = float("-inf")
+        self._has_looked = Event()
         self._done_bytes = self._total_bytes = 0
         self.progress = IndexProgress()
 
@@ -77,6 +80,7 @@ class EpisodeIndex:
             if not (self._thread and self._thread.is_alive()) and not self._leaving.is_set():
                 name = f"index {self._paths.log_path.name}"
                 self._thread = Thread(target=self._follow, name=name, daemon=True)
+                self._began_at = self._asked_at
                 self._thread.start()
 
     def close(self) -> None:
@@ -92,7 +96,8 @@ class EpisodeIndex:
                 self._own_folder.cleanup()
 
     def ask(self, sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; none while there is no index yet."""
+        """Return the rows of a query; none while there is no index yet. It may wait for `FIRST_LOOK_S`."""
+        self._has_looked.wait(max(0.0, self._began_at + FIRST_LOOK_S - monotonic()))
         with self._lock:
             cursor = None if self._connection is None else self._connection.cursor()
         if cursor is None:
@@ -115,6 +120,7 @@ class EpisodeIndex:
                 log.warning("the index of %s: %s", self._paths.log_path, error)
                 self.progress = IndexProgress(problem=f"the index could not be brought up to date: {error}")
                 self._discard()
+            self._has_looked.set()
             self._leaving.wait(LOOK_EVERY_S)
 
     def _open(self) -> None:

@@ -54,9 +54,9 @@ class TrajectoryViews:
             request,
             "episodes.html",
             lambda: {
-                "progress": run.index.progress,
                 "query": query,
                 "found": search.search(run.index, query, page),
+                "progress": run.index.progress,
                 "choices": search.choices(run.index),
                 "orders": list(search.ORDERS),
                 "statuses": search.STATUSES,

@@ -260,3 +260,10 @@ async def test_a_copied_folder_shows_its_own_images(paths, look, tmp_path):
     html = await text_of(client, address())
     shown = re.search(r'src="(/runs/log/images/[^"]+)"', html)[1]
     assert (await client.get(shown)).status == 200
+
+
+async def test_a_link_to_an_episode_that_is_opened_first_waits_for_the_index(look, paths, monkeypatch):
+    monkeypatch.setattr("rl_agent.page.index.FIRST_LOOK_S", 60.0)
+    record(paths, 1, make_trajectory())
+    client = await look(paths.log_path)
+    assert (await client.get(address())).status == 200
