@@ -8,14 +8,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._options import log_folder, read_plan, verb_parser
 from rl_agent.errors import HarnessError, UsageError, deliberate
 
 if TYPE_CHECKING:
-    from rl_agent.config import PageConfig
+    from rl_agent.config import PageConfig, Plan
     from rl_agent.page.server import PageSettings
 
 SUMMARY = "show runs in a browser: numbers, every trajectory, the pool; live or afterwards"
@@ -105,7 +107,10 @@ def _settings(options: argparse.Namespace) -> "PageSettings":
     if options.plan is not None:
         plan = read_plan(options.plan)
         port = plan.config.page.port
-        return settings_of((plan.config.log_path,), plan.config.page, port if isinstance(port, int) else None)
+        found = settings_of(
+            (plan.config.log_path,), plan.config.page, port if isinstance(port, int) else None
+        )
+        return replace(found, ask_manager=partial(_manager_status, plan)) if plan.config.is_pooled else found
     try:
         config = PageConfig(
             port="auto",
@@ -119,6 +124,14 @@ def _settings(options: argparse.Namespace) -> "PageSettings":
         raise UsageError(f"page: {'; '.join(one['msg'] for one in error.errors())}") from error
     log_paths = tuple(dict.fromkeys(log_folder(path) for path in options.log_path))
     return settings_of(log_paths, config, options.port)
+
+
+def _manager_status(plan: "Plan") -> dict[str, Any]:
+    """Raises HarnessError where the manager does not answer."""
+    from rl_agent.pool.run_pool import ask_manager
+
+    _, status = ask_manager(plan, os.environ, "/status")
+    return dict(status)
 
 
 def settings_of(log_paths: tuple[Path, ...], config: "PageConfig", port: int | None) -> "PageSettings":

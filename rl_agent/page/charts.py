@@ -184,17 +184,19 @@ def gantt(spans: Sequence[TimelineSpan]) -> Gantt | None:
             if span.name == name
         )
         rows.append(GanttRow(name, index * ROW_HEIGHT, bars))
-    step, unit = next(((size, unit) for size, unit in _TIME_STEPS if total / size <= 9), (total / 6, 3600.0))
-    marks = [index * step for index in range(int(total / step) + 1)]
+    return Gantt(tuple(rows), time_ticks(total, scale), len(rows) * ROW_HEIGHT, len(spans) - len(shown))
+
+
+def time_ticks(total_s: float, scale: float) -> tuple[AxisTick, ...]:
+    """Return round times from 0 on, `scale` pixels a second behind the labels."""
+    step, unit = next(
+        ((size, unit) for size, unit in _TIME_STEPS if total_s / size <= 9), (total_s / 6, 3600.0)
+    )
     names = {1.0: "s", 60.0: "min", 3600.0: "h"}
-    return Gantt(
-        tuple(rows),
-        tuple(
-            AxisTick(round(LABEL_WIDTH + at * scale, 1), f"{number(round(at / unit, 2))} {names[unit]}")
-            for at in marks
-        ),
-        len(rows) * ROW_HEIGHT,
-        len(spans) - len(shown),
+    marks = (index * step for index in range(int(total_s / step) + 1))
+    return tuple(
+        AxisTick(round(LABEL_WIDTH + at * scale, 1), f"{number(round(at / unit, 2))} {names[unit]}")
+        for at in marks
     )
 
 

@@ -26,11 +26,12 @@ from urllib.parse import urlencode
 import jinja2
 from aiohttp import web
 
-from rl_agent.errors import MachineError
+from rl_agent.errors import HarnessError, MachineError
 from rl_agent.page import run_view
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
 from rl_agent.page.index import EpisodeIndex
+from rl_agent.page.pool_view import AskManager, PoolHistoryReader, pool_values
 from rl_agent.page.run_folder import RunFolder
 from rl_agent.page.trajectory_views import TrajectoryViews
 from rl_agent.page.verdict import Doctor
@@ -62,6 +63,8 @@ class PageSettings:
     tokens: TokenCheck
     tls: ssl.SSLContext | None
     allowed_hosts: tuple[str, ...] = ()
+    ask_manager: AskManager | None = None
+    """Of the run's pool, if it has one; a folder alone is not trusted to name an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class ShownRun:
     folder: RunFolder
     doctor: Doctor
     index: EpisodeIndex
+    pool: PoolHistoryReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ class Page:
                 web.get(LOGIN, self.login),
                 web.post(LOGIN, self.login),
                 web.get("/runs/{run}/", self.run_page),
+                web.get("/runs/{run}/pool", self.pool_page),
                 *TrajectoryViews(self).routes(),
             ]
         )
@@ -153,6 +158,24 @@ class Page:
         return await self.rendered(
             request, "run.html", lambda: run_view.run_values(run.folder, run.doctor.diagnosis()), run
         )
+
+    async def pool_page(self, request: web.Request) -> web.StreamResponse:
+        run = self.run_of(request)
+        return await self.rendered(
+            request,
+            "pool.html",
+            lambda: pool_values(run.pool.record(), run.folder.numbers(), self._manager_status()),
+            run,
+        )
+
+    def _manager_status(self) -> dict[str, Any] | None:
+        if self._settings.ask_manager is None:
+            return None
+        try:
+            return self._settings.ask_manager()
+        except (HarnessError, OSError, ValueError) as error:
+            log.debug("the manager: %s", error)
+            return None
 
     async def static(self, request: web.Request) -> web.Response:
         found = self._static.get(request.match_info["file"])
@@ -231,7 +254,9 @@ def named_runs(log_paths: tuple[Path, ...]) -> dict[str, ShownRun]:
             count += 1
             name = f"{log_path.name}-{count}"
         folder = RunFolder(name, log_path)
-        runs[name] = ShownRun(folder, Doctor(folder.paths), EpisodeIndex(folder.paths))
+        runs[name] = ShownRun(
+            folder, Doctor(folder.paths), EpisodeIndex(folder.paths), PoolHistoryReader(folder)
+        )
     return runs
 
 

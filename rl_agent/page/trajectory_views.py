@@ -5,7 +5,7 @@ An episode's address holds its key, so that a link to a turn stays right when th
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,11 @@ _VERSION = re.compile(r"version-[0-9]{1,12}")
 MAX_IMAGE_BYTES = 64 * 2**20
 MAX_SIBLINGS = 64
 EXPORT_LINES = 64
-NOT_THERE = "this episode is not recorded here, or not indexed yet"
+NOT_THERE = "this episode is not recorded here"
+
+
+class NotIndexed(Exception):
+    """The index does not have an episode, or not yet."""
 
 
 class TrajectoryViews:
@@ -72,7 +76,7 @@ class TrajectoryViews:
         def values() -> dict[str, Any]:
             rows = search.group_rows(run.index, split, iteration, task, group)
             if not rows:
-                raise web.HTTPNotFound(text=NOT_THERE)
+                raise NotIndexed
             siblings = [(row, self._read(run, row)) for row in rows[:MAX_SIBLINGS]]
             return {
                 "siblings": siblings,
@@ -84,7 +88,7 @@ class TrajectoryViews:
                 "left_out": len(rows) - len(siblings),
             }
 
-        return await self._page.rendered(request, "group.html", values, run)
+        return await self._once_indexed(request, "group.html", values, run)
 
     async def episode(self, request: web.Request) -> web.StreamResponse:
         run = self._page.run_of(request)
@@ -96,7 +100,7 @@ class TrajectoryViews:
             rows = search.group_rows(run.index, split, iteration, task, group)
             place = next((n for n, row in enumerate(rows) if row["attempt"] == attempt), None)
             if place is None:
-                raise web.HTTPNotFound(text=NOT_THERE)
+                raise NotIndexed
             found = self._read(run, rows[place])
             if isinstance(found, str):
                 raise web.HTTPNotFound(text=found)
@@ -111,7 +115,19 @@ class TrajectoryViews:
                 "limit": episode.MAX_SHOWN_CHARACTERS,
             }
 
-        return await self._page.rendered(request, "episode.html", values, run)
+        return await self._once_indexed(request, "episode.html", values, run)
+
+    async def _once_indexed(
+        self, request: web.Request, template: str, values: Callable[[], Mapping[str, Any]], run: "ShownRun"
+    ) -> web.StreamResponse:
+        """Show a view, or how far the index is while it may still come upon what is asked for."""
+        progress = run.index.progress
+        try:
+            return await self._page.rendered(request, template, values, run)
+        except NotIndexed:
+            if progress.is_up_to_date:
+                raise web.HTTPNotFound(text=NOT_THERE) from None
+        return await self._page.rendered(request, "waiting.html", lambda: {"progress": progress}, run)
 
     def _read(self, run: "ShownRun", row: Mapping[str, Any]) -> Trajectory | str:
         """Return the episode of a row as the store has it, or why it cannot be read."""

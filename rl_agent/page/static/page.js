@@ -13,7 +13,7 @@ function refresh() {
     const fresh = request.response && request.response.querySelector("main");
     const found = request.getResponseHeader("ETag");
     if (request.status === 200 && fresh && found !== etag) {
-      if (etag !== null) swap(fresh);
+      if (fresh.innerHTML !== main().innerHTML) swap(fresh);
       etag = found;
     }
   };

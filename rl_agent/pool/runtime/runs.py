@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from rl_agent.config import PoolConfig
 from rl_agent.pool.runtime.calls import Calls
 from rl_agent.pool.runtime.detokenize import text_of
+from rl_agent.pool.runtime.history import PoolHistory, history_file
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import (
     CallIdentity,
@@ -58,6 +59,9 @@ class Batches:
         """Held until the journal has been given a batch: who submits it again is told of it only then."""
         self._ended: asyncio.Queue[Request] = asyncio.Queue()
         self.pool: Pool = Pool(config, on_ended=self._ended.put_nowait)
+        self._history = PoolHistory(history_file(self._journal.path)) if self._journal else None
+        if self._history is not None:
+            self.pool.on_engine_changed = self._history.changed
         self.is_over = False
         """Nothing more will come from this manager: whoever waits for samples gets what there is."""
 
@@ -83,6 +87,8 @@ class Batches:
             if self._journal is not None:
                 jobs.create_task(self._journal.run(), name="write the journal")
                 jobs.create_task(self._journal_progress(self._journal), name="journal progress")
+            if self._history is not None:
+                jobs.create_task(self._history.run(self.pool.state), name="history")
             jobs.create_task(self._record_ends(), name="record results")
 
     def end(self) -> None:

@@ -96,6 +96,8 @@ class Pool:
         self.links: dict[str, EngineConnection] = {}
         self.watches: dict[RequestId, Watch] = {}
         self.faults = Faults()
+        self.on_engine_changed: Callable[[str, str, EngineState, str, int | None], None] = lambda *_: None
+        """Is told name, id, state, reason and weight version of an engine whose state has changed."""
         self._on_ended = on_ended
         self._facts: dict[str, ModelFacts] = {}
         """Of the pool's model."""
@@ -213,6 +215,9 @@ class Pool:
 
     def _engine_changed(self, engine_id: str, state: EngineState, reason: str) -> None:
         reached = self.links[engine_id]
+        engine = self.state.engines.get(engine_id)
+        version = engine.weight_version if engine else None
+        self.on_engine_changed(reached.offer.name, engine_id, state, reason, version)
         offer, reason = reached.offer, f": {reason}" if reason else ""
         log.info("engine %s (%s) is %s%s", offer.name, engine_id[:8], state.value, reason)
         if state is EngineState.GONE:

@@ -147,7 +147,7 @@ async def test_a_turn_shows_what_the_model_saw_said_and_did(paths, look):
         assert words in html
     assert 'viewBox="0 0 40 20"' in html and re.search(r'class="ring" cx="10.0" cy="10.0"', html)
     assert re.search(r'class="ring" x1="20.0" y1="20.0" x2="100.0" y2="100.0"', html)
-    assert "whole from step 1, 1 left out" in html and "turn 0 left out" in html
+    assert "In the context: turn 0 left out." in html
     assert "1 images of earlier turns in the context" in html
     assert "<b>drag</b>" in html and "<dt>to_y</dt><dd><pre>1000</pre>" in html
     for shown in re.findall(r'src="(/runs/log/images/[^"]+)"', html):

@@ -1,0 +1,178 @@
+"""Gathers what the view of the pool shows: the history that the manager writes, and its present status."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rl_agent.monitor.curves import Curve
+from rl_agent.page.charts import (
+    GANTT_WIDTH,
+    LABEL_WIDTH,
+    RIGHT,
+    ROW_HEIGHT,
+    Bar,
+    GanttRow,
+    chart,
+    duration,
+    time_ticks,
+)
+from rl_agent.page.run_folder import Numbers, RunFolder, Tail
+
+AskManager = Callable[[], dict[str, Any]]
+"""Returns the manager's status; raises HarnessError where it does not answer."""
+MAX_SAMPLES = 20_000
+MAX_EVENTS = 5_000
+SHOWN_EVENTS = 200
+MAX_ENGINES = 60
+CURVES = {
+    "requests": {"waiting": "waiting for an engine", "running": "at engines"},
+    "engines that are ready": {"ready": "ready"},
+    "requests that moved to another engine": {"moves": "moved, in all"},
+    "tokens a second": {"rate": "sampled"},
+}
+STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
+"""Colour of each state."""
+COUNTS = ("weight_version", "open", "running", "completed", "failed", "moves", "tokens")
+WEIGHTS = ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s")
+
+
+@dataclass(slots=True)
+class PoolRecord:
+    """What a history says."""
+
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, line: dict[str, Any]) -> None:
+        if not isinstance(at := line.get("at"), int | float) or not math.isfinite(at):
+            return
+        is_event = isinstance(line.get("engine"), str)
+        if not is_event:
+            line = dict.fromkeys(COUNTS, 0) | line
+            if not isinstance(line.get("engines"), dict) or not all(_is_count(line[name]) for name in COUNTS):
+                return
+        kept, most = (self.events, MAX_EVENTS) if is_event else (self.samples, MAX_SAMPLES)
+        kept.append(line)
+        if len(kept) > most:
+            kept[:] = kept[len(kept) % 2 :: 2] if not is_event else kept[-most // 2 :]
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+class PoolHistoryReader:
+    """The histories of a run's pool, one for each start, read as they grow."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._folder = run.paths.log_path / "runs" / "latest"
+        self._lock = Lock()
+        self._tails: dict[Path, Tail] = {}
+        self._record = PoolRecord()
+
+    def record(self) -> PoolRecord:
+        """Return what is recorded up to now."""
+        with self._lock:
+            for path in sorted(self._folder.glob("pool-*.history.jsonl")):
+                tail = self._tails.setdefault(path, Tail(path))
+                for line in tail.new(lambda: None):
+                    try:
+                        found = json.loads(line)
+                    except (ValueError, RecursionError):
+                        continue
+                    if isinstance(found, dict):
+                        self._record.add(found)
+            return PoolRecord(list(self._record.samples), list(self._record.events))
+
+
+def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:
+    """Return everything that the view of the pool shows."""
+    ats = [line["at"] for line in (*record.samples, *record.events)]
+    start, end = (min(ats), max(ats)) if ats else (0.0, 0.0)
+    lanes, ticks, left_out = engine_lanes(record, start, end)
+    return {
+        "has_pool": bool(ats) or status is not None,
+        "status": status,
+        "newest": record.samples[-1] if record.samples else None,
+        "lanes": lanes,
+        "ticks": ticks,
+        "lanes_left_out": left_out,
+        "states": STATES,
+        "charts": [
+            one
+            for title, labels in CURVES.items()
+            if (
+                one := chart(
+                    title,
+                    "minute",
+                    [Curve(label, _points(record, name, start)) for name, label in labels.items()],
+                )
+            )
+        ],
+        "events": [
+            {**event, "after": duration(event["at"] - start)}
+            for event in reversed(record.events[-SHOWN_EVENTS:])
+        ],
+        "weights": [
+            (iteration, [row.get(f"weights/{name}") for name in WEIGHTS])
+            for iteration, row in numbers.rows.items()
+            if "weights/bytes" in row
+        ][-50:],
+        "weight_columns": WEIGHTS,
+    }
+
+
+def _points(record: PoolRecord, name: str, start: float) -> tuple[tuple[float, float], ...]:
+    points: list[tuple[float, float]] = []
+    before: dict[str, Any] | None = None
+    for sample in record.samples:
+        value = _value(sample, before, name)
+        before = sample
+        if value is not None:
+            points.append(((sample["at"] - start) / 60, value))
+    return tuple(points)
+
+
+def _value(sample: dict[str, Any], before: dict[str, Any] | None, name: str) -> float | None:
+    try:
+        if name == "waiting":
+            return float(sample["open"] - sample["running"])
+        if name == "ready":
+            return float(sum(engine[0] == "ready" for engine in sample["engines"].values()))
+        if name == "rate":
+            if before is None or sample["at"] <= before["at"] or sample["tokens"] < before["tokens"]:
+                return None
+            return float((sample["tokens"] - before["tokens"]) / (sample["at"] - before["at"]))
+        return float(sample[name])
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None
+
+
+def engine_lanes(
+    record: PoolRecord, start: float, end: float
+) -> tuple[list[tuple[GanttRow, list[int]]], Any, int]:
+    """Return a lane for each engine, with its bars and their colours; the ticks; how many are left out."""
+    changes: dict[str, list[tuple[float, str, str]]] = {}
+    for event in record.events:
+        words = (
+            f"{event.get('state')}: {event.get('reason')}" if event.get("reason") else str(event.get("state"))
+        )
+        changes.setdefault(event["engine"], []).append((event["at"], str(event.get("state")), words))
+    total = max(end - start, 1e-3)
+    scale = (GANTT_WIDTH - LABEL_WIDTH - RIGHT) / total
+    lanes = []
+    names = list(changes)[-MAX_ENGINES:]
+    for index, name in enumerate(names):
+        bars, colours = [], []
+        ends = [at for at, _, _ in changes[name][1:]] + [end]
+        for (at, state, words), until in zip(changes[name], ends, strict=True):
+            if state in STATES:
+                x, width = LABEL_WIDTH + (at - start) * scale, max((until - at) * scale, 1.5)
+                bars.append(Bar(round(x, 1), round(width, 1), f"{name} {words}, {duration(until - at)}"))
+                colours.append(STATES[state])
+        lanes.append((GanttRow(name, index * ROW_HEIGHT, tuple(bars)), colours))
+    return lanes, time_ticks(total, scale), len(changes) - len(names)

@@ -1,0 +1,101 @@
+"""What became of a pool's engines, as lines of a file beside the journal: for those who look at it later.
+
+    engine changed ─► {"at", "engine", "id", "state", "reason", "weight_version"}
+    now and then   ─► {"at", "weight_version", "open", …, "engines": {name: [state, version, running]}}
+
+It holds no prompts and no responses. A line that cannot be written is dropped: the pool comes first.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.pool.scheduler.state import PoolState
+
+log = logging.getLogger(__name__)
+SAMPLE_EVERY_S = 2.0
+UNCHANGED_EVERY_S = 30.0
+"""A pool in which nothing happens is sampled so often."""
+MAX_REASON = 500
+
+
+def history_file(journal: Path) -> Path:
+    """Return the file of the pool that has this journal."""
+    return journal.with_suffix(".history.jsonl")
+
+
+class PoolHistory:
+    """Appends to the file in a thread; `changed` only notes what to write."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self._lines: list[dict[str, Any]] = []
+        self._last: dict[str, Any] = {}
+        self._sampled_at = float("-inf")
+        self._has_failed = False
+
+    def changed(
+        self, name: str, engine_id: str, state: EngineState, reason: str, weight_version: int | None
+    ) -> None:
+        """Note that an engine is in another state."""
+        self._lines.append(
+            {
+                "at": self._clock(),
+                "engine": name,
+                "id": engine_id[:8],
+                "state": state.value,
+                "reason": reason[:MAX_REASON],
+                "weight_version": weight_version,
+            }
+        )
+
+    async def run(self, state: PoolState) -> None:
+        """Sample and write until cancelled, then write what is left."""
+        try:
+            while True:
+                await asyncio.sleep(SAMPLE_EVERY_S)
+                self.sample(state)
+                await asyncio.to_thread(self.write)
+        finally:
+            self.sample(state)
+            self.write()
+
+    def sample(self, state: PoolState) -> None:
+        """Note the pool as it is, if it has changed."""
+        account, now = state.account, self._clock()
+        running = {engine.engine_id: len(engine.running) for engine in state.engines.values()}
+        found = {
+            "weight_version": state.weight_version,
+            "open": account.submitted - account.completed - account.failed,
+            "running": sum(running.values()),
+            "completed": account.completed,
+            "failed": account.failed,
+            "moves": account.moves,
+            "tokens": account.tokens,
+            "engines": {
+                engine.offer.name: [engine.state.value, engine.weight_version, running[engine.engine_id]]
+                for engine in state.engines.values()
+            },
+        }
+        if found != self._last or now - self._sampled_at >= UNCHANGED_EVERY_S:
+            self._last, self._sampled_at = found, now
+            self._lines.append({"at": now, **found})
+
+    def write(self) -> None:
+        """Append what was noted."""
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("%s: cannot be written, the page will lack it: %s", self._path, error.strerror)
+            self._has_failed = True

@@ -1,0 +1,92 @@
+"""The view of the pool: when engines came, served which version and went, and why."""
+
+import json
+
+from rl_agent.paths import RunPaths
+from rl_agent.pool.runtime.history import PoolHistory, history_file
+from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.testing.pool_setup import manager
+from tests.unit.page.test_trajectory_views import EVIL, is_harmless
+
+
+def write_history(log_path, *lines: object, attempt: int = 1) -> None:
+    folder = RunPaths(log_path).run_dir("latest")
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    (folder / f"pool-{attempt}.history.jsonl").write_text(text)
+
+
+def sample(at: float, **more) -> dict:
+    return {
+        "at": at, "weight_version": 3, "open": 7, "running": 5, "completed": 11, "failed": 0, "moves": 2,
+        "tokens": 100 * int(at), "engines": {"spot-1": ["ready", 3, 5]}, **more,
+    }  # fmt: skip
+
+
+async def test_engines_are_shown_with_their_states_and_reasons(tmp_path, look):
+    write_history(
+        tmp_path,
+        {
+            "at": 100.0,
+            "engine": "spot-1",
+            "id": "a",
+            "state": "registered",
+            "reason": "",
+            "weight_version": None,
+        },
+        {"at": 110.0, "engine": "spot-1", "id": "a", "state": "ready", "reason": "", "weight_version": 2},
+        sample(120.0),
+        {
+            "at": 160.0,
+            "engine": "spot-1",
+            "id": "a",
+            "state": "gone",
+            "reason": "its lease ended",
+            "weight_version": 3,
+        },
+        sample(180.0, engines={}, open=4, running=0),
+    )
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    assert "spot-1 ready, 50.0 s" in html and "spot-1 registered, 10.0 s" in html
+    assert "its lease ended" in html and "waiting for an engine: 4 at minute" in html
+    assert "sampled: 100 at minute" in html and "ready: 0 at minute" in html
+
+
+async def test_a_run_without_a_pool_says_so(tmp_path, look):
+    client = await look(tmp_path)
+    assert "This run has no pool" in await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+
+
+async def test_a_history_of_anybody_is_shown_and_never_run(tmp_path, look):
+    log_path = tmp_path / "log"
+    write_history(
+        log_path,
+        sample(1.0, engines={EVIL: [EVIL, EVIL, EVIL], "b": EVIL}),
+        {"at": 2.0, "engine": EVIL, "id": EVIL, "state": EVIL, "reason": EVIL, "weight_version": EVIL},
+        {"at": EVIL},
+        sample(3.0, open=EVIL),
+        {"at": 4.0, "engines": {}},
+        "[" * 50_000 + "\n",
+        '{"at": 5.0, "engi',
+    )
+    client = await look(log_path)
+    answer = await client.get("/runs/log/pool")
+    assert answer.status == 200 and is_harmless(await answer.text())
+
+
+async def test_the_manager_writes_what_becomes_of_its_engines(tmp_path):
+    journal = tmp_path / "pool-1.sqlite"
+    async with manager(f"journal={journal}") as pool:
+        status, _ = await pool.call("POST", "/engines", {"name": "a", "has_worker": True, "capacity": 1})
+        assert status == 201
+    lines = [json.loads(line) for line in history_file(journal).read_text().splitlines()]
+    assert [line["state"] for line in lines if line.get("engine") == "a"] == ["registered"]
+    assert list(lines[-1]["engines"]) == ["a"]
+
+
+def test_a_full_disk_costs_the_history_and_not_the_pool(tmp_path):
+    history = PoolHistory(tmp_path / "gone" / "pool.history.jsonl")
+    history.changed("a", "id", EngineState.READY, "", 1)
+    history.write()
+    history.write()
