@@ -83,7 +83,7 @@ class Recipe:
     warmup_steps: int = 30
     check_every: int = 25
     max_steps: int = 1500
-    target_accuracy: float = 0.65
+    target_accuracy: float = 0.6
 
     def digest(self, lessons: Path) -> str:
         """Names the result: a folder with this digest in its `teaching.json` need not be made again."""

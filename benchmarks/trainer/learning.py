@@ -1,12 +1,12 @@
 """Whether the loop teaches: the quickstart's model and task, several seeds, everything real.
 
-    python benchmarks/trainer/learning.py [--trainer llamafactory|grpo] [--seeds 0 1 2 3 4] [--iterations N]
-        [--folder DIR] [key=value ...]
+    python benchmarks/trainer/learning.py [--agent text|web] [--trainer llamafactory|grpo] [--seeds 0 1 2 3 4]
+        [--iterations N] [--folder DIR] [key=value ...]
 
 Each seed has tasks, a base model and a run of its own. The loop evaluates the served model in every
 iteration, before it trains; one evaluation more after the last update gives the end. Accuracy is the share
-of the held-out test tasks that greedy decoding answers right. A seed that is done is not run again, and one
-that was interrupted goes on: call it again with the same folder.
+of the held-out test tasks that succeed: sums with greedy decoding, web pages as sampled. A seed that is done
+is not run again, and one that was interrupted goes on: call it again with the same folder.
 """
 
 import argparse
@@ -64,6 +64,12 @@ def prepare(folder: Path, seed: int, log: Path) -> None:
         run([sys.executable, data / script, *preset, "--out", folder / name, "--seed", str(seed)], log)
 
 
+def run_quickstart(folder: Path, seed: int, iterations: int, overrides: Sequence[str], log: Path) -> None:
+    """Run the whole web quickstart, which goes on by itself where it was interrupted."""
+    command = ["bash", PROJECT_ROOT / "scripts" / "quickstart.sh", "--agent", "web", "--out", folder]
+    run([*command, "--seed", str(seed), "--iterations", str(iterations), *overrides], log)
+
+
 def run_loop(
     folder: Path, seed: int, iterations: int, trainer: str, overrides: Sequence[str], log: Path
 ) -> None:
@@ -99,7 +105,7 @@ def read_accuracies(paths: RunPaths, iterations: int) -> list[float]:
     return [by_iteration[i] for i in range(1, iterations + 2)]
 
 
-def measure(folder: Path, seed: int, iterations: int, trainer: str, overrides: Sequence[str]) -> Outcome:
+def measure(folder: Path, seed: int, iterations: int, kind: str, overrides: Sequence[str]) -> Outcome:
     """Run one seed, or read what it came to before."""
     result = folder / "outcome.json"
     if result.exists():
@@ -107,8 +113,11 @@ def measure(folder: Path, seed: int, iterations: int, trainer: str, overrides: S
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     log = folder / "log.txt"
-    prepare(folder, seed, log)
-    run_loop(folder, seed, iterations, trainer, overrides, log)
+    if kind == "web":
+        run_quickstart(folder, seed, iterations, overrides, log)
+    else:
+        prepare(folder, seed, log)
+        run_loop(folder, seed, iterations, kind, overrides, log)
     accuracies = read_accuracies(RunPaths(folder / "run"), iterations)
     outcome = Outcome(seed, accuracies, time.monotonic() - started)
     temporary = result.with_suffix(".tmp")
@@ -132,26 +141,29 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--agent", choices=("text", "web"), default="text")
     parser.add_argument("--trainer", choices=EXPERIMENTS, default="llamafactory")
     parser.add_argument(
-        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 6)"
+        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 6, with web 3)"
     )
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "learning")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="configuration, as for scripts/run.sh"
     )
     arguments = parser.parse_intermixed_args(argv)
-    trainer = arguments.trainer
-    arguments.iterations = arguments.iterations or (6 if trainer == "grpo" else 4)
+    if arguments.agent == "web" and arguments.trainer == "grpo":
+        parser.error("--trainer grpo trains on text only; --agent web takes llamafactory")
+    kind = "web" if arguments.agent == "web" else arguments.trainer
+    arguments.iterations = arguments.iterations or {"llamafactory": 4, "grpo": 6, "web": 3}[kind]
     columns = " ".join(
         f"{name:>6}" for name in ("base", *(f"u{i}" for i in range(1, arguments.iterations + 1)))
     )
     print(f"seed  {columns}    gain   ok       s   (test accuracy in %, before and after each update)")
     outcomes = []
     for seed in arguments.seeds:
-        folder = arguments.folder.resolve() / f"{trainer}-{arguments.iterations}-iterations"
+        folder = arguments.folder.resolve() / f"{kind}-{arguments.iterations}-iterations"
         folder /= f"seed-{seed}"
-        outcomes.append(measure(folder, seed, arguments.iterations, trainer, arguments.overrides))
+        outcomes.append(measure(folder, seed, arguments.iterations, kind, arguments.overrides))
         print(table_row(outcomes[-1]), flush=True)
     enough = sum(outcome.is_enough for outcome in outcomes)
     met = "met" if is_met(outcomes) else "NOT met"

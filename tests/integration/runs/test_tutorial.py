@@ -40,11 +40,16 @@ def checkout(tmp_path_factory):
     return copy_project(tmp_path_factory.mktemp("project"))
 
 
-def type_in(folder: Path, block: str) -> str:
+def type_in(folder: Path, block: str, timeout_s: float = 1500) -> str:
     """What a block of commands prints; it has to end well."""
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        ["bash", "-euc", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=1500
+        ["bash", "-euc", block],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -81,6 +86,25 @@ def test_three_nodes_on_one_machine_collect_and_train_together(checkout):
         assert len(keys) == len(set(keys)) == episodes
     assert len(list(paths.trajectory_dir("train").glob("*.iteration1_rank_[012]*"))) == 3
     assert paths.model_link.resolve().name == "version-000001"
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(3600)
+def test_a_newcomer_who_types_the_web_tutorial_sees_an_agent_click_better(checkout):
+    blocks = commands(checkout / "docs/tutorials/web-agent.md")
+    quickstart = "bash scripts/quickstart.sh --agent web"
+    assert blocks[0].strip() == quickstart
+    blocks[0] = f"{quickstart} --iterations 1"
+
+    for block in blocks:
+        type_in(checkout, block, timeout_s=3500)
+
+    paths = RunPaths(checkout / "quickstart-web/run")
+    first, last = [row["test/success_rate"] for row in reward_rows(paths).values()]
+    assert last > first + 0.05
+    episodes = list(read_iteration(paths, "test", 1, TRAJECTORY))
+    assert len(episodes) == 250
+    assert all(len(step.seen.images) == 1 for episode in episodes for step in episode.steps)
 
 
 @pytest.mark.extended
