@@ -67,6 +67,7 @@ def vision_config(
     from transformers import Qwen3VLConfig
 
     return Qwen3VLConfig(
+        architectures=["Qwen3VLForConditionalGeneration"],
         text_config={
             "architectures": ["Qwen3ForCausalLM"],  # vLLM 0.28 on a CPU looks here too
             "vocab_size": tokenizer.get_vocab_size(),

@@ -83,6 +83,11 @@ def test_the_model_has_at_most_three_million_parameters_and_an_untied_head(model
     assert model.lm_head.weight is not model.model.language_model.embed_tokens.weight
 
 
+def test_the_configuration_says_that_the_model_generates(model):
+    """Without this vLLM serves the folder as an embedding model, without a route for chats."""
+    assert model.config.architectures == ["Qwen3VLForConditionalGeneration"]
+
+
 def test_the_reader_computes_what_transformers_computes(model, tokenizer):
     torch.manual_seed(0)
     look = f"{VISION_START}{IMAGE * IMAGE_TOKENS}{VISION_END}"
