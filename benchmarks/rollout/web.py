@@ -1,10 +1,11 @@
-"""MiniWoB episodes a minute with 1, 8 and 32 contexts of one browser, beside lockstep batching; costs of one.
+"""MiniWoB episodes a minute with 1 to 64 contexts of one browser, beside lockstep batching; costs of one.
 
-    python benchmarks/rollout/web.py --episodes 64 --think 0.5
+    python benchmarks/rollout/web.py --contexts 1 8
 
-Every episode is two to six actions, each after a pause that stands for the model: log-normal with the
-given mean, so that a few take several times as long. In lockstep all episodes of a batch wait for the
-slowest at each step, and for the longest at the end. No model runs here.
+Every episode is two to eight actions. Before each the model thinks, and after each the page is awaited as
+one of the web would be: both are pauses, log-normal with the given means, so that a few take several times as
+long. In lockstep all episodes of a batch wait for the slowest at each of both, and for the longest at the
+end. The engine is idle while no episode waits for the model. No model runs here.
 """
 
 import argparse
@@ -14,6 +15,9 @@ import os
 import random
 import statistics
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rl_agent.env.web.environment import WebEnvironment
@@ -22,6 +26,7 @@ from rl_agent.types import Task
 
 TASKS = ("click-checkboxes", "enter-text", "click-tab", "login-user", "click-link", "read-table")
 SIGMA = 1.0
+STEPS = (2, 8)
 
 
 def task(number: int) -> Task:
@@ -30,55 +35,103 @@ def task(number: int) -> Task:
     return Task(f"{name}-{number}", "", "web", "easy", extra={"miniwob": name, "seed": number})
 
 
-def thinking(number: int, think_s: float) -> list[float]:
-    """The pauses of an episode: two to six of them."""
-    random_ = random.Random(number)
-    mu = math.log(think_s) - SIGMA**2 / 2
-    return [random_.lognormvariate(mu, SIGMA) for _ in range(random_.randint(2, 6))]
+@dataclass(frozen=True)
+class Pauses:
+    """Mean seconds that the model takes for an answer, and the web for a page."""
+
+    think_s: float
+    page_s: float
+
+    def of(self, number: int) -> list[tuple[float, float]]:
+        """The pauses of an episode, a pair an action."""
+        random_ = random.Random(number)
+
+        def pause(mean_s: float) -> float:
+            return random_.lognormvariate(math.log(mean_s) - SIGMA**2 / 2, SIGMA)
+
+        return [(pause(self.think_s), pause(self.page_s)) for _ in range(random_.randint(*STEPS))]
 
 
-async def episode(number: int, think_s: float) -> None:
-    """Reset, then look and move the mouse after each pause."""
+class Engine:
+    """Counts who waits for the model, and for how long nobody does."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._idle_since = time.monotonic()
+        self.idle_s = 0.0
+
+    @asynccontextmanager
+    async def thinking(self) -> AsyncIterator[None]:
+        if not self._waiting:
+            self.idle_s += time.monotonic() - self._idle_since
+        self._waiting += 1
+        yield
+        self._waiting -= 1
+        if not self._waiting:
+            self._idle_since = time.monotonic()
+
+
+async def episode(number: int, pauses: Pauses, engine: Engine) -> None:
+    """Reset, then think, act and look, and wait for the page, a few times."""
     environment = WebEnvironment()
     await environment.reset(task(number), 0)
-    for pause in thinking(number, think_s):
-        await asyncio.sleep(pause)
+    for think_s, page_s in pauses.of(number):
+        async with engine.thinking():
+            await asyncio.sleep(think_s)
+        await asyncio.sleep(page_s)
         await environment.step("hover 500 500")
     await environment.close()
 
 
-async def free(count: int, at_once: int, think_s: float) -> float:
-    """Seconds for so many episodes: as one ends the next begins."""
+async def free(count: int, at_once: int, pauses: Pauses, engine: Engine) -> None:
+    """Run so many episodes: as one ends the next begins."""
     places = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> None:
         async with places:
-            await episode(number, think_s)
+            await episode(number, pauses, engine)
 
-    began = time.monotonic()
     await asyncio.gather(*(one(number) for number in range(count)))
-    return time.monotonic() - began
 
 
-async def lockstep(count: int, at_once: int, think_s: float) -> float:
-    """Seconds for so many episodes in batches, all of a batch at the same step."""
-    began = time.monotonic()
+async def lockstep(count: int, at_once: int, pauses: Pauses, engine: Engine) -> None:
+    """Run so many episodes in batches, all of a batch at the same step."""
     for first in range(0, count, at_once):
         numbers = range(first, min(first + at_once, count))
         environments = [WebEnvironment() for _ in numbers]
         await asyncio.gather(*(e.reset(task(n), 0) for e, n in zip(environments, numbers, strict=True)))
-        pauses = [thinking(number, think_s) for number in numbers]
-        for step in range(max(map(len, pauses))):
-            alive = [(e, p) for e, p in zip(environments, pauses, strict=True) if step < len(p)]
-            await asyncio.sleep(max(p[step] for _, p in alive))  # the batch waits for its slowest answer
+        drawn = [pauses.of(number) for number in numbers]
+        for step in range(max(map(len, drawn))):
+            alive = [(e, p[step]) for e, p in zip(environments, drawn, strict=True) if step < len(p)]
+            async with engine.thinking():
+                await asyncio.sleep(max(think_s for _, (think_s, _) in alive))
+            await asyncio.sleep(max(page_s for _, (_, page_s) in alive))
             await asyncio.gather(*(e.step("hover 500 500") for e, _ in alive))
         await asyncio.gather(*(e.close() for e in environments))
-    return time.monotonic() - began
+
+
+Way = Callable[[int, int, Pauses, Engine], Awaitable[None]]
+
+
+async def rate(way: Way, count: int, at_once: int, pauses: Pauses) -> tuple[float, float, float]:
+    """Return episodes a minute, and the shares of time that the engine is idle and the cores at work."""
+    engine = Engine()
+    began, busy, total = time.monotonic(), *cores_s()
+    await way(count, at_once, pauses, engine)
+    seconds = time.monotonic() - began
+    busy_then, total_then = cores_s()
+    return 60 * count / seconds, engine.idle_s / seconds, (busy_then - busy) / (total_then - total)
+
+
+def cores_s() -> tuple[float, float]:
+    """Time that all cores of this machine have worked, and all time, in ticks."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
 async def costs() -> None:
     """What one reset, one step and one context cost on an idle browser."""
-    resets, steps = [], []
+    resets, steps, pictures = [], [], []
     environment = WebEnvironment()
     for number in range(12):
         began = time.monotonic()
@@ -88,17 +141,22 @@ async def costs() -> None:
             began = time.monotonic()
             await environment.step("hover 500 500")
             steps.append(time.monotonic() - began)
+            began = time.monotonic()
+            await environment._look()
+            pictures.append(time.monotonic() - began)
     (picture,) = (await environment.step("wait 0")).observation.images
     size = len(await asyncio.to_thread(Path(picture).read_bytes))
-    print(f"reset {statistics.median(resets[2:]) * 1e3:.0f} ms, step with its screenshot")
-    print(f"{statistics.median(steps) * 1e3:.0f} ms, {size} bytes a screenshot (medians)")
+    reset_ms, step_ms, picture_ms = (1e3 * statistics.median(each) for each in (resets[2:], steps, pictures))
+    print(
+        f"medians: reset {reset_ms:.0f} ms, step {step_ms:.0f} ms, its screenshot {picture_ms:.0f} ms of it"
+    )
     (shared,) = WebEnvironment._shared.values()
     browser = await shared.lease()
     before = browser.resident_bytes()
     open_ = [WebEnvironment() for _ in range(8)]
     await asyncio.gather(*(each.reset(task(n), 0) for n, each in enumerate(open_)))
     each_mib = (browser.resident_bytes() - before) / len(open_) / 2**20
-    print(f"{before >> 20} MiB with one context, {each_mib:.0f} MiB each more")
+    print(f"{size} bytes a screenshot; {before >> 20} MiB with one context, {each_mib:.0f} MiB each more")
     for each in (*open_, environment):
         await each.close()
     await shared.give_back(browser)
@@ -108,21 +166,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--contexts", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--think", type=float, default=0.5, help="mean seconds that the model takes")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--waves", type=int, default=3, help="episodes for each context; one in lockstep")
+    parser.add_argument("--think", type=float, default=1.0, help="mean seconds that the model takes")
+    parser.add_argument("--page", type=float, default=0.5, help="mean seconds that the web takes for a page")
     asyncio.run(measure(parser.parse_args()))
 
 
 async def measure(arguments: argparse.Namespace) -> None:
     assert set(TASKS) <= set(task_names())
+    pauses = Pauses(arguments.think, arguments.page)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     await costs()
-    print("contexts   episodes a minute   lockstep")
+    print("          episodes a minute             engine idle        cores at work")
+    print("contexts     free  lockstep           free  lockstep      free  lockstep")
     for at_once in arguments.contexts:
-        count = arguments.episodes if at_once > 1 else max(arguments.episodes // 8, 4)
-        rates = [60 * count / await run(count, at_once, arguments.think) for run in (free, lockstep)]
-        print(f"{at_once:8}   {rates[0]:17.1f}   {rates[1]:8.1f}", flush=True)
+        ran = await rate(free, arguments.waves * at_once, at_once, pauses)
+        base = await rate(lockstep, max(at_once, 3), at_once, pauses)
+        rates = f"{ran[0]:9.0f}{base[0]:10.0f}{ran[0] / base[0]:8.1f}x"
+        print(f"{at_once:8}{rates}{ran[1]:9.0%}{base[1]:10.0%}{ran[2]:10.0%}{base[2]:10.0%}", flush=True)
     await WebEnvironment.close_shared()
 
 

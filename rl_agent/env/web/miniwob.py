@@ -32,12 +32,18 @@ BEGIN = """(seed) => {
   core.startEpisodeReal();
 }"""
 """Draws the task of a seed, on a page that showed another one too."""
-_READY = "() => WOB_TASK_READY"
 _HIDE = """
   #reward-display, #click-canvas, #sync-task-cover { display: none !important; }
   #query, #query * { visibility: hidden !important; }
   * { caret-color: transparent !important; }
 """
+_GOAL = f"""async ([seed, style]) => {{
+  document.head.appendChild(document.createElement("style")).textContent = style;
+  ({BEGIN})(seed);
+  while (!WOB_TASK_READY) await new Promise(requestAnimationFrame);
+  return core.getUtterance();
+}}"""
+"""In one round trip."""
 _OUTCOME = "() => [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL]"
 
 
@@ -79,10 +85,7 @@ def url_of(name: str) -> str:
 
 async def begin(page: Any, seed: int) -> str:
     """Draw the task of a seed on its loaded page, and return the goal."""
-    await page.add_style_tag(content=_HIDE)
-    await page.evaluate(BEGIN, str(seed))
-    await page.wait_for_function(_READY)
-    goal: str = await page.evaluate("() => core.getUtterance()")
+    goal: str = await page.evaluate(_GOAL, [str(seed), _HIDE])
     return goal
 
 
