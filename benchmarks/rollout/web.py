@@ -16,10 +16,11 @@ import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.env.guard import descendants
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.env.web.miniwob import task_names
 from rl_agent.types import Task
@@ -114,19 +115,23 @@ Way = Callable[[int, int, Pauses, Engine], Awaitable[None]]
 
 
 async def rate(way: Way, count: int, at_once: int, pauses: Pauses) -> tuple[float, float, float]:
-    """Return episodes a minute, and the shares of time that the engine is idle and the cores at work."""
+    """Return episodes a minute, and the shares of time that the engine is idle and the cores work."""
     engine = Engine()
-    began, busy, total = time.monotonic(), *cores_s()
+    began, worked_s = time.monotonic(), processor_s()
     await way(count, at_once, pauses, engine)
     seconds = time.monotonic() - began
-    busy_then, total_then = cores_s()
-    return 60 * count / seconds, engine.idle_s / seconds, (busy_then - busy) / (total_then - total)
+    cores = os.cpu_count() or 1
+    return 60 * count / seconds, engine.idle_s / seconds, (processor_s() - worked_s) / seconds / cores
 
 
-def cores_s() -> tuple[float, float]:
-    """Time that all cores of this machine have worked, and all time, in ticks."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+def processor_s() -> float:
+    """Return the processor time of this process and all below it, those that were reaped too."""
+    total = 0
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 async def costs() -> None:
@@ -178,7 +183,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     pauses = Pauses(arguments.think, arguments.page)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     await costs()
-    print("          episodes a minute             engine idle        cores at work")
+    print("          episodes a minute             engine idle     cores work for it")
     print("contexts     free  lockstep           free  lockstep      free  lockstep")
     for at_once in arguments.contexts:
         ran = await rate(free, arguments.waves * at_once, at_once, pauses)
