@@ -13,7 +13,7 @@ from rl_agent.agent.context.image_tokens import ImageTokens
 from rl_agent.errors import StoreError
 from rl_agent.rollout.trajectories.images import image_size
 from rl_agent.update.dataset.export import IGNORED
-from rl_agent.update.dataset.select import Candidate
+from rl_agent.update.dataset.select import Candidate, order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ def difference(step: Candidate, row: dict[str, Any], settings: CheckSettings) ->
     images = row.get("images") or []
     if step.images is not None and len(images) != step.images:
         return f"has {len(images)} images where the engine saw {step.images}"
+    if step.order is not None and order_of(images) != step.order:
+        return "has other images than the engine saw, or the same in another order"
     return _difference_of_images(tokens, images, settings.image_tokens)
 
 

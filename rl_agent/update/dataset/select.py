@@ -34,12 +34,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from rl_agent.config import TrainerConfig
 from rl_agent.llamafactory_config import DrawUnit, HeldOutUnit
+from rl_agent.rollout.trajectories.images import digest_of
 from rl_agent.types import EpisodeKey, Status
 
 UnitName = tuple[str | int, ...]
@@ -54,6 +56,15 @@ class ResponseOutcome:
     """Number of sampled tokens, the end-of-turn token included."""
 
 
+def order_of(images: Iterable[str]) -> int:
+    """Return a digest of which images are shown in which order, named by their own digests or paths."""
+    names = "\n".join(digest_of(image) or Path(image).name for image in images)
+    return int.from_bytes(hashlib.blake2b(names.encode(), digest_size=8).digest())
+
+
+Order = Annotated[int | None, Field(validation_alias="images"), BeforeValidator(order_of)]
+
+
 @dataclass(frozen=True, slots=True)
 class CompactionOutcome:
     """The part of a `Compaction` that the choice depends on."""
@@ -61,6 +72,7 @@ class CompactionOutcome:
     generation: ResponseOutcome
     prompt_tokens: Annotated[int, Field(validation_alias="prompt_token_ids"), BeforeValidator(len)]
     images: Annotated[int, BeforeValidator(len)]
+    order: Order = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class ContextOutcome:
     policy: str = ""
     images: Annotated[int, BeforeValidator(len)] = 0
     compactions: tuple[CompactionOutcome, ...] = ()
+    order: Order = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,8 @@ class Candidate:
     """Tokens of its response."""
     images: int | None = field(default=None, compare=False)
     """In its context; None where that was not recorded."""
+    order: int | None = field(default=None, compare=False)
+    """Of these images, by `order_of`."""
 
 
 @dataclass(slots=True)
@@ -130,10 +145,10 @@ class Candidates:
                 for summary in step.seen.compactions:
                     if _is_whole(summary.generation, config):
                         length = summary.prompt_tokens + summary.generation.tokens
-                        self._add(outcome, position, config, ~index, length, summary, summary.images)
+                        self._add(outcome, position, config, ~index, length, summary, summary)
                 if _is_trainable(step, config):
-                    images = step.seen.images if step.seen.policy else None
-                    self._add(outcome, position, config, index, tokens, step, images)
+                    seen = step.seen if step.seen.policy else None
+                    self._add(outcome, position, config, index, tokens, step, seen)
 
     def _add(
         self,
@@ -143,7 +158,7 @@ class Candidates:
         step: int,
         tokens: int,
         drawn: StepOutcome | CompactionOutcome,
-        images: int | None,
+        seen: ContextOutcome | CompactionOutcome | None,
     ) -> None:
         if tokens > config.cutoff_len:
             self.too_long += 1
@@ -151,7 +166,14 @@ class Candidates:
         sampled = drawn.generation.tokens
         self.steps.append(
             Candidate(
-                position, outcome.iteration, outcome.key, step, tokens=tokens, sampled=sampled, images=images
+                position,
+                outcome.iteration,
+                outcome.key,
+                step,
+                tokens=tokens,
+                sampled=sampled,
+                images=seen.images if seen else None,
+                order=seen.order if seen else None,
             )
         )
 

@@ -176,3 +176,11 @@ def test_a_sample_of_other_tokens_than_were_seen_is_refused(tmp_path, base, monk
     with pytest.raises(StoreError, match=r"task-0:0:0, step 0, .* has \d+ tokens where the engine saw"):
         prepare(plan, 1)
     assert not (plan.paths.update_dir(1) / "update.json").exists()
+
+    def backwards(*given):
+        made = honest(*given)
+        return replace(made, images=made.images[::-1])
+
+    monkeypatch.setattr(export, "example", backwards)
+    with pytest.raises(StoreError, match=r"task-0:0:0, step 1, .* the same in another order"):
+        prepare(plan, 1)

@@ -1,5 +1,6 @@
 """What is compared before a training: tokens, loss and images of each sample against its step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from rl_agent.errors import StoreError
 from rl_agent.types import EpisodeKey
 from rl_agent.update.dataset.check import CheckSettings, check_datasets
 from rl_agent.update.dataset.export import Example, write_datasets
-from rl_agent.update.dataset.select import Candidate
+from rl_agent.update.dataset.select import Candidate, order_of
 
 PICTURE = 9
 PROCESSOR = {
@@ -75,6 +76,17 @@ def test_a_sample_that_differs_is_refused_in_one_line_that_names_it(tmp_path, se
     said = str(refused.value)
     assert words in said and "\n" not in said
     assert "the sample of episode lake:0:1, step 3, iteration 2" in said
+
+
+def test_images_in_another_order_than_the_engine_saw_are_refused(tmp_path):
+    made = sample(tmp_path, tokens=(1, *[PICTURE] * 8, 5, 6), images=2)
+    other = tmp_path / "other.png"
+    Image.new("RGB", (64, 64)).save(other)
+    first, _ = made.images
+    made = replace(made, images=(first, str(other)))
+    check(tmp_path, step(tokens=11, images=2, order=order_of(made.images)), made)
+    with pytest.raises(StoreError, match="other images than the engine saw, or the same in another order"):
+        check(tmp_path, step(tokens=11, images=2, order=order_of(reversed(made.images))), made)
 
 
 def test_a_label_that_is_not_the_token_is_refused(tmp_path):
