@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from rl_agent.env.remote.wire import VERSION
+from rl_agent.errors import EnvironmentLost
 from rl_agent.types import Task
 
 HEALTH, STATUS, CHECK, INSTANCES = "/health", "/v1/status", "/v1/check", "/v1/instances"
@@ -25,6 +27,18 @@ class ServerStatus(Struct, frozen=True):
     places: Annotated[int, Meta(ge=1, le=MAX_PLACES)]
     used: Annotated[int, Meta(ge=0)]
     is_draining: bool
+
+
+class _Versioned(Struct, frozen=True):
+    version: int
+
+
+def read_status(content: bytes) -> ServerStatus:
+    """Read the answer to STATUS. Raises msgspec.DecodeError, and EnvironmentLost for another version."""
+    version = msgspec.json.decode(content, type=_Versioned).version
+    if version != VERSION:
+        raise EnvironmentLost(f"it speaks version {version} of the protocol, not {VERSION}")
+    return msgspec.json.decode(content, type=ServerStatus)
 
 
 class CheckQuestion(Struct, frozen=True, forbid_unknown_fields=True):

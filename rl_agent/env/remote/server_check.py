@@ -9,10 +9,9 @@ import msgspec
 
 from rl_agent import small_http
 from rl_agent.env.remote import server_api
-from rl_agent.env.remote.server_api import CheckAnswer, CheckQuestion, ServerStatus
-from rl_agent.env.remote.wire import VERSION
+from rl_agent.env.remote.server_api import CheckAnswer, CheckQuestion, ServerStatus, read_status
 from rl_agent.env_config import EnvConfig
-from rl_agent.errors import ConfigError, MachineError
+from rl_agent.errors import ConfigError, EnvironmentLost, MachineError
 from rl_agent.service.tokens import read_tokens
 from rl_agent.types import Task
 
@@ -51,14 +50,11 @@ def check_servers(config: EnvConfig, kinds: Iterable[str], tasks: Sequence[Task]
 def _status(url: str, token: str | None, tls_ca: Path | None) -> ServerStatus:
     content = _ask(url, server_api.STATUS, None, token, tls_ca, _TIMEOUT_S)
     try:
-        status = msgspec.json.decode(content, type=ServerStatus)
+        status = read_status(content)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{_KEY}: {url} is no environment server: {error}") from error
-    if status.version != VERSION:
-        raise ConfigError(
-            f"{_KEY}: {url} speaks version {status.version} of the protocol, this is {VERSION}; start it with"
-            " the same rl_agent"
-        )
+    except EnvironmentLost as error:
+        raise ConfigError(f"{_KEY}: {url}: {error}; start it with the same rl_agent") from error
     if status.is_draining:
         raise MachineError(f"{_KEY}: {url} is draining; start it again, or take it out")
     return status

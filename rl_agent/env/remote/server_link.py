@@ -18,9 +18,9 @@ import msgspec
 from rl_agent.env.remote import server_api
 from rl_agent.env.remote.caller import Caller
 from rl_agent.env.remote.outbox import Outbox
-from rl_agent.env.remote.server_api import ServerStatus
+from rl_agent.env.remote.server_api import read_status
 from rl_agent.env.remote.spool import Spool
-from rl_agent.env.remote.wire import MAX_FRAME_BYTES, VERSION, Seen, WireError
+from rl_agent.env.remote.wire import MAX_FRAME_BYTES, Seen, WireError
 from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable
 from rl_agent.off_loop import off_loop
 
@@ -127,9 +127,7 @@ class ServerLink:
         ) as answer:
             if answer.status != 200:
                 raise EnvironmentLost(f"it answers {answer.status}")
-            status = msgspec.json.decode(await answer.content.read(_MAX_STATUS_BYTES), type=ServerStatus)
-        if status.version != VERSION:
-            raise EnvironmentLost(f"it speaks version {status.version} of the protocol, not {VERSION}")
+            status = read_status(await _whole(answer))
         async with asyncio.timeout(self._settings.timeout_s):
             socket = await self._session.ws_connect(
                 self.url + server_api.INSTANCES,
@@ -199,6 +197,16 @@ async def _write(outbox: Outbox, socket: aiohttp.ClientWebSocketResponse, caller
         await outbox.run(socket.send_bytes)
     except (ConnectionError, aiohttp.ClientError) as error:
         caller.lose(EnvironmentLost(_words_of(error)))
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """Return the body, whose end may arrive after its beginning. Raises EnvironmentLost if it is long."""
+    content = bytearray()
+    async for part in answer.content.iter_any():
+        content += part
+        if len(content) > _MAX_STATUS_BYTES:
+            raise EnvironmentLost(f"its status is longer than {_MAX_STATUS_BYTES:,} bytes")
+    return bytes(content)
 
 
 def _words_of(error: BaseException) -> str:

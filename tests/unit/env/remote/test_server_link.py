@@ -1,0 +1,53 @@
+"""The status of a server, which a slow network delivers in parts and a liar without end."""
+
+import asyncio
+import json
+
+import pytest
+
+from rl_agent.errors import RetryLater
+from tests.unit.env.remote.pools import begun
+from tests.unit.env.remote.servers import connected
+
+STATUS = {"version": 1, "kinds": {}, "places": 1, "used": 0, "is_draining": False}
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+
+
+async def problem_with(*parts, pause_s=0.1):
+    """Return why a server that sends its status so, and nothing else, is not connected."""
+
+    async def answer(reader, writer):
+        asked = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]
+        if asked.endswith(b"/status"):
+            writer.write(HEAD)
+            for part in parts:
+                await asyncio.sleep(pause_s)
+                writer.write(part)
+                await writer.drain()
+        else:
+            writer.write(b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with connected(f"http://127.0.0.1:{port}", timeout_s=2.0, wait_s=1.0) as pool:
+            with pytest.raises(RetryLater) as refusal:
+                await begun(pool)
+        listening.close()
+    return str(refusal.value)
+
+
+async def test_a_status_that_arrives_in_parts_is_read_whole():
+    content = json.dumps(STATUS).encode()
+
+    assert "418" in await problem_with(content[:20], content[20:])
+
+
+async def test_a_status_without_end_is_none():
+    assert "longer than" in await problem_with(*[b" " * 2**16] * 20, pause_s=0)
+
+
+async def test_a_status_of_another_version_is_named_by_its_version_whatever_else_it_has():
+    content = json.dumps({"version": 7, "anything": "else"}).encode()
+
+    assert "it speaks version 7 of the protocol, not 1" in await problem_with(content)
