@@ -8,7 +8,7 @@
 #                                   [--out DIR] [key=value…]
 #   --agent KIND     text (default): sums of two numbers; web: MiniWoB pages, seen as screenshots, on a CPU
 #   --trainer KIND   llamafactory (default): rollout and training take turns; grpo: streamed, on a CPU, text only
-#   --iterations N   trips round the loop (default 4, with grpo 6, with web 3)
+#   --iterations N   trips round the loop (default 4, with grpo 6, with web 2)
 #   --seed N         seed of the tasks, the model and the loop (default 0)
 #   --out DIR        where tasks, model and logs go (default quickstart/ in the project, with grpo quickstart-grpo/,
 #                    with web quickstart-web/)
@@ -73,7 +73,7 @@ parse_arguments() {
       EXPERIMENT=quickstart_grpo
       ;;
     web-llamafactory)
-      : "${ITERATIONS:=3}" "${OUT:=$PROJECT_ROOT/quickstart-web}"
+      : "${ITERATIONS:=2}" "${OUT:=$PROJECT_ROOT/quickstart-web}"
       EXPERIMENT=quickstart_web
       ;;
     web-grpo) usage_error "--trainer grpo trains on text only; --agent web takes llamafactory" ;;

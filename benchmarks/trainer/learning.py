@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--agent", choices=("text", "web"), default="text")
     parser.add_argument("--trainer", choices=EXPERIMENTS, default="llamafactory")
     parser.add_argument(
-        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 6, with web 3)"
+        "--iterations", type=int, help="trips round the loop, at least 1 (default 4, with grpo 6, with web 2)"
     )
     parser.add_argument("--folder", type=Path, default=PROJECT_ROOT / "outputs" / "learning")
     parser.add_argument(
@@ -154,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.agent == "web" and arguments.trainer == "grpo":
         parser.error("--trainer grpo trains on text only; --agent web takes llamafactory")
     kind = "web" if arguments.agent == "web" else arguments.trainer
-    arguments.iterations = arguments.iterations or {"llamafactory": 4, "grpo": 6, "web": 3}[kind]
+    arguments.iterations = arguments.iterations or {"llamafactory": 4, "grpo": 6, "web": 2}[kind]
     columns = " ".join(
         f"{name:>6}" for name in ("base", *(f"u{i}" for i in range(1, arguments.iterations + 1)))
     )
