@@ -1,5 +1,6 @@
 """Bounds what a server may answer to a client of httpx2, which itself reads and inflates without end."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ def bounded(most_bytes: int) -> Callable[[Any], Awaitable[None]]:
 
     Streams of events have bounds of their own. Reading more raises httpx2.StreamError.
     """
+
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of each request; there are thousands
 
     async def bound(response: Any) -> None:
         if "content-encoding" in response.headers:
