@@ -101,7 +101,9 @@ def visit(chromium, address):
         page.on("pageerror", lambda error: noticed.append(str(error)))
         page.on("request", lambda request: request.url.startswith(address) or noticed.append(request.url))
         page.goto(address + path)
-        page.locator("progress").wait_for(state="detached")  # the page itself follows the index
+        page.locator("progress").wait_for(
+            state="detached", timeout=90_000
+        )  # the page itself follows the index
         return page
 
     yield go
