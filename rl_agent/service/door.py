@@ -164,14 +164,17 @@ class Door:
         self, arrived: socket.socket, server: web.Server, forget: Callable[[], object]
     ) -> Connection | None:
         """Make a connection of what was accepted. None if that fails: TLS begins with a handshake."""
+        made: list[Connection] = []  # with TLS, uvloop returns a protocol of its own instead
         connection = None
+
+        def make() -> Connection:
+            made.append(Connection(server, self._login_timeout_s, forget, self._error_body))
+            return made[0]
+
         try:
             async with asyncio.timeout(self._login_timeout_s):
-                _, connection = await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: Connection(server, self._login_timeout_s, forget, self._error_body),
-                    arrived,
-                    ssl=self._tls,
-                )
+                await asyncio.get_running_loop().connect_accepted_socket(make, arrived, ssl=self._tls)
+            connection = made[0]
         except OSError as error:
             log.debug("a connection was not made: %s", error)
         finally:

@@ -7,6 +7,7 @@ import logging
 import ssl
 
 import pytest
+import uvloop
 
 from rl_agent.testing.certificate import make_certificate
 from rl_agent.testing.pool_setup import manager
@@ -97,6 +98,23 @@ async def test_who_says_nothing_makes_room_for_who_does_and_that_is_logged_once(
             writer.close()
     [line] = [line for line in caplog.messages if "without a token" in line]
     assert line.endswith("the last from 127.0.0.1")
+
+
+def test_who_says_nothing_by_tls_makes_room_too_on_the_loop_that_services_run(tmp_path, guarded):
+    """uvloop hands out another protocol than the one that it was given, once there is TLS."""
+    certificate, key = make_certificate(tmp_path)
+    words = (guarded, f"tls_certificate={certificate}", f"tls_key={key}", "max_unknown_connections=2")
+
+    async def crowd():
+        async with manager(*words, "login_timeout_s=60") as pool:
+            silent = [await connect(pool, ssl=trusting(certificate)) for _ in range(6)]
+            for reader, _ in silent[:4]:
+                assert await is_closed(reader)
+            for _, writer in silent:
+                writer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(crowd())
 
 
 async def test_a_handshake_that_is_not_finished_is_closed(tmp_path):
