@@ -194,4 +194,6 @@ def measure(page: "subprocess.Popen[str]", paths: RunPaths) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from rl_agent.terminal import run_script
+
+    run_script(main)

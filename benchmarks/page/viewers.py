@@ -74,4 +74,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from rl_agent.terminal import run_script
+
+    run_script(main)

@@ -85,4 +85,6 @@ def write(path: Path, content: object) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from rl_agent.terminal import run_script
+
+    run_script(main)

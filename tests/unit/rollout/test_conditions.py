@@ -49,6 +49,7 @@ MAY_CHANGE = (
     "trainer",  # what is trained on and how: plan.changes fixes how samples are dealt to steps
     "cluster",
     "pool",
+    "page",
 )
 """A key that a person adds goes here, or into one of the lists of `rollout.conditions`."""
 
