@@ -3,8 +3,15 @@
 Engines and managers are reached directly: a proxy for the outer world does not know 127.0.0.1.
 """
 
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
 import urllib.request
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rl_agent.tls import trusting
 
@@ -22,6 +29,8 @@ def request(
 ) -> bytes:
     """At most `MAX_BYTES` of the answer; with a body, JSON, it is a POST.
 
+    `timeout_s` is for connecting and the whole answer, however slowly it comes; names are resolved before.
+
     Raises urllib.error.HTTPError for a status from 400 on, else OSError (URLError, if there is no
     connection), and ValueError for an address that is none.
     """
@@ -32,9 +41,94 @@ def request(
         asked.add_header("Content-Type", "application/json")
     if token:
         asked.add_header("Authorization", f"Bearer {token}")
-    handlers: list[urllib.request.BaseHandler] = [] if uses_proxy else [urllib.request.ProxyHandler({})]
-    if url.startswith("https:"):
-        handlers.append(urllib.request.HTTPSHandler(context=trusting(tls_ca)))
-    with urllib.request.build_opener(*handlers).open(asked, timeout=timeout_s) as answer:
-        content: bytes = answer.read(MAX_BYTES)
+    context = trusting(tls_ca) if url.startswith("https:") else None
+    with _Deadline(timeout_s) as deadline:
+        handlers: list[urllib.request.BaseHandler] = [_Handler(deadline), _TlsHandler(deadline, context)]
+        if not uses_proxy:
+            handlers.append(urllib.request.ProxyHandler({}))
+        try:
+            with urllib.request.build_opener(*handlers).open(asked, timeout=timeout_s) as answer:
+                content: bytes = answer.read(MAX_BYTES)
+                if answer.length and len(content) < MAX_BYTES:
+                    raise http.client.IncompleteRead(content, answer.length)
+        except http.client.HTTPException as error:
+            deadline.check()
+            raise ConnectionError(f"{url}: no answer of HTTP: {error!r}"[:300]) from error
+        except OSError:
+            deadline.check()
+            raise
+        deadline.check()
         return content
+
+
+class _Deadline:
+    """Ends the connections of one request when its time is over; a socket's own limit is for each byte."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._is_over = False
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(timeout_s, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> "_Deadline":
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def covers(self, connected: socket.socket) -> None:
+        self._sockets.append(connected)
+        if self._is_over:
+            self._end()
+
+    def check(self) -> None:
+        """Raises TimeoutError once the time is over: what was read until then may lack its end."""
+        if self._is_over:
+            raise TimeoutError(f"no whole answer within {self._timeout_s:g} s")
+
+    def _end(self) -> None:
+        self._is_over = True
+        for one in self._sockets:
+            with contextlib.suppress(OSError):  # it has been closed
+                socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, deadline: _Deadline, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.covers(self.sock)
+
+
+class _TlsConnection(http.client.HTTPSConnection):
+    def __init__(self, deadline: _Deadline, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.covers(self.sock)
+
+
+class _Handler(urllib.request.HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._connection: Any = partial(_Connection, deadline)
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req)
+
+
+class _TlsHandler(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: _Deadline, context: ssl.SSLContext | None) -> None:
+        super().__init__(context=context)
+        self._connection: Any = partial(_TlsConnection, deadline)
+        self._tls = context
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req, context=self._tls)

@@ -1,0 +1,87 @@
+"""Small requests against servers that drip, lie or say nothing."""
+
+import socket
+import threading
+import urllib.error
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from rl_agent import small_http
+
+Serve = Callable[[socket.socket, threading.Event], None]
+
+
+@contextmanager
+def served(serve: Serve) -> Iterator[str]:
+    """The address of a server that treats each connection so, until the test is over."""
+    is_over = threading.Event()
+
+    def accept() -> None:
+        while not is_over.is_set():
+            try:
+                arrived, _ = listening.accept()
+            except OSError:
+                return
+            with arrived:
+                arrived.recv(65536)
+                with suppress(OSError):
+                    serve(arrived, is_over)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            is_over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def dripping(first: bytes, drop: bytes) -> Serve:
+    def serve(arrived: socket.socket, is_over: threading.Event) -> None:
+        arrived.sendall(first)
+        while not is_over.wait(0.05):
+            arrived.sendall(drop)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [
+        dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b"x"),
+        dripping(b"HTTP/1.1 200 OK\r\n\r\n", b"x"),  # its end is that of the connection
+        dripping(b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"),
+        dripping(b"", b"H"),
+        dripping(b"HTTP/1.1 500 No\r\nX-Long: ", b"x"),
+    ],
+)
+def test_an_answer_that_drips_is_over_at_the_deadline(serve):
+    with served(serve) as url, pytest.raises(OSError, match=r"within 0\.4 s"):
+        small_http.request(url, timeout_s=0.4)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", b"\0" * 100]
+)
+def test_what_is_no_answer_of_http_is_an_error_of_the_connection(said):
+    with served(lambda arrived, _: arrived.sendall(said)) as url, pytest.raises(OSError):
+        small_http.request(url, timeout_s=60)
+
+
+def test_an_answer_is_returned_and_a_refusal_raised():
+    def serve(arrived: socket.socket, _: threading.Event) -> None:
+        arrived.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell")
+
+    def refuse(arrived: socket.socket, _: threading.Event) -> None:
+        arrived.sendall(b"HTTP/1.1 404 Gone\r\nContent-Length: 2\r\n\r\nno")
+
+    with served(serve) as url:
+        assert small_http.request(url, timeout_s=60) == b"well"
+    with served(refuse) as url, pytest.raises(urllib.error.HTTPError) as refused:
+        small_http.request(url, timeout_s=60)
+    with refused.value:
+        assert refused.value.code == 404
