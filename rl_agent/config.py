@@ -197,7 +197,7 @@ class PoolConfig(Section):
 
 
 class PageConfig(Section):
-    """Where a run shows its page."""
+    """The address at which a run shows its page, and who may look."""
 
     port: Annotated[Literal["auto", "off"] | Port, BeforeValidator(_off)]
     host: str

@@ -105,14 +105,8 @@ class _Connection(http.client.HTTPConnection):
         self._deadline.covers(self.sock)
 
 
-class _TlsConnection(http.client.HTTPSConnection):
-    def __init__(self, deadline: _Deadline, *words: Any, **named: Any) -> None:
-        super().__init__(*words, **named)
-        self._deadline = deadline
-
-    def connect(self) -> None:
-        super().connect()
-        self._deadline.covers(self.sock)
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    pass
 
 
 class _Handler(urllib.request.HTTPHandler):

@@ -100,7 +100,7 @@ def end_descendants(limit_s: float = END_LIMIT_S) -> dict[int, int]:
 
 
 class _Guarded(NamedTuple):
-    """What guard and twin have in common."""
+    """The part that guard and twin have in common."""
 
     folder: Path
     grace_s: float

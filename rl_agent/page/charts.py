@@ -1,4 +1,4 @@
-"""Where lines, dots, bars and ticks of the page's diagrams lie. Pure; the templates draw them as SVG."""
+"""Computes the places of lines, dots, bars and ticks in diagrams. Pure; the templates draw them as SVG."""
 
 import math
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ RADIUS_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where the agent clicked, in pixels of the screenshot; with an end for a drag."""
+    """The place of a click, in pixels of the screenshot; with an end for a drag."""
 
     x: float
     y: float
@@ -59,7 +59,7 @@ class DrawnTurn:
     """Images that are recorded, and not there any more."""
     context: str
     earlier: tuple[str, ...]
-    """What of the earlier turns the model still saw, in words."""
+    """Say in words which earlier turns the model still saw."""
     context_shots: tuple[Shot, ...]
     """Images of earlier turns that were in its context."""
     call: tuple[str, dict[str, str]] | None

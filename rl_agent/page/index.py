@@ -46,7 +46,7 @@ STAMP_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:
-    """How far the index is."""
+    """The progress of an index."""
 
     done_bytes: int = 0
     total_bytes: int = 0

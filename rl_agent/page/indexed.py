@@ -1,4 +1,4 @@
-"""What the index keeps of an episode: one row of plain values, made from its line in the store. Pure."""
+"""Makes the row of plain values that the index keeps of an episode, from its line in the store. Pure."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -14,7 +14,7 @@ SHOWN_CHARACTERS = 160
 
 @dataclass(frozen=True, slots=True)
 class IndexedGeneration:
-    """What is read of a response."""
+    """The part of a response that the index reads."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -22,14 +22,14 @@ class IndexedGeneration:
 
 @dataclass(frozen=True, slots=True)
 class IndexedObservation:
-    """What is read of an observation."""
+    """The part of an observation that the index reads."""
 
     images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedStep:
-    """What is read of a turn."""
+    """The part of a turn that the index reads."""
 
     generation: IndexedGeneration
     observation: IndexedObservation

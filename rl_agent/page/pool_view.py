@@ -42,7 +42,7 @@ WEIGHTS = ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s")
 
 @dataclass(slots=True)
 class PoolRecord:
-    """What a history says."""
+    """The content of a history, ready to be drawn."""
 
     samples: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)

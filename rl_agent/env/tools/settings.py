@@ -1,4 +1,4 @@
-"""What an environment of the kind `tools` may be told: `env_config.kwargs.tools`."""
+"""The settings of an environment of the kind `tools`: `env_config.kwargs.tools`."""
 
 import shutil
 from collections.abc import Sequence
