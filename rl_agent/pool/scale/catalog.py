@@ -1,0 +1,58 @@
+"""The providers that `pool scale --provider NAME` knows, each imported once it is chosen.
+
+A provider is a module of `providers` with `connect(settings) -> Provider`, which gets its settings as plain
+values, and a model of those in `providers.settings`. One whose library has an environment of its own works
+there as a process (`--provider-python`).
+"""
+
+import importlib
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rl_agent.pool.scale.records import Provider
+
+PACKAGE = "rl_agent.pool.scale.providers"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderEntry:
+    """Where a provider is found, and how it runs."""
+
+    module: str
+    """Below `providers`."""
+    settings: str
+    """The class of its settings, in `providers.settings`."""
+    summary: str
+    has_own_process: bool = False
+    """Its library blocks, or has pins of its own: it works as a process under `--provider-python`."""
+
+
+CATALOG: Mapping[str, ProviderEntry] = {
+    "command": ProviderEntry(
+        "command", "CommandSettings", "command lines for start, stop and list: any cloud"
+    ),
+}
+
+
+def settings_model(name: str) -> Any:
+    """Return the class of a provider's settings."""
+    return getattr(importlib.import_module(f"{PACKAGE}.settings"), CATALOG[name].settings)
+
+
+@asynccontextmanager
+async def connected(
+    name: str, settings: Mapping[str, Any], python: str = sys.executable
+) -> AsyncIterator[Provider]:
+    """Give the provider of this name while the block runs."""
+    from rl_agent.pool.scale.providers.remote import running
+
+    entry = CATALOG[name]
+    module = f"{PACKAGE}.{entry.module}"
+    if entry.has_own_process:
+        async with running(python, module, settings) as provider:
+            yield provider
+    else:
+        yield importlib.import_module(module).connect(settings)

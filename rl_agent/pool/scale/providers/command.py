@@ -1,0 +1,146 @@
+"""The provider `command`: a command line each for start, stop and list, such as those of a cloud's CLI.
+
+A line is split into words first and its fields are put in after, so no name becomes more than one word. With
+`shell` bash gets the line, its fields quoted. The environment is this process's, with the fields as
+RL_AGENT_NAME, RL_AGENT_KIND and so on. Output goes to files: what a command leaves running holds no pipe.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from rl_agent.pool.scale.providers.remote_serve import one_line
+from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine
+
+MAX_OUTPUT_BYTES = 8 * 2**20
+_FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+PENDING = frozenset({"pending", "provisioning", "staging", "starting", "creating", "queued", "configuring"})
+STOPPING = frozenset(
+    {"stopping", "shutting-down", "suspending", "stopped", "suspended", "deleting", "completing"}
+)
+"""Words for what ends or rests and still costs something."""
+GONE = frozenset({"terminated", "deleted", "gone"})
+
+
+class CommandProvider:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._common = {"manager": settings["manager"], "fleet": settings["fleet"]}
+
+    async def start(self, name: str, kind: EngineKind) -> None:
+        await self._run("start", {"name": name, "kind": kind.name, "price": f"{kind.price_per_hour:g}"})
+
+    async def stop(self, name: str) -> None:
+        await self._run("stop", {"name": name})
+
+    async def machines(self) -> list[RentedMachine]:
+        return machines_in(await self._run("list", {}))
+
+    async def _run(self, which: str, fields: Mapping[str, str]) -> str:
+        """Run one of the command lines and return its output. Raises ProviderError."""
+        fields = {**self._common, **fields}
+        words = words_of(self._settings[which], fields, is_shell=self._settings["shell"])
+        environ = {f"RL_AGENT_{name.upper()}": value for name, value in fields.items()}
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            status = await self._status(which, words, environ, output, errors)
+            if status != 0:
+                last = (_text(errors).strip() or _text(output).strip() or "it printed nothing").splitlines()[
+                    -1
+                ]
+                raise ProviderError(one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
+            return _text(output)
+
+    async def _status(
+        self, which: str, words: list[str], environ: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+    ) -> int:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                env={**os.environ, **environ},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise ProviderError(f"{which}: {words[0]}: {error}") from error
+        limit_s = self._settings["command_timeout_s"]
+        try:
+            async with asyncio.timeout(limit_s):
+                return await process.wait()
+        except TimeoutError as error:
+            raise ProviderError(f"{which}: {words[0]}: no end after {limit_s:g} s") from error
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+
+
+def connect(settings: Mapping[str, Any]) -> CommandProvider:
+    return CommandProvider(settings)
+
+
+def words_of(template: str, fields: Mapping[str, str], *, is_shell: bool) -> list[str]:
+    """Return the command of a template; a field in it is never more than a part of one word."""
+    if is_shell:
+        line = _FIELD.sub(lambda found: shlex.quote(_field(fields, found)), template)
+        return ["bash", "-c", line]
+    return [_FIELD.sub(lambda found: _field(fields, found), word) for word in shlex.split(template)]
+
+
+def _field(fields: Mapping[str, str], found: re.Match[str]) -> str:
+    if found[1] not in fields:
+        raise ProviderError(f"{found[0]} is not known to this command; known are {', '.join(sorted(fields))}")
+    return fields[found[1]]
+
+
+def machines_in(output: str) -> list[RentedMachine]:
+    """Read a list of machines: `NAME [STATE [KIND]]` lines, or JSON. Raises ProviderError."""
+    if output.lstrip().startswith(("[", "{")):
+        entries = _entries_of_json(output)
+    else:
+        entries = [line.split() for line in output.splitlines() if line.strip()]
+    found = []
+    for name, state, kind in ((*entry, "", "")[:3] for entry in entries):
+        if state.lower() not in GONE:
+            found.append(RentedMachine(name, kind, _state(state)))
+    return found
+
+
+def _entries_of_json(output: str) -> list[list[str]]:
+    try:
+        listed = json.loads(output)
+    except ValueError as error:
+        raise ProviderError(f"list: this is no JSON: {one_line(output[:100])}") from error
+    entries = []
+    for one in listed if isinstance(listed, list) else [None]:
+        match one:
+            case str():
+                entries.append([one])
+            case {"name": str(name), **rest}:
+                entries.append([name, str(rest.get("state") or ""), str(rest.get("kind") or "")])
+            case _:
+                raise ProviderError(
+                    "list: expected a JSON list of names, or of objects with name, state and kind"
+                )
+    return entries
+
+
+def _state(word: str) -> MachineState:
+    word = word.lower()
+    if word in PENDING:
+        return MachineState.PENDING
+    return MachineState.STOPPING if word in STOPPING else MachineState.RUNNING
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MAX_OUTPUT_BYTES).decode(errors="replace")

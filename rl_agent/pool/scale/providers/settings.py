@@ -1,0 +1,98 @@
+"""Settings of each provider, checked once, before it is asked anything.
+
+They are the KEY=VALUE words of `pool scale`, over those of a YAML file (`--provider-file`). Apart from the
+providers themselves, for some of those work in an environment without pydantic.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from rl_agent.errors import ConfigError, UsageError
+
+
+class ProviderSettings(BaseModel):
+    """What every provider is told; the verb fills it in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    manager: str
+    """The manager's address as its engines reach it."""
+    fleet: str
+    """Begins the name of each machine of this reconciler: FLEET-NUMBER."""
+
+
+FIELDS = ("name", "kind", "price", "manager", "fleet")
+"""What a template of the provider `command` may name in braces."""
+_FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+
+
+class CommandSettings(ProviderSettings):
+    """Command lines for start, stop and list, with {name}, {kind}, {price}, {manager} and {fleet} in them."""
+
+    start: str
+    """Asks for a machine that joins the pool under {name}; it returns once that is asked."""
+    stop: str
+    """Ends the machine {name}; exit status 0 also where there is none."""
+    list: str
+    """Prints the machines: NAME [STATE [KIND]] lines, or JSON of names or of objects with these keys."""
+    shell: bool = False
+    """Give the lines to bash, fields quoted; without, they are split into words and started as they are."""
+    command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """A command that takes longer is killed, with all that it started in its process group."""
+
+    @field_validator("start", "stop", "list")
+    @classmethod
+    def _is_template(cls, text: str, info: ValidationInfo) -> str:
+        if unknown := [name for name in _FIELD.findall(text) if name not in FIELDS]:
+            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(FIELDS)}")
+        if info.field_name != "list" and "{name}" not in text:
+            raise ValueError("{name} is missing: it says which machine")
+        if not shlex.split(text):
+            raise ValueError("expected a command line")
+        return text
+
+
+Settings = TypeVar("Settings", bound=ProviderSettings)
+OF_THE_VERB = frozenset(ProviderSettings.model_fields)
+
+
+def read_settings(model: type[Settings], file: Path | None, words: Sequence[str], **own: str) -> Settings:
+    """Return the settings of a provider. Raises UsageError, or ConfigError for the file or a value."""
+    given = {**_of_file(file), **_of_words(words)}
+    if taken := sorted(OF_THE_VERB & given.keys()):
+        raise UsageError(
+            f"{taken[0]}: is said by the options of `pool scale`, not by a setting of its provider"
+        )
+    try:
+        return model.model_validate({**given, **own})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(sorted(model.model_fields.keys() - OF_THE_VERB))
+        raise ConfigError(f"{key}: {first['msg']}; the provider's settings are {known}") from error
+
+
+def _of_words(words: Sequence[str]) -> dict[str, Any]:
+    pairs = [word.partition("=") for word in words]
+    for key, sign, _ in pairs:
+        if not sign or not key:
+            raise UsageError(f"{key!r}: expected KEY=VALUE, a setting of the provider")
+    return {key: value for key, _, value in pairs}
+
+
+def _of_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"--provider-file {path} cannot be read: {reason}") from error
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"--provider-file {path}: expected KEY: VALUE lines, the provider's settings")
+    return dict(found)

@@ -1,0 +1,67 @@
+"""A provider in another environment is asked over stdin and stdout, and costs its own calls only."""
+
+import asyncio
+import os
+import sys
+
+import pytest
+
+from rl_agent.pool.scale.providers.remote import running
+from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine
+
+MODULE = "tests.unit.pool.scale.providers.pretended"
+KIND = EngineKind("spot", 1.5, 0, 4, 60.0)
+
+
+def provider(python=sys.executable):
+    return running(python, MODULE, {"state": "running"})
+
+
+async def test_what_was_started_is_listed_until_it_is_stopped_whatever_the_library_prints():
+    async with provider() as remote:
+        await remote.start("a-1", KIND)
+        await remote.start("a-2", KIND)
+        await remote.stop("a-1")
+        assert await remote.machines() == [RentedMachine("a-2", "spot", MachineState.RUNNING)]
+
+
+async def test_errors_are_one_line_and_end_their_own_call_only():
+    async with provider() as remote:
+        with pytest.raises(ProviderError, match=r"^the quota is used up and this is a second line$"):
+            await remote.start("no-quota", KIND)
+        with pytest.raises(ProviderError, match="KeyError: 'bug'"):
+            await remote.start("bug", KIND)
+        await remote.start("a-1", KIND)
+        assert len(await remote.machines()) == 1
+
+
+async def test_a_call_that_hangs_holds_up_no_other():
+    async with provider() as remote:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await remote.start("hangs", KIND)
+        assert await remote.machines() == []
+
+
+async def test_a_process_that_dies_fails_what_was_asked_and_is_started_again():
+    async with provider() as remote:
+        with pytest.raises(ProviderError, match="its process ended"):
+            await remote.start("dies", KIND)
+        assert await remote.machines() == []
+
+
+async def test_nothing_is_left_when_the_block_ends_even_with_a_call_that_hangs():
+    async with provider() as remote:
+        await remote.machines()
+        pid = remote._process.pid
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await remote.start("hangs", KIND)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_an_interpreter_that_is_not_there_is_named():
+    async with provider("/nowhere/python") as remote:
+        with pytest.raises(ProviderError, match="/nowhere/python cannot be started: No such file"):
+            await remote.machines()
