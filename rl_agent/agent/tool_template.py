@@ -1,9 +1,12 @@
 """Finds out in which format a model's chat template writes tool calls: a call is rendered and read back."""
 
 import json
+from collections.abc import Sequence
 from itertools import takewhile
 
 from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.messages import countable, messages_of
+from rl_agent.agent.context.window import ContextView, Round
 from rl_agent.agent.parse import parse_action
 from rl_agent.agent.template import Message
 from rl_agent.agent.tool_formats import FORMATS, Schema, ToolCall, ToolFormat, UnreadableCall
@@ -12,6 +15,9 @@ from rl_agent.types import Observation
 
 _CALL = ToolCall("probe_tool", {"key": "value"})
 _RESULT = "probe-result"
+_IMAGE = "image"
+_PART = "'type':"
+"""In the text of a template that writes a list of parts as Python would print it."""
 _TOOL: Schema = {
     "type": "function",
     "function": {
@@ -54,6 +60,45 @@ def tool_format_of(chat: ChatTokenizer) -> ToolFormat:
     if _RESULT not in answer:
         raise ConfigError(f"{_KEY}: the model's chat template does not show what a tool answers")
     return found
+
+
+def check_images_of_tools(chat: ChatTokenizer, system_prompt: str | None) -> None:
+    """Refuse a template that cannot show images in what tools answer, call after call. Raises ConfigError.
+
+    With images the server renders the whole conversation at every turn. Some templates take what a tool
+    answers once, and refuse or hide what follows the next call.
+    """
+    try:
+        takes_images = _PART not in _rendered(chat, system_prompt, [True])
+    except ConfigError:
+        takes_images = False  # it takes text alone: there a server marks images by itself
+    try:
+        whole = _rendered(chat, system_prompt, [takes_images] * 3)
+        if takes_images and (
+            _PART in whole
+            or whole == _rendered(chat, system_prompt, [True, False, True])
+            or whole == _rendered(chat, system_prompt, [True, True, False])
+        ):
+            raise ConfigError("it does not show images in what a tool answers")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{_KEY}: the model's chat template cannot show images in a conversation with two tool calls:"
+            f" {error}; give the model folder a chat_template.jinja that can, or use"
+            " policy_config.action_format=text"
+        ) from error
+
+
+def _conversation(system_prompt: str | None, has_image: Sequence[bool]) -> list[Message]:
+    """Return messages in which each observation after the first is what a tool answered."""
+    shown = [Observation(_RESULT, (_IMAGE,) if one else ()) for one in has_image]
+    rounds = [Round(one, "a call", _CALL.name, is_call=True) for one in shown[:-1]]
+    return countable(
+        messages_of(system_prompt, ContextView(), rounds, shown[-1], lambda _: {"type": _IMAGE}, str)
+    )
+
+
+def _rendered(chat: ChatTokenizer, system_prompt: str | None, has_image: Sequence[bool]) -> str:
+    return chat.render(_conversation(system_prompt, has_image), [_TOOL], add_generation_prompt=True)
 
 
 def _writes(chat: ChatTokenizer, written_as: ToolFormat, asked: list[Message], start: str) -> bool:

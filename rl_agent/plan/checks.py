@@ -25,9 +25,8 @@ from rl_agent.plan.context import check_context
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
-from rl_agent.plan.model import check_model
+from rl_agent.plan.model import check_model, check_tool_calls
 from rl_agent.plan.runs import Leftover, find_leftovers
-from rl_agent.plan.tool_actions import check_tool_calls
 from rl_agent.pool.settings import check_settings
 from rl_agent.reward.judge_checks import check_judge
 from rl_agent.reward.rubric import check_criteria

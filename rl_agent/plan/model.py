@@ -1,5 +1,7 @@
-"""Checks that the run's trainer and engines can take the base model, as far as a plan can know."""
+"""Checks that trainer, engines and agent of the run can take the base model, as far as a plan can know."""
 
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.tool_template import tool_format_of
 from rl_agent.config import Command, Config
 from rl_agent.errors import ConfigError
 from rl_agent.plan.hub import FoundModel
@@ -31,3 +33,15 @@ def check_model(config: Config, command: Command, model: FoundModel) -> tuple[st
     if problem is not None:
         raise ConfigError(f"model_config.base_model={name}: {problem}")
     return ()
+
+
+def check_tool_calls(config: Config, command: Command, model: FoundModel) -> tuple[str, ...]:
+    """Refuse a model whose tool calls cannot be read, where the agent acts by them; returns notes."""
+    if not config.policy_config.has_tool_calls or command.rl_phase == "update":
+        return ()
+    name = config.model.base_model
+    if model.folder is None:
+        unread = "whether its chat template has tools is seen after the download"
+        return (f"model_config.base_model={name}: {unread}",)
+    written_as = tool_format_of(ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs))
+    return (f"policy_config.action_format=tool_calls: {name} writes calls as {written_as.name}",)

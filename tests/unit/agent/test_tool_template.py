@@ -1,9 +1,16 @@
 import pytest
 
-from rl_agent.agent.tool_template import tool_format_of
+from rl_agent.agent.tool_template import check_images_of_tools, tool_format_of
 from rl_agent.errors import ConfigError
 from rl_agent.testing.tiny_chat import CHATML, tiny_chat
-from tests.unit.agent.tool_templates import HERMES, OF_FORMAT
+from tests.unit.agent.tool_templates import (
+    ALTERNATING,
+    HERMES,
+    HIDES_IMAGES_OF_TOOLS,
+    OF_FORMAT,
+    VISUAL,
+    VISUAL_BUT_FOR_TOOLS,
+)
 
 
 @pytest.mark.parametrize("name", OF_FORMAT)
@@ -44,6 +51,33 @@ def test_a_template_whose_calls_cannot_be_read_is_refused_in_one_line(template, 
     assert template != HERMES
     with pytest.raises(ConfigError, match=r"policy_config\.action_format=tool_calls") as refusal:
         tool_format_of(tiny_chat(template))
+
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("template", [VISUAL, HERMES], ids=["parts", "text alone"])
+def test_a_template_that_can_show_what_tools_answer_twice_is_taken(template):
+    check_images_of_tools(tiny_chat(template), "Act.")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (ALTERNATING + VISUAL, "roles must alternate"),
+        (ALTERNATING + HERMES, "roles must alternate"),
+        (VISUAL_BUT_FOR_TOOLS, "does not show images"),
+        (HIDES_IMAGES_OF_TOOLS, "does not show images"),
+    ],
+    ids=["a second response refused", "refused with text alone", "images as words", "images hidden"],
+)
+def test_a_template_that_cannot_take_images_in_what_tools_answer_is_refused_in_one_line(template, reason):
+    assert template not in {VISUAL, HERMES}
+    assert tool_format_of(tiny_chat(template)).name == "hermes"
+    with pytest.raises(
+        ConfigError, match=r"policy_config\.action_format=tool_calls: .*two tool calls"
+    ) as refusal:
+        check_images_of_tools(tiny_chat(template), "Act.")
 
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)

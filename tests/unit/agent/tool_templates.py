@@ -30,3 +30,33 @@ OF_FORMAT = {
     ),
     "mistral": _with_calls("{{- '[TOOL_CALLS] [' + (call.function | tojson) }}", "{{- ']' }}"),
 }
+
+
+def _with_images(template: str) -> str:
+    """Return a template that shows the parts of every message, as those of Qwen's vision models do."""
+    macro = (
+        "{%- macro shown(content) %}{%- if content is string %}{{- content }}{%- else %}"
+        "{%- for part in content %}"
+        "{%- if part.type == 'text' %}{{- part.text }}{%- else %}{{- '<image>' }}{%- endif %}{%- endfor %}"
+        "{%- endif %}{%- endmacro %}"
+    )
+    return macro + template.replace("message.content", "shown(message.content)")
+
+
+VISUAL = _with_images(HERMES)
+VISUAL_BUT_FOR_TOOLS = VISUAL.replace(
+    "'<|im_start|>user\\n<tool_response>\\n' + shown(message.content)",
+    "'<|im_start|>user\\n<tool_response>\\n' + (message.content | string)",
+)
+HIDES_IMAGES_OF_TOOLS = VISUAL.replace(
+    "'<|im_start|>user\\n<tool_response>\\n' + shown(message.content)",
+    "'<|im_start|>user\\n<tool_response>\\n' + shown(message.content).replace('<image>', '')",
+)
+ALTERNATING = (
+    "{%- set turns = namespace(count=0) %}{%- for message in messages %}"
+    "{%- if message.role == 'user' or (message.role == 'assistant' and message.tool_calls is undefined) %}"
+    "{%- if (message.role == 'user') != (turns.count % 2 == 0) %}"
+    "{{- raise_exception('roles must alternate user and assistant') }}{%- endif %}"
+    "{%- set turns.count = turns.count + 1 %}{%- endif %}{%- endfor %}"
+)
+"""Mistral's check: what tools answer does not count as a turn, so a second response follows the first."""

@@ -3,8 +3,10 @@
 import os
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from rl_agent.errors import ConfigError
 from rl_agent.overrides.words import parse_override
@@ -12,8 +14,9 @@ from rl_agent.plan import first_turn
 from rl_agent.plan.compose import compose_config
 from rl_agent.plan.first_turn import check_first_turns
 from rl_agent.plan.hub import FoundModel
-from rl_agent.testing.tiny_chat import tiny_tokenizer
+from rl_agent.testing.tiny_chat import save_tiny_model_folder
 from rl_agent.types import Task
+from tests.unit.agent.tool_templates import ALTERNATING, HERMES, VISUAL
 
 ENVIRONMENT = """
     import asyncio
@@ -37,11 +40,16 @@ ENVIRONMENT = """
             if how == "blocks":
                 import time
                 await asyncio.to_thread(time.sleep, 60)
-            return "no observation" if how == "misshapen" else Observation(task.prompt)
+            images = (task.extra["image"],) if "image" in task.extra else ()
+            return "no observation" if how == "misshapen" else Observation(task.prompt, images)
         async def step(self, action):
             return StepResult(Observation(""), done=True)
         async def close(self):
             Fickle.closed += 1
+        @staticmethod
+        def tools(task):
+            return [{"type": "function", "function": {"name": "look", "description": "x" * 200,
+                     "parameters": {"type": "object", "properties": {}}}}]
 """
 
 
@@ -68,9 +76,8 @@ def tasks(*answers, prompt="1 + 1 ="):
 NO_MODEL = FoundModel("a/model", None, None, frozenset())
 
 
-def model(folder):
-    tiny_tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages[0].content }}"}')
+def model(folder, template="{{ messages[0].content }}"):
+    save_tiny_model_folder(folder, template)
     return FoundModel(str(folder), folder, {}, frozenset())
 
 
@@ -130,3 +137,58 @@ def test_what_an_environment_prints_is_not_taken_for_the_plan(config, capfd):
     printed = capfd.readouterr()
     assert printed.out == "the plan\n"
     assert "an environment that prints" in printed.err
+
+
+def picture(folder):
+    Image.new("RGB", (32, 32)).save(folder / "picture.png")
+    return str(folder / "picture.png")
+
+
+def tasks_with_images(folder, **changes):
+    (task,) = tasks("fine", **changes)
+    return [replace(task, extra={"image": picture(folder)})]
+
+
+def test_tools_count_as_a_part_of_the_first_prompt(config, tmp_path):
+    found = model(tmp_path, HERMES)
+    words = "policy_config.action_format=tool_calls"
+    with pytest.raises(
+        ConfigError, match=r"^engine.max_model_len=256: .* has 4\d\d tokens \(4\d\d of them for its tools\)"
+    ):
+        check_first_turns(config("engine.max_model_len=256", words), tasks("fine"), found)
+    assert check_first_turns(config("engine.max_model_len=512", words), tasks("fine"), found) == ()
+    assert check_first_turns(config("engine.max_model_len=256"), tasks("fine"), found) == ()
+
+
+REFUSES_SYSTEM = (
+    "{%- if messages[0].role == 'system' %}{{- raise_exception('no system prompts here') }}{%- endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [VISUAL, HERMES], ids=["parts", "text alone"])
+def test_a_first_prompt_with_images_that_the_template_refuses_is_found(config, tmp_path, template):
+    with_images = tasks_with_images(tmp_path)
+    refusing = model(tmp_path, REFUSES_SYSTEM + template)
+    with pytest.raises(
+        ConfigError,
+        match=r"^model_config.base_model=.*: the first prompt of task task-0 .* no system prompts",
+    ):
+        check_first_turns(config("policy_config.system_prompt=Act"), with_images, refusing)
+    assert check_first_turns(config("policy_config.system_prompt=null"), with_images, refusing) == ()
+
+
+def test_a_first_prompt_with_images_whose_text_alone_is_too_long_is_refused(config, tmp_path):
+    long = tasks_with_images(tmp_path, prompt="1+2=" * 40)
+    with pytest.raises(
+        ConfigError, match=r"^engine.max_model_len=64: the first prompt of task task-0 has at least "
+    ):
+        check_first_turns(config("engine.max_model_len=64"), long, model(tmp_path, VISUAL))
+    assert check_first_turns(config("engine.max_model_len=512"), long, model(tmp_path, VISUAL)) == ()
+
+
+def test_a_template_that_cannot_go_on_after_a_call_is_refused_where_images_are_shown(config, tmp_path):
+    found = model(tmp_path, ALTERNATING + VISUAL)
+    calling = config("policy_config.action_format=tool_calls", "engine.max_model_len=4096")
+    with pytest.raises(ConfigError, match=r"^policy_config.action_format=tool_calls: .* must alternate"):
+        check_first_turns(calling, tasks_with_images(tmp_path), found)
+    assert check_first_turns(calling, tasks("fine"), found) == ()

@@ -1,0 +1,81 @@
+"""Measures the first prompts of a few episodes, with tools and images, as the rollout would build them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rl_agent.agent.chat import ChatTokenizer
+from rl_agent.agent.context.image_tokens import ImageTokens
+from rl_agent.agent.context.messages import countable
+from rl_agent.agent.context.window import ContextView
+from rl_agent.agent.tool_formats import Schema
+from rl_agent.agent.tool_template import check_images_of_tools
+from rl_agent.config import Config
+from rl_agent.errors import ConfigError
+from rl_agent.plan.hub import FoundModel
+from rl_agent.rollout.collector.prompts import PromptBuilder
+from rl_agent.types import Observation, Task
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompt:
+    """What is known of the size of a prompt."""
+
+    task_id: str
+    tokens: int
+    is_exact: bool
+    """False where only the server knows how many tokens an image has; it is counted as one, or as none."""
+    tokens_of_tools: int = 0
+
+
+class FirstPrompts:
+    """The prompts that a run's model would be shown first."""
+
+    def __init__(self, config: Config, model: FoundModel) -> None:
+        """The model has a folder. Raises ConfigError, and what the library raises for no tokenizer."""
+        self._config = config
+        self._chat = ChatTokenizer.load(str(model.folder), config.model.chat_template_kwargs)
+        assert model.folder is not None
+        self._image_tokens = ImageTokens.load(model.folder)
+
+    async def measure(self, task: Task, observation: Observation, tools: Sequence[Schema]) -> FirstPrompt:
+        """Build the prompt of a task. Raises ConfigError if the chat template refuses it.
+
+        The files of the observation's images must be there.
+        """
+        name = self._config.model.base_model
+        try:
+            tokens, is_exact = await self._size(task, observation, tools)
+            without = (await self._size(task, observation, ()))[0] if tools else tokens
+        except ConfigError as error:
+            raise ConfigError(
+                f"model_config.base_model={name}: the first prompt of task {task.task_id} cannot be written:"
+                f" {error}"
+            ) from error
+        if tools and observation.images:
+            check_images_of_tools(self._chat, self._config.policy_config.system_prompt)
+        return FirstPrompt(task.task_id, tokens, is_exact, tokens - without)
+
+    async def _size(self, task: Task, observation: Observation, tools: Sequence[Schema]) -> tuple[int, bool]:
+        chat, system = self._chat, self._config.policy_config.system_prompt
+        builder = PromptBuilder(chat, system, self._image_tokens, task.task_id, tools)
+        prompt, _ = await builder.fitting([ContextView()], observation, None)
+        if prompt.length is not None:
+            return prompt.length, True
+        token_ids = chat.encode_messages(countable(prompt.messages or ()), tools)
+        if token_ids is None:  # it takes text alone: there a server marks images by itself
+            token_ids = chat.start(system, observation, tools)
+        return len(token_ids), False
+
+
+def check_room(prompts: Iterable[FirstPrompt], limit: int) -> None:
+    """Refuse a context in which not one of these prompts leaves room for a response."""
+    found = sorted(prompts, key=lambda one: one.tokens)
+    if not found or found[0].tokens < limit:
+        return
+    least = found[0]
+    of_tools = f" ({least.tokens_of_tools} of them for its tools)" if least.tokens_of_tools else ""
+    raise ConfigError(
+        f"engine.max_model_len={limit}: the first prompt of task {least.task_id} has"
+        f" {'' if least.is_exact else 'at least '}{least.tokens} tokens{of_tools} and leaves no room for a"
+        f" response, and the other {len(found) - 1} tasks that were tried have no shorter ones"
+    )
