@@ -1,19 +1,9 @@
 """Who may see the page, and what a browser is allowed to do with it."""
 
-import asyncio
-import socket
-from contextlib import closing
-
-import aiohttp
 import pytest
 from pydantic import ValidationError
-from yarl import URL
 
-from rl_agent.cli.page import main
 from rl_agent.config import PageConfig
-from rl_agent.errors import UsageError
-from rl_agent.page.server import open_door, serve
-from tests.unit.page.conftest import settings_for
 
 OPEN = {"port": "auto", "host": "127.0.0.1", "token_file": None, "tls_certificate": None, "tls_key": None}
 
@@ -52,15 +42,6 @@ async def test_a_link_from_elsewhere_leads_here(tmp_path, look):
     client = await look(tmp_path)
     sent = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     assert (await client.get("/compare", headers=sent)).status == 200
-
-
-@pytest.mark.parametrize(
-    "file", ["..%2fserver.py", "..%5cserver.py", "%2e%2e%2f%2e%2e%2fcli%2fpage.py", "page.css%00"]
-)
-async def test_only_our_own_files_are_static(tmp_path, look, file):
-    client = await look(tmp_path)
-    path = URL(f"/static/{file}", encoded=True)
-    assert (await client.get(path, allow_redirects=False)).status == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -106,27 +87,3 @@ def test_a_page_that_others_reach_needs_a_token_and_tls(given, named):
 
 def test_off_means_off_although_yaml_reads_it_as_false():
     assert PageConfig.model_validate({**OPEN, "allowed_hosts": [], "port": False}).port == "off"
-
-
-def test_the_command_refuses_what_the_configuration_refuses(tmp_path):
-    with pytest.raises(UsageError, match="can be reached by others"):
-        main(["--log-path", str(tmp_path), "--host", "0.0.0.0"])
-    with pytest.raises(UsageError, match="--log-path, or --plan"):
-        main([])
-
-
-async def test_where_the_usual_port_is_taken_the_page_takes_another(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr("rl_agent.page.server.DEFAULT_PORT", taken.getsockname()[1])
-        with closing(open_door(settings_for(tmp_path, port=None))) as door:
-            assert not door.url.endswith(f":{taken.getsockname()[1]}")
-
-
-async def test_it_serves_at_its_port_until_it_is_told_to_leave(tmp_path):
-    leaving, urls = asyncio.Event(), asyncio.Queue()
-    async with asyncio.TaskGroup() as jobs, asyncio.timeout(20):
-        jobs.create_task(serve(settings_for(tmp_path), urls.put_nowait, leaving))
-        url = await urls.get()
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/") as answer:
-            assert answer.status == 200
-        leaving.set()

@@ -1,117 +1,13 @@
 """Engines that answer what they cannot have sampled: it costs them, and neither the request nor the run."""
 
-import json
-import math
-
 import pytest
-from aiohttp import web
 
-from rl_agent.pool.engines.adapters import ADAPTERS
-from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
-from rl_agent.pool.engines.link import read_load
 from rl_agent.pool.scheduler import events, quarantine
 from rl_agent.pool.scheduler.records import EngineState, FailureKind
 from rl_agent.testing.pool_world import RULES, World, id_of, ready_world, record
-from tests.unit.pool.engines.adapter_wires import PIECES, WIRES, collect, engine, response
 
-VOCABULARY = 100
-BAD_TOKENS = [-7, VOCABULARY, 2**31, 2**40, 2**70, 1.0, True, "12", None]
-BAD_LOGPROBS = [50.0, -9999.0, -1e308, None, "x", math.nan, -math.inf, True]
 KEPT = RULES.min_progress_tokens
 """Tokens that are somewhere."""
-
-
-def with_value(event, token=None, logprob=None):
-    """The event with one token or logprob replaced, whatever its wire."""
-    if "meta_info" in event:
-        entries = event["meta_info"]["output_token_logprobs"]
-        entries[-1] = [entries[-1][0] if logprob is None else logprob[0], entries[-1][1], None]
-        if token is not None:
-            entries[-1][1] = token[0]
-        return event
-    [choice] = event["choices"]
-    if token is not None:
-        choice["token_ids"][-1] = token[0]
-    if logprob is not None and "content" in choice["logprobs"]:
-        choice["logprobs"]["content"][-1]["logprob"] = logprob[0]
-    elif logprob is not None:
-        choice["logprobs"]["token_logprobs"][-1] = logprob[0]
-    return event
-
-
-def spoiled(make, **change):
-    """A response whose last event but one holds what cannot be."""
-    [(first, text), (second, more), _] = PIECES
-    good = make(first, text, None, len(first))
-    bad = with_value(make(second, more, None, len(first) + len(second)), **change)
-    return [b"data: " + json.dumps(event).encode() + b"\n\n" for event in (good, bad)]
-
-
-CHANGES = [{"token": [value]} for value in BAD_TOKENS] + [{"logprob": [value]} for value in BAD_LOGPROBS]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=str)
-@pytest.mark.parametrize("wire", WIRES)
-async def test_a_token_or_logprob_that_is_none_is_the_engines_fault(wire, change):
-    kind, make = WIRES[wire]
-    seen = []
-    async with engine(kind, lambda _: spoiled(make(), **change)) as link:
-        with pytest.raises(WrongAnswer):
-            async for chunk in link.generate([1, 2, 3], 64, {}, "r", vocab_size=VOCABULARY):
-                seen += chunk.token_ids
-    assert seen == [11]  # what came before it counts
-
-
-@pytest.mark.parametrize("wire", WIRES)
-async def test_an_id_that_the_tokenizer_does_not_know_is_fine_below_the_size_of_the_embedding(wire):
-    kind, make = WIRES[wire]
-    async with engine(kind, lambda _: response(make())) as link:
-        for size in (None, 15):
-            assert await collect(link, vocab_size=size)
-        with pytest.raises(WrongAnswer, match="ends at 14"):
-            await collect(link, vocab_size=14)
-
-
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("fault", ["too many", "no token", "unknown end", "deep", "text"])
-async def test_what_else_cannot_be_an_answer_is_the_engines_fault(wire, fault):
-    kind, make = WIRES[wire]
-    if fault == "text" and not ADAPTERS[kind].has_text:
-        return
-    limit = 1 if fault == "too many" else 64
-    tokens, text, end = {
-        "no token": ((), "", "stop"),
-        "unknown end": ((11, 12), "so", "banana"),
-        "text": ((11, 12), "x" * 100_000, None),
-    }.get(fault, ((11, 12), "so", "stop"))
-    whole = json.dumps(make()(tokens, text, end, len(tokens))).encode()
-    event = b'{"x": ' + b"[" * 100_000 if fault == "deep" else whole
-    for interval, body in ((1, b"data: " + event + b"\n\n"), (None, event)):
-        async with engine(kind, lambda _, body=body: web.Response(body=body)) as link:
-            with pytest.raises(WrongAnswer):
-                async for _ in link.generate([1, 2, 3], limit, {}, "r", stream_interval=interval):
-                    pass
-
-
-async def test_an_error_in_a_stream_is_no_wrong_answer_and_its_words_are_bounded():
-    words = "\n".join(["no"] * 10_000)
-    for code, kind in ((400, Refused), ("400", Refused), ("²", StreamError), (2**70, StreamError)):
-        event = {"error": {"message": words, "code": code}}
-        body = b"data: " + json.dumps(event).encode() + b"\n\n"
-        async with engine("vllm", lambda _, body=body: [body]) as link:
-            with pytest.raises(kind) as caught:
-                await collect(link)
-            assert not isinstance(caught.value, WrongAnswer)
-            assert len(str(caught.value)) <= 400 and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", ["inf", "-1", "nan", "1e400", "many", "0x10", "1e300"])
-def test_a_load_that_is_no_count_is_none(value):
-    assert read_load(f"vllm:num_requests_running 1.0\nvllm:num_requests_waiting {value}\n") is None
-
-
-def test_metrics_with_a_brace_that_is_never_closed_are_read_in_linear_time():
-    assert read_load("vllm:num_requests_running{\n" * 200_000) is None
 
 
 class Lying(World):

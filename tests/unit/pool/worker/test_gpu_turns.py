@@ -1,6 +1,5 @@
 """Turns of a trainer and an engine when the number of a dead process is a stranger's by now."""
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -8,7 +7,6 @@ import os
 import pytest
 
 from rl_agent.cluster.shared_fs.processes import ProcessId
-from rl_agent.pool.worker.engine_turns import EngineTurns
 from rl_agent.pool.worker.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
 
 ALIVE = ProcessId.of(os.getpid())
@@ -27,20 +25,6 @@ def test_a_stranger_with_the_number_of_a_dead_worker_is_not_waited_for(files):
     TrainerTurns(files, timeout_s=0.0).take()
     files.write_engine(EngineTurnState(2, is_awake=True, has_served=True, worker=ALIVE))
     assert files.read_engine() is not None
-
-
-@pytest.mark.parametrize(("trainer", "is_engines"), [(ALIVE, False), (REUSED, True)], ids=["alive", "reused"])
-async def test_a_stranger_with_the_number_of_a_dead_trainer_does_not_keep_the_engine_asleep(
-    files, trainer, is_engines
-):
-    files.write_turn(GpuTurn(7, is_engines=False, trainer=trainer))
-    leaving = asyncio.Event()
-    begun = asyncio.create_task(EngineTurns(files).begin(leaving))
-    await asyncio.sleep(0)
-    assert begun.done() == is_engines
-    leaving.set()
-    await begun
-    assert files.read_engine().is_awake == is_engines
 
 
 def test_what_another_release_wrote_counts_as_nothing(files):

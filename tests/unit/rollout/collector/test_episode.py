@@ -1,31 +1,26 @@
+"""An episode from its first prompt to its record: turns, limits, timeouts, and how it ends."""
+
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from rl_agent import errors
-from rl_agent.agent.context.window import ContextLimits
 from rl_agent.engine.wire import completion_request
-from rl_agent.errors import EngineError, EnvironmentFailure, EnvironmentUnavailable, PromptTooLong, RetryLater
+from rl_agent.errors import EngineError, EnvironmentUnavailable, PromptTooLong, RetryLater
 from rl_agent.rollout.collector import episode as episode_module
-from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.lengths import ResponseLengths
 from rl_agent.rollout.collector.limit import EngineGate
-from rl_agent.types import Failure, Observation, Status, StepResult
+from rl_agent.types import Failure, Status
 from tests.unit.rollout.episodes import (
-    SAMPLING,
     FakeEngine,
     FakeEnvironment,
     make_setup,
     make_spec,
     run_episode,
 )
-from tests.unit.rollout.visual import VisualEngine, image_parts, known_images, look
 
 
 class Failing(FakeEngine):
@@ -176,101 +171,6 @@ async def test_a_task_that_never_fitted_is_a_failure():
     assert trajectory.failure == Failure("PromptTooLong", "full")
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("boom"), KeyError(), SystemExit(3), asyncio.CancelledError(), TimeoutError("mine")]
-)
-@pytest.mark.parametrize("call", ["reset", "step 1", "step 2"])
-async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
-    environment = FakeEnvironment(length=3, faults={call: error})
-    trajectory = await run_episode(environment)
-
-    assert trajectory.status is Status.FAILED
-    assert trajectory.failure.kind == "EnvironmentFailure"
-    assert type(error).__name__ in trajectory.failure.message
-    assert len(trajectory.steps) == {"reset": 0, "step 1": 0, "step 2": 1}[call]
-    assert (trajectory.reward, environment.closed) == (None, 1)
-
-
-async def test_an_environments_error_is_recorded_in_writable_characters_and_not_whole():
-    error = ValueError("\ud800" + "page " * 10_000)
-    message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
-
-    assert message.encode().startswith(b"reset failed: ValueError: \\ud800page")
-    assert len(message) < 2100
-
-
-async def test_an_environment_that_names_its_failure_is_quoted():
-    trajectory = await run_episode(FakeEnvironment(faults={"reset": EnvironmentFailure("no browser")}))
-
-    assert trajectory.failure == Failure("EnvironmentFailure", "no browser")
-
-
-async def test_a_failure_that_an_environment_names_is_recorded_in_writable_characters_too():
-    error = EnvironmentFailure("\ud800" + "page " * 10_000)
-    message = (await run_episode(FakeEnvironment(faults={"step 1": error}))).failure.message
-
-    assert message.encode().startswith(b"\\ud800page")
-    assert len(message) < 2100
-
-
-async def test_an_environment_that_cannot_be_made_fails_its_episode():
-    def create(kind):
-        raise OSError("no display")
-
-    trajectory = await run_episode(create)
-
-    assert trajectory.failure == Failure("EnvironmentFailure", "could not be made: OSError: no display")
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (None, "step returned NoneType, not a StepResult"),
-        (StepResult("text"), "step returned str, not an Observation"),
-        (
-            StepResult(Observation("\ud800")),
-            "step returned an observation that is no text: UnicodeEncodeError",
-        ),
-        (
-            StepResult(Observation("look", ("/screens/\udcff.png",))),
-            "step returned an observation with an image path that is no text: UnicodeEncodeError",
-        ),
-        (StepResult(Observation(None)), "step returned an observation that is no text: AttributeError"),
-        (StepResult(Observation(""), reward="a lot"), "step returned a reward that is no number: ValueError"),
-    ],
-)
-async def test_nonsense_from_an_environment_is_its_failure_too(result, message):
-    class Talking(FakeEnvironment):
-        async def step(self, action):
-            return result
-
-    trajectory = await run_episode(Talking())
-
-    assert issubclass(getattr(errors, trajectory.failure.kind), EnvironmentFailure)
-    assert trajectory.failure.message.startswith(message)
-
-
-async def test_a_reset_that_shows_nothing_is_the_environments_failure():
-    class Mute(FakeEnvironment):
-        async def reset(self, task, seed):
-            return None
-
-    failure = (await run_episode(Mute())).failure
-    assert failure == Failure("EnvironmentRefusal", "reset returned NoneType, not an Observation")
-
-
-async def test_a_librarys_numbers_are_recorded_as_plain_ones():
-    import numpy
-
-    class Numeric(FakeEnvironment):
-        async def step(self, action):
-            return StepResult(Observation(""), numpy.float32(0.5), done=numpy.bool_(True))
-
-    trajectory = await run_episode(Numeric())
-
-    assert (trajectory.reward, type(trajectory.reward), trajectory.truncated) == (0.5, float, False)
-
-
 async def test_an_engine_error_keeps_the_finished_steps():
     trajectory = await run_episode(FakeEnvironment(length=3), Failing(EngineError("HTTP 400"), at=3))
 
@@ -373,88 +273,3 @@ async def test_no_place_at_the_engine_is_held_while_the_environment_works():
     setup = make_setup(Watching(length=3))
     await Episode(make_spec(), setup).run()
     assert in_use == [0, 0, 0]
-
-
-async def test_images_go_as_messages_and_every_prompt_is_whole_again():
-    class Visual(FakeEnvironment):
-        async def step(self, action):
-            result = await super().step(action)
-            return StepResult(Observation("look", ("/tmp/a b.png",)), result.reward, done=result.done)
-
-    engine = FakeEngine()
-    trajectory = await run_episode(Visual(length=3), engine)
-
-    assert [step.context_reset for step in trajectory.steps] == [False, True, True]
-    assert trajectory.steps[1].prompt_token_ids == (7, 8, 9)
-    image = {"type": "image_url", "image_url": {"url": "file:///tmp/a%20b.png"}}
-    shown = [image, {"type": "text", "text": "look"}]
-    assert engine.messages[1] == [
-        {"role": "user", "content": "2+2="},
-        {"role": "assistant", "content": "4"},
-        {"role": "user", "content": shown},
-        {"role": "assistant", "content": "4"},
-        {"role": "user", "content": shown},
-    ]
-
-
-async def test_images_are_kept_where_the_engine_may_read_them_also_when_the_next_one_replaces_them(tmp_path):
-    screenshot = tmp_path / "screen.png"
-
-    class Screen(FakeEnvironment):
-        async def step(self, action):
-            result = await super().step(action)
-            Image.new("RGB", (8, len(self.actions))).save(screenshot)
-            return replace(result, observation=Observation("look", (str(screenshot),)))
-
-    setup = replace(make_setup(Screen(length=3)), images=tmp_path / "images")
-    trajectory = await Episode(make_spec(), setup).run()
-
-    kept = [Path(step.observation.images[0]) for step in trajectory.steps[1:]]
-    sizes = []
-    for path in kept:
-        with Image.open(path) as image:
-            sizes.append(image.size)
-    assert sizes == [(8, 1), (8, 2)]
-    assert all(path.is_relative_to(tmp_path / "images") for path in kept)
-
-
-async def test_seventy_steps_with_a_window_of_three_store_each_screenshot_once(tmp_path):
-    class Screens(FakeEnvironment):
-        async def step(self, action):
-            result = await super().step(action)
-            return replace(result, observation=look(tmp_path, len(self.actions) // 2))  # half change nothing
-
-    engine = VisualEngine()
-    limits = ContextLimits("window", max_images=3)
-    policy = Policy(engine, EngineGate(8), engine.chat, SAMPLING, limits=limits, image_tokens=known_images())
-    setup = make_setup(Screens(70), engine, policy=policy, images=tmp_path / "images")
-    trajectory = await Episode(make_spec(max_steps=70), setup).run()
-
-    assert trajectory.reward == 1.0 and len(trajectory.steps) == 70
-    stored = [file for file in (tmp_path / "images").rglob("*") if file.is_file()]
-    different = {file.read_bytes() for file in tmp_path.glob("screen-*.png")}
-    assert len(stored) == 35 and {file.read_bytes() for file in stored} <= different
-    assert max(len(image_parts(messages)) for messages in engine.messages) == 3
-
-
-async def test_an_image_that_is_not_there_ends_its_episode_only(tmp_path):
-    class Blind(FakeEnvironment):
-        async def reset(self, task, seed):
-            return Observation("look", (str(tmp_path / "missing.png"),))
-
-    trajectory = await Episode(make_spec(), replace(make_setup(Blind()), images=tmp_path / "images")).run()
-
-    assert trajectory.status is Status.FAILED
-    assert "missing.png" in trajectory.failure.message
-
-
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-async def test_a_reward_that_is_not_finite_is_a_failure_of_the_environment(reward):
-    class Odd(FakeEnvironment):
-        async def step(self, action):
-            return replace(await super().step(action), reward=reward)
-
-    trajectory = await run_episode(Odd())
-
-    assert trajectory.status is Status.FAILED
-    assert trajectory.failure.kind == "EnvironmentFailure"

@@ -1,11 +1,27 @@
-"""Episodes whose environment failed, not their agent, are begun again; both reasons are recorded."""
+"""What an environment raises or answers wrongly is its own failure: its episode is begun again where that helps."""
+
+import asyncio
+from dataclasses import replace
 
 import pytest
 
-from rl_agent.errors import ConfigError, EngineError, EnvironmentFailure, EnvironmentLost, EnvironmentRefusal
+from rl_agent import errors
+from rl_agent.errors import (
+    ConfigError,
+    EngineError,
+    EnvironmentFailure,
+    EnvironmentLost,
+    EnvironmentRefusal,
+)
 from rl_agent.rollout.collector.episode import Episode
-from rl_agent.types import Failure, Status
-from tests.unit.rollout.episodes import FakeEngine, FakeEnvironment, make_setup, make_spec
+from rl_agent.types import Failure, Observation, Status, StepResult
+from tests.unit.rollout.episodes import (
+    FakeEngine,
+    FakeEnvironment,
+    make_setup,
+    make_spec,
+    run_episode,
+)
 
 LOST = EnvironmentLost("worker 7: it was ended by SIGKILL", is_suspect=True)
 
@@ -94,3 +110,110 @@ async def test_an_abandoned_episode_is_not_begun_again():
 
     assert trajectory.failure is not None
     assert trajectory.lost_attempts == ()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("boom"), KeyError(), SystemExit(3), asyncio.CancelledError(), TimeoutError("mine")]
+)
+@pytest.mark.parametrize("call", ["reset", "step 1", "step 2"])
+async def test_whatever_an_environment_raises_is_its_own_failure(call, error):
+    environment = FakeEnvironment(length=3, faults={call: error})
+    trajectory = await run_episode(environment)
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure.kind == "EnvironmentFailure"
+    assert type(error).__name__ in trajectory.failure.message
+    assert len(trajectory.steps) == {"reset": 0, "step 1": 0, "step 2": 1}[call]
+    assert (trajectory.reward, environment.closed) == (None, 1)
+
+
+async def test_an_environments_error_is_recorded_in_writable_characters_and_not_whole():
+    error = ValueError("\ud800" + "page " * 10_000)
+    message = (await run_episode(FakeEnvironment(faults={"reset": error}))).failure.message
+
+    assert message.encode().startswith(b"reset failed: ValueError: \\ud800page")
+    assert len(message) < 2100
+
+
+async def test_an_environment_that_names_its_failure_is_quoted():
+    trajectory = await run_episode(FakeEnvironment(faults={"reset": EnvironmentFailure("no browser")}))
+
+    assert trajectory.failure == Failure("EnvironmentFailure", "no browser")
+
+
+async def test_a_failure_that_an_environment_names_is_recorded_in_writable_characters_too():
+    error = EnvironmentFailure("\ud800" + "page " * 10_000)
+    message = (await run_episode(FakeEnvironment(faults={"step 1": error}))).failure.message
+
+    assert message.encode().startswith(b"\\ud800page")
+    assert len(message) < 2100
+
+
+async def test_an_environment_that_cannot_be_made_fails_its_episode():
+    def create(kind):
+        raise OSError("no display")
+
+    trajectory = await run_episode(create)
+
+    assert trajectory.failure == Failure("EnvironmentFailure", "could not be made: OSError: no display")
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "step returned NoneType, not a StepResult"),
+        (StepResult("text"), "step returned str, not an Observation"),
+        (
+            StepResult(Observation("\ud800")),
+            "step returned an observation that is no text: UnicodeEncodeError",
+        ),
+        (
+            StepResult(Observation("look", ("/screens/\udcff.png",))),
+            "step returned an observation with an image path that is no text: UnicodeEncodeError",
+        ),
+        (StepResult(Observation(None)), "step returned an observation that is no text: AttributeError"),
+        (StepResult(Observation(""), reward="a lot"), "step returned a reward that is no number: ValueError"),
+    ],
+)
+async def test_nonsense_from_an_environment_is_its_failure_too(result, message):
+    class Talking(FakeEnvironment):
+        async def step(self, action):
+            return result
+
+    trajectory = await run_episode(Talking())
+
+    assert issubclass(getattr(errors, trajectory.failure.kind), EnvironmentFailure)
+    assert trajectory.failure.message.startswith(message)
+
+
+async def test_a_reset_that_shows_nothing_is_the_environments_failure():
+    class Mute(FakeEnvironment):
+        async def reset(self, task, seed):
+            return None
+
+    failure = (await run_episode(Mute())).failure
+    assert failure == Failure("EnvironmentRefusal", "reset returned NoneType, not an Observation")
+
+
+async def test_a_librarys_numbers_are_recorded_as_plain_ones():
+    import numpy
+
+    class Numeric(FakeEnvironment):
+        async def step(self, action):
+            return StepResult(Observation(""), numpy.float32(0.5), done=numpy.bool_(True))
+
+    trajectory = await run_episode(Numeric())
+
+    assert (trajectory.reward, type(trajectory.reward), trajectory.truncated) == (0.5, float, False)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
+async def test_a_reward_that_is_not_finite_is_a_failure_of_the_environment(reward):
+    class Odd(FakeEnvironment):
+        async def step(self, action):
+            return replace(await super().step(action), reward=reward)
+
+    trajectory = await run_episode(Odd())
+
+    assert trajectory.status is Status.FAILED
+    assert trajectory.failure.kind == "EnvironmentFailure"

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories.browse import Filter, find
 from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
 from rl_agent.rollout.trajectories.manifest import ManifestEntry, parts_of, read_iteration, write_manifest
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
@@ -126,13 +125,6 @@ def test_a_damaged_manifest_is_named(paths, content):
     paths.manifest("train", 1).write_bytes(content)
     with pytest.raises(StoreError, match=r"iteration1\.manifest\.json: cannot be read"):
         read(paths)
-
-
-def test_browsing_sees_finished_and_unfinished_iterations_of_several_nodes(paths):
-    shards = [write(paths.checkpoint_shard("train", 1, rank=rank), rank, 2) for rank in (0, 1)]
-    assert [found.seed for found in find(paths, Filter(split="train"))] == [0, 2, 1]
-    write_manifest(paths, "train", 1, [entry(shard, 2) for shard in shards])
-    assert [found.seed for found in find(paths, Filter(split="train"))] == [0, 2, 1]
 
 
 RECORDED = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=4)

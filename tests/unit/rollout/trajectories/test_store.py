@@ -1,10 +1,7 @@
 """The store: what is acknowledged is on the disk, once, whatever happens in between."""
 
 import asyncio
-import dataclasses
-import math
 import os
-import re
 import resource
 from pathlib import Path
 
@@ -12,11 +9,11 @@ import pytest
 
 from rl_agent.errors import StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories import line, store
-from rl_agent.rollout.trajectories.shard import read_header, read_shard, read_undamaged, whole_bytes
+from rl_agent.rollout.trajectories import store
+from rl_agent.rollout.trajectories.shard import read_header, read_shard
 from rl_agent.rollout.trajectories.store import ShardWriter
-from rl_agent.types import EpisodeKey, Status, Trajectory
-from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory
+from rl_agent.types import Status, Trajectory
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory
 
 
 @pytest.fixture
@@ -78,105 +75,6 @@ async def test_without_fsync_nothing_waits_for_the_disk(growing, monkeypatch):
     assert len(read(growing)) == 1
 
 
-async def test_numbers_that_json_cannot_hold_survive(growing):
-    episode = make_trajectory(0)
-    generation = dataclasses.replace(
-        episode.steps[0].generation, logprobs=(-math.inf,) * len(episode.steps[0].generation.token_ids)
-    )
-    episode = dataclasses.replace(
-        episode, steps=(dataclasses.replace(episode.steps[0], generation=generation),)
-    )
-    async with create(growing) as writer:
-        await writer.append(episode)
-    assert read(growing) == [episode]
-
-
-def nested(depth: int) -> list:
-    value: list = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-def with_text(text: object):
-    step = make_step()
-    generation = dataclasses.replace(step.generation, text=text)
-    return dataclasses.replace(make_trajectory(0), steps=(dataclasses.replace(step, generation=generation),))
-
-
-def with_step(**changes):
-    return dataclasses.replace(make_trajectory(0), steps=(dataclasses.replace(make_step(), **changes),))
-
-
-def with_detail(**detail):
-    return dataclasses.replace(make_trajectory(0), reward_detail=detail)
-
-
-def with_extra(**extra):
-    task = dataclasses.replace(make_trajectory(0).task, extra=extra)
-    return dataclasses.replace(make_trajectory(0), task=task)
-
-
-@pytest.mark.parametrize(
-    ("odd", "message", "steps"),
-    [
-        (with_detail(judge=object()), "reward_detail.judge: a object is not JSON", 1),
-        (with_detail(a=[1.0, math.nan]), r"reward_detail.a\[1\]: nan is not JSON", 1),
-        (with_detail(a={1: 2}), "reward_detail.a: the key 1 is a int", 1),
-        (with_detail(a="\ud800"), "reward_detail.a: holds half of a surrogate pair", 1),
-        (with_detail(a=2**64), "reward_detail.a: the integer has more than 64 bits", 1),
-        (with_detail(a=nested(205)), "reward_detail.a.*: nested deeper than 64 levels", 1),
-        (with_extra(a=nested(300)), "task.extra.a.*: nested deeper than 64 levels", 1),
-        (with_text("\udfff"), "cannot be written as JSON.*surrogates not allowed", 0),
-        (with_text(None), r"steps.0.generation.text: Input should be a valid string", 0),
-        (with_text(object()), "cannot be written as JSON", 0),
-        (with_text(1), "steps.0.generation.text: Input should be a valid string", 0),
-        (with_step(reward=None), "steps.0.reward: Input should be a valid number", 0),
-        (with_step(prompt_token_ids=(1, None)), "steps.0.prompt_token_ids.1: Input should be a valid int", 0),
-    ],
-)
-async def test_an_episode_that_no_reader_could_read_is_recorded_as_failed_alone(growing, odd, message, steps):
-    others = [make_trajectory(1), make_trajectory(2)]
-    async with create(growing) as writer, asyncio.TaskGroup() as group:
-        jobs = [group.create_task(writer.append(one)) for one in (others[0], odd, others[1])]
-    recorded = [job.result() for job in jobs]
-
-    assert read(growing) == recorded
-    assert recorded[::2] == others
-    failed = recorded[1]
-    assert (failed.key, failed.status, failed.reward) == (odd.key, Status.FAILED, None)
-    assert failed.failure.kind == "UnwritableEpisode"
-    assert re.search(message, failed.failure.message)
-    assert len(failed.steps) == steps
-
-
-@pytest.mark.parametrize(
-    "fine",
-    [
-        with_text("null null null"),
-        with_step(prompt_token_ids=[1, 2]),
-        with_extra(a=None, b=[None]),
-        with_detail(a=None),
-        dataclasses.replace(make_trajectory(0), reward=1),
-    ],
-)
-async def test_an_episode_that_only_looks_odd_is_recorded_as_it_is(growing, fine):
-    async with create(growing) as writer:
-        assert await writer.append(fine) is fine
-    (found,) = read(growing)
-    assert found.status is Status.COMPLETED
-    assert dataclasses.replace(found, steps=()) == dataclasses.replace(fine, steps=())
-
-
-async def test_a_record_that_is_far_too_long_is_one_failed_episode(growing, monkeypatch):
-    monkeypatch.setattr(line, "MAX_LINE_BYTES", 5_000)
-    async with create(growing) as writer:
-        failed = await writer.append(with_text("x" * 5_000))
-    assert read(growing) == [failed]
-    assert "more than 5,000" in failed.failure.message
-    assert failed.steps == ()
-
-
 async def test_a_bug_in_the_encoding_ends_its_append_and_no_other_waits_for_ever(growing, monkeypatch):
     real = store.recorded
     monkeypatch.setattr(store, "recorded", lambda one: 1 / 0 if one.seed == 1 else real(one))
@@ -203,62 +101,6 @@ async def test_resume_goes_on_where_it_stopped(growing):
     async with ShardWriter.resume(growing) as writer:
         await writer.append(make_trajectory(2))
     assert read(growing) == [make_trajectory(i) for i in range(3)]
-
-
-@pytest.mark.parametrize("kept_bytes", [1, 200, -1])
-async def test_a_torn_last_line_is_skipped_by_readers_and_cut_by_resume(growing, kept_bytes):
-    await write_unfinished(growing, 2)
-    lines = growing.read_bytes().splitlines(keepends=True)
-    growing.write_bytes(b"".join(lines[:2]) + lines[2][:kept_bytes])
-
-    assert read(growing) == [make_trajectory(0)]
-    async with ShardWriter.resume(growing) as writer:
-        assert growing.read_bytes() == b"".join(lines[:2])
-        await writer.append(make_trajectory(1))
-    assert growing.read_bytes() == b"".join(lines)
-
-
-@pytest.mark.parametrize("torn_bytes", [0, 1, 70_000, 200_000])
-def test_the_end_of_the_last_whole_line_is_found_however_long_the_rest_is(tmp_path, torn_bytes):
-    path = tmp_path / "shard"
-    path.write_bytes(b"one\ntwo\n" + b"x" * torn_bytes)
-    assert whole_bytes(path) == 8
-    path.write_bytes(b"x" * torn_bytes)
-    assert whole_bytes(path) == 0
-
-
-@pytest.mark.parametrize("bad", [b"{}\n", b'{"key": \n', b"\0\0\0\n"])
-async def test_a_bad_line_elsewhere_is_named_by_file_and_number(growing, bad):
-    await write_unfinished(growing, 3)
-    lines = growing.read_bytes().splitlines(keepends=True)
-    growing.write_bytes(lines[0] + lines[1] + bad + lines[3])
-    with pytest.raises(StoreError, match=r"iteration1\.checkpoint:3: "):
-        read(growing)
-
-
-@pytest.mark.parametrize("bad", [b"{}\n", b"\0\0\0\n", b'{"key'])
-async def test_the_file_of_a_dead_node_counts_up_to_its_first_bad_line(growing, bad):
-    await write_unfinished(growing, 3)
-    lines = growing.read_bytes().splitlines(keepends=True)
-    growing.write_bytes(lines[0] + lines[1] + bad + (lines[3] if bad.endswith(b"\n") else b""))
-
-    assert read_undamaged(growing) == ([EpisodeKey("task-0", 0, 0)], len(lines[0] + lines[1]))
-
-
-async def test_a_newer_schema_is_refused(growing):
-    await write_unfinished(growing, 1)
-    newer = growing.read_bytes().replace(b'"schema_version":3', b'"schema_version":4', 1)
-    growing.write_bytes(re.sub(rb',"crc32":"\w+"', b"", newer, count=1))
-    with pytest.raises(StoreError, match=":1: schema version 4 is newer than 3"):
-        read_header(growing)
-
-
-def test_a_missing_or_empty_file_is_named(tmp_path):
-    with pytest.raises(StoreError, match="cannot be read: No such file"):
-        read_shard(tmp_path / "none")
-    (tmp_path / "empty").touch()
-    with pytest.raises(StoreError, match="holds no header"):
-        read_shard(tmp_path / "empty")
 
 
 async def test_a_name_that_is_taken_is_not_written_to(growing):

@@ -1,0 +1,13 @@
+"""The options of the command `page`."""
+
+import pytest
+
+from rl_agent.cli.page import main
+from rl_agent.errors import UsageError
+
+
+def test_the_command_refuses_what_the_configuration_refuses(tmp_path):
+    with pytest.raises(UsageError, match="can be reached by others"):
+        main(["--log-path", str(tmp_path), "--host", "0.0.0.0"])
+    with pytest.raises(UsageError, match="--log-path, or --plan"):
+        main([])

@@ -1,0 +1,91 @@
+"""Engines join, are probed, fall silent and leave: what that does to them and to their work."""
+
+from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.testing.pool_world import RULES, World
+
+
+def state_of(world, engine):
+    found = world.state.engines.get(engine.engine_id)
+    return found.state if found else EngineState.GONE
+
+
+def request(world, request_id="r0"):
+    return world.request(request_id)
+
+
+def test_an_engine_gets_work_only_once_a_probe_has_seen_what_it_serves():
+    world = World()
+    world.submit("r0", 40)
+    engine = world.join("a", start_s=2.0)
+    assert state_of(world, engine) is EngineState.REGISTERED and not engine.attempts
+    world.run(2.1)
+    assert state_of(world, engine) is EngineState.READY and len(engine.attempts) == 1
+
+
+def test_an_engine_with_another_model_loads_and_gets_nothing():
+    world = World()
+    world.join("a")
+    world.run(1.0)
+    liar = world.join("b", model="older")
+    world.run(2.0)
+    world.submit("r0", 8)
+    assert state_of(world, liar) is EngineState.LOADING and not liar.attempts
+    liar.model = "model"
+    world.run(4.0)
+    assert state_of(world, liar) is EngineState.READY
+
+
+def test_a_silent_engine_is_gone_within_its_lease_and_its_tokens_are_kept():
+    world = World()
+    first = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 400)
+    world.run(3.0)
+    first.is_stopped = True
+    second = world.join("b")
+    world.run(3.0 + RULES.lease_s)
+    assert state_of(world, first) is EngineState.GONE
+    made = request(world).attempt_start
+    assert made > 0
+    world.run_until_all_ended(100)
+    assert second.sampled == 400 - made
+    world.assert_all_right()
+
+
+def test_an_engine_that_sends_tokens_lives_however_late_its_beats_are():
+    world = World()
+    engine = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 800)
+    engine.beats = False
+    world.run(12.0)
+    assert state_of(world, engine) is EngineState.READY
+    engine.is_stopped = True
+    world.run(12.0 + RULES.lease_s + 0.1)
+    assert state_of(world, engine) is EngineState.GONE
+
+
+def test_registering_again_on_the_same_address_replaces_the_old_incarnation():
+    world = World()
+    old = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 100)
+    world.run(1.5)
+    old.is_alive = False
+    new = world.join("a")
+    assert state_of(world, old) is EngineState.GONE
+    world.run_until_all_ended(100)
+    assert new.sampled + old.sampled == 100
+    world.assert_all_right()
+
+
+def test_an_engine_that_keeps_dying_waits_before_it_gets_work_again():
+    world = World()
+    for _ in range(4):
+        world.join("flapping").crash()
+    engine = world.join("flapping")
+    world.submit("r0", 10)
+    world.run(2.0)
+    assert state_of(world, engine) is EngineState.READY and not engine.attempts
+    world.run(4.1)
+    assert engine.attempts or not world.open_requests()

@@ -1,0 +1,137 @@
+"""A request from its submission to its end, whatever engines answer."""
+
+from dataclasses import replace
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import EngineState, FailureKind, RequestState
+from rl_agent.testing.pool_world import EOS, RULES, World, id_of, truth
+
+
+def state_of(world, engine):
+    found = world.state.engines.get(engine.engine_id)
+    return found.state if found else EngineState.GONE
+
+
+def request(world, request_id="r0"):
+    return world.request(request_id)
+
+
+def test_a_request_without_any_engine_fails_at_its_deadline_and_says_so():
+    world = World()
+    world.submit("r0", 10, deadline_s=30.0)
+    world.run(31.0)
+    assert request(world).failure == "its deadline passed after 30.0 s with no engine in the pool"
+    assert request(world).failure_kind is FailureKind.DEADLINE
+
+
+def test_submitting_an_id_twice_is_submitting_it_once():
+    world = World()
+    world.submit("r0", 10)
+    world.submit("r0", 10)
+    world.join("a")
+    world.run_until_all_ended(100)
+    world.submit("r0", 10)
+    assert world.state.account.submitted == 1
+    world.assert_all_right()
+
+
+def test_a_refused_request_fails_alone_and_its_engine_stays_trusted():
+    world = World()
+    engine = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 100)
+    world.handle(events.Broken(id_of("r0"), 1, "HTTP 400: no such parameter", is_refusal=True))
+    assert request(world).failure == "refused by the engine: HTTP 400: no such parameter"
+    assert request(world).failure_kind is FailureKind.REFUSED
+    assert not world.state.engines[engine.engine_id].is_doubted
+
+
+def test_a_broken_request_does_not_end_an_engine_that_still_answers():
+    world = World()
+    engine = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 100)
+    world.handle(events.Broken(id_of("r0"), 1, "HTTP 500"))
+    assert request(world).state is RequestState.QUEUED, "nothing goes to an engine in doubt"
+    world.run_until_all_ended(100)
+    assert state_of(world, engine) is EngineState.READY
+    assert world.state.account.engine_deaths == 0
+    world.assert_all_right()
+
+
+def test_a_request_that_healthy_engines_keep_breaking_off_fails_alone():
+    world = World()
+    for name in "abc":
+        world.join(name, speed=20.0)
+    world.run(1.0)
+    world.submit("r0", 100)
+    world.submit("r1", 100, seed=1)
+    for _ in range(20):
+        world.handle(events.Broken(id_of("r0"), request(world).attempt, "HTTP 500: boom"))
+        world.run(world.now + 0.11)
+    assert request(world).failure.endswith("attempts broke off at healthy engines; the last: HTTP 500: boom")
+    assert request(world).failure_kind is FailureKind.BROKEN_OFF
+    world.run_until_all_ended(100)
+    assert not request(world, "r1").failure and len(world.state.engines) == 3
+
+
+def test_an_engine_that_beats_but_gives_no_token_loses_the_request():
+    world = World(rules=replace(RULES, stall_timeout_s=3.0, rebalance_gain_s=0.0))
+    hung = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 100)
+    hung.attempts.clear()
+    world.join("b")
+    world.run(5.0)
+    assert request(world).moves == 1
+    assert state_of(world, hung) is EngineState.READY
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+
+
+def test_what_an_older_attempt_still_sends_is_dropped():
+    world = World()
+    world.join("a")
+    world.run(1.0)
+    world.submit("r0", 100)
+    world.handle(events.Broken(id_of("r0"), 1, "reset"))
+    world.run(3.0)
+    made = len(request(world).token_ids)
+    world.handle(events.Progress(id_of("r0"), 1, (99, 99), (-1.0, -1.0)))
+    world.handle(events.Finished(id_of("r0"), 1, "stop"))
+    assert len(request(world).token_ids) == made and request(world).is_open
+
+
+def test_a_response_whose_last_token_arrived_without_the_word_is_not_sampled_past_its_end():
+    world = World()
+    world.join("a")
+    world.run(1.0)
+    world.submit("r0", 400)
+    world.handle(events.Progress(id_of("r0"), 1, (11, EOS), (-0.1, -0.2)))
+    world.handle(events.Broken(id_of("r0"), 1, "connection reset"))
+    assert request(world).finish_reason == "stop"
+    assert list(request(world).token_ids) == [11, EOS]
+
+
+def test_an_engine_that_sends_too_many_tokens_is_cut_off_at_the_limit():
+    world = World()
+    world.join("a")
+    world.run(1.0)
+    world.submit("r0", 400, max_tokens=3)
+    world.handle(events.Progress(id_of("r0"), 1, (11, 12, 13, 14), (-0.1,) * 4))
+    assert list(request(world).token_ids) == [11, 12, 13]
+    assert request(world).finish_reason == "length"
+
+
+def test_a_stop_string_across_the_seam_ends_the_response():
+    world = World()
+    world.join("a")
+    world.join("b")
+    world.run(1.0)
+    world.submit("r0", 400, params={"stop": ["END"]})
+    first, second = truth((400, 0))[:2]
+    world.handle(events.Progress(id_of("r0"), 1, (first,), (-0.1,), "so E"))
+    world.handle(events.Broken(id_of("r0"), 1, "reset"))
+    world.handle(events.Progress(id_of("r0"), 2, (second,), (-0.1,), "ND and more"))
+    assert (request(world).finish_reason, request(world).stop_reason) == ("stop", "END")
+    assert "".join(request(world).texts) == "so "

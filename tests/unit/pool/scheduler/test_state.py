@@ -1,0 +1,78 @@
+"""What the pool remembers of requests and engines, and what it forgets."""
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.records import EngineState, RequestState
+from rl_agent.testing.pool_world import World, truth
+
+
+def state_of(world, engine):
+    found = world.state.engines.get(engine.engine_id)
+    return found.state if found else EngineState.GONE
+
+
+def request(world, request_id="r0"):
+    return world.request(request_id)
+
+
+def test_a_new_model_empties_the_engines_that_hold_the_old_one():
+    world = World()
+    engine = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 200)
+    world.run(2.0)
+    world.handle(events.ModelWanted("model-1", 1))
+    assert state_of(world, engine) is EngineState.LOADING
+    assert request(world).state is RequestState.QUEUED
+    engine.model = "model-1"
+    world.run_until_all_ended(100)
+    assert [span.weight_version for span in request(world).spans] == [0, 1]
+    assert request(world).weight_versions == (0, 1)
+    assert list(request(world).token_ids) == truth((200, 0))
+
+
+def test_an_older_weight_version_is_not_taken_back():
+    world = World()
+    world.handle(events.ModelWanted("model-2", 2))
+    world.handle(events.ModelWanted("model-1", 1))
+    assert (world.state.model, world.state.weight_version) == ("model-2", 2)
+
+
+def test_a_request_that_cannot_be_continued_begins_afresh():
+    world = World()
+    first = world.join("a")
+    world.run(1.0)
+    world.submit("r0", 100, params={"presence_penalty": 0.5})
+    world.run(2.0)
+    made = len(request(world).token_ids)
+    assert made
+    first.crash()
+    assert not request(world).token_ids
+    assert world.state.departed[-1].recomputed_tokens == made
+    world.join("b")
+    world.run_until_all_ended(100)
+    world.assert_all_right()
+
+
+def test_runs_that_are_over_leave_nothing_behind():
+    """A manager may serve runs for months."""
+    world = World()
+    world.join("a", capacity=4)
+    world.run(1.0)
+    for number in range(8):
+        world.submit(f"r{number}", 5, run=f"run-{number}")
+    world.run_until_all_ended(limit_s=1000)
+    world.assert_all_right()
+    assert not world.state.queues and not world.state.at_engines
+
+
+def test_forgotten_requests_leave_no_timers_behind():
+    world = World(is_checking=False)
+    world.join("a", speed=1e4, batch=1e4, capacity=1000)
+    world.run(1.0)
+    for number in range(6000):
+        world.submit(f"r{number}", 4)
+        if number % 500 == 499:
+            world.run(world.now + 1.0)
+            world.handle(events.Forgotten(tuple(world.state.requests)))
+    assert not world.state.requests
+    assert len(world.state.timers) < 5000

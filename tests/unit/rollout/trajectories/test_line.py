@@ -1,0 +1,128 @@
+"""A line of a trajectory file is one that its readers take, whatever the episode holds."""
+
+import asyncio
+import dataclasses
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories import line
+from rl_agent.rollout.trajectories.shard import read_shard
+from rl_agent.rollout.trajectories.store import ShardWriter
+from rl_agent.types import Status
+from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    return RunPaths(tmp_path / "log with space ü").checkpoint_shard("train", 1)
+
+
+def create(growing: Path, **changes):
+    return ShardWriter.create(growing, make_header(), **changes)
+
+
+def read(path: Path) -> list:
+    return list(read_shard(path)[1])
+
+
+async def test_numbers_that_json_cannot_hold_survive(growing):
+    episode = make_trajectory(0)
+    generation = dataclasses.replace(
+        episode.steps[0].generation, logprobs=(-math.inf,) * len(episode.steps[0].generation.token_ids)
+    )
+    episode = dataclasses.replace(
+        episode, steps=(dataclasses.replace(episode.steps[0], generation=generation),)
+    )
+    async with create(growing) as writer:
+        await writer.append(episode)
+    assert read(growing) == [episode]
+
+
+def nested(depth: int) -> list:
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def with_text(text: object):
+    step = make_step()
+    generation = dataclasses.replace(step.generation, text=text)
+    return dataclasses.replace(make_trajectory(0), steps=(dataclasses.replace(step, generation=generation),))
+
+
+def with_step(**changes):
+    return dataclasses.replace(make_trajectory(0), steps=(dataclasses.replace(make_step(), **changes),))
+
+
+def with_detail(**detail):
+    return dataclasses.replace(make_trajectory(0), reward_detail=detail)
+
+
+def with_extra(**extra):
+    task = dataclasses.replace(make_trajectory(0).task, extra=extra)
+    return dataclasses.replace(make_trajectory(0), task=task)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message", "steps"),
+    [
+        (with_detail(judge=object()), "reward_detail.judge: a object is not JSON", 1),
+        (with_detail(a=[1.0, math.nan]), r"reward_detail.a\[1\]: nan is not JSON", 1),
+        (with_detail(a={1: 2}), "reward_detail.a: the key 1 is a int", 1),
+        (with_detail(a="\ud800"), "reward_detail.a: holds half of a surrogate pair", 1),
+        (with_detail(a=2**64), "reward_detail.a: the integer has more than 64 bits", 1),
+        (with_detail(a=nested(205)), "reward_detail.a.*: nested deeper than 64 levels", 1),
+        (with_extra(a=nested(300)), "task.extra.a.*: nested deeper than 64 levels", 1),
+        (with_text("\udfff"), "cannot be written as JSON.*surrogates not allowed", 0),
+        (with_text(None), r"steps.0.generation.text: Input should be a valid string", 0),
+        (with_text(object()), "cannot be written as JSON", 0),
+        (with_text(1), "steps.0.generation.text: Input should be a valid string", 0),
+        (with_step(reward=None), "steps.0.reward: Input should be a valid number", 0),
+        (with_step(prompt_token_ids=(1, None)), "steps.0.prompt_token_ids.1: Input should be a valid int", 0),
+    ],
+)
+async def test_an_episode_that_no_reader_could_read_is_recorded_as_failed_alone(growing, odd, message, steps):
+    others = [make_trajectory(1), make_trajectory(2)]
+    async with create(growing) as writer, asyncio.TaskGroup() as group:
+        jobs = [group.create_task(writer.append(one)) for one in (others[0], odd, others[1])]
+    recorded = [job.result() for job in jobs]
+
+    assert read(growing) == recorded
+    assert recorded[::2] == others
+    failed = recorded[1]
+    assert (failed.key, failed.status, failed.reward) == (odd.key, Status.FAILED, None)
+    assert failed.failure.kind == "UnwritableEpisode"
+    assert re.search(message, failed.failure.message)
+    assert len(failed.steps) == steps
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        with_text("null null null"),
+        with_step(prompt_token_ids=[1, 2]),
+        with_extra(a=None, b=[None]),
+        with_detail(a=None),
+        dataclasses.replace(make_trajectory(0), reward=1),
+    ],
+)
+async def test_an_episode_that_only_looks_odd_is_recorded_as_it_is(growing, fine):
+    async with create(growing) as writer:
+        assert await writer.append(fine) is fine
+    (found,) = read(growing)
+    assert found.status is Status.COMPLETED
+    assert dataclasses.replace(found, steps=()) == dataclasses.replace(fine, steps=())
+
+
+async def test_a_record_that_is_far_too_long_is_one_failed_episode(growing, monkeypatch):
+    monkeypatch.setattr(line, "MAX_LINE_BYTES", 5_000)
+    async with create(growing) as writer:
+        failed = await writer.append(with_text("x" * 5_000))
+    assert read(growing) == [failed]
+    assert "more than 5,000" in failed.failure.message
+    assert failed.steps == ()

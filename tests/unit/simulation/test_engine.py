@@ -1,0 +1,43 @@
+"""A simulated engine is as fast as its longest request lets it be."""
+
+import pytest
+
+from rl_agent.simulation.config import read_config, scenario_of
+from rl_agent.simulation.loop import Loop
+from rl_agent.simulation.scenario import Scenario
+from rl_agent.simulation.speeds import EngineSpeed
+from rl_agent.simulation.spot import Change
+from rl_agent.simulation.work import Work
+from rl_agent.simulation.world import RentedPool
+from rl_agent.testing.pool_setup import later_wins
+
+SMALL = (
+    "prompts=8", "group_size=4", "mean_tokens=1500", "longest=4096", "trainer_gpus=2", "engine_gpus=1",
+    "trainer_price=20", "engine_price=2", "on_demand_price=8", "max_running=16", "switch_s=5",
+    "engine_start_s=20", "resolution_s=2",
+)  # fmt: skip
+
+
+ALWAYS_TWO = [Change(0.0, is_join=True), Change(0.0, is_join=True)]
+
+
+def scenario(trace=ALWAYS_TWO, *words: str, hours: float = 0.25) -> Scenario:
+    return scenario_of(read_config(later_wins((*SMALL, f"hours={hours}", *words))), trace, "trace")
+
+
+def test_an_engine_needs_the_steps_of_its_longest_request():
+    speed = EngineSpeed(0.01, 0.001, 0.0, 0.0, 0.0, 1.0, 0.0, capacity=8)
+    ended: dict[str, float] = {}
+    world = RentedPool(
+        rules=scenario().rules,
+        chunk=1,
+        on_ended=lambda request: ended.update({request.request_id.name: world.now}),
+    )
+    world.join("a", speed, weight_version=0)
+    work = Work(4, 1, 1, 100, 1000, 0.5, 1, 0)
+    loop = Loop(work, scenario().trainer, 0, can_continue=True)
+    loop.world, loop.submitted = world, 1
+    for number, length in enumerate((100, 300)):
+        world.submit(loop._order(number, 0, length, 0), length)
+    world.run(100.0)
+    assert ended == pytest.approx({"1/0/0": 100 * 0.012, "1/1/0": 100 * 0.012 + 200 * 0.011}, abs=0.01)

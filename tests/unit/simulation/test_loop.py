@@ -1,0 +1,69 @@
+"""A simulated trainer over a simulated pool, an iteration after the other."""
+
+from functools import partial
+
+import pytest
+
+from rl_agent.pool.scheduler.machine import check
+from rl_agent.simulation.config import read_config, scenario_of
+from rl_agent.simulation.loop import Loop
+from rl_agent.simulation.scenario import Scenario, simulate
+from rl_agent.simulation.spot import Change
+from rl_agent.simulation.world import RentedPool
+from rl_agent.testing.pool_setup import later_wins
+
+SMALL = (
+    "prompts=8", "group_size=4", "mean_tokens=1500", "longest=4096", "trainer_gpus=2", "engine_gpus=1",
+    "trainer_price=20", "engine_price=2", "on_demand_price=8", "max_running=16", "switch_s=5",
+    "engine_start_s=20", "resolution_s=2",
+)  # fmt: skip
+
+
+ALWAYS_TWO = [Change(0.0, is_join=True), Change(0.0, is_join=True)]
+
+
+def scenario(trace=ALWAYS_TWO, *words: str, hours: float = 0.25) -> Scenario:
+    return scenario_of(read_config(later_wins((*SMALL, f"hours={hours}", *words))), trace, "trace")
+
+
+def kills(*, hours: float, every_s: float) -> list[Change]:
+    """Two machines, of which the older one vanishes and another comes in its place."""
+    changes = list(ALWAYS_TWO)
+    for number in range(1, int(hours * 3600 / every_s)):
+        changes += [Change(number * every_s, is_join=False), Change(number * every_s, is_join=True)]
+    return changes
+
+
+def test_dealt_samples_make_the_same_steps_and_wait_for_more_groups():
+    words = ("mini_batches=4",)
+    arriving = simulate(scenario(ALWAYS_TWO, *words), "elastic")
+    dealt = simulate(scenario(ALWAYS_TWO, *words, "order=shuffled"), "elastic")
+    assert dealt.tokens_per_s < arriving.tokens_per_s
+    assert dealt.waiting_share > arriving.waiting_share
+    one = simulate(scenario(ALWAYS_TWO, "order=shuffled"), "elastic")  # of one step everything is part
+    assert one.tokens_per_s == pytest.approx(simulate(scenario(), "elastic").tokens_per_s, rel=1e-6)
+
+
+def test_staleness_lets_generation_and_training_overlap():
+    strict, loose = (
+        simulate(scenario(), "elastic"),
+        simulate(scenario(ALWAYS_TWO, "max_staleness=1"), "elastic"),
+    )
+    assert loose.iterations > strict.iterations
+    assert loose.waiting_share < strict.waiting_share
+
+
+def test_the_machine_is_whole_after_an_hour_of_a_bad_trace():
+    one = scenario(kills(hours=0.3, every_s=45), hours=0.3)
+    loop = Loop(one.work, one.trainer, 1, can_continue=True)
+    world = RentedPool(rules=one.rules, chunk=one.chunk, on_ended=loop.ended)
+    for number, change in enumerate(one.trace):
+        if change.is_join:
+            world.at(change.at_s, partial(world.rent, f"m{number}", one.engine))
+        else:
+            world.at(change.at_s, partial(world.lose, with_notice=False))
+    loop.begin(world)
+    for second in range(0, 1000, 10):
+        world.run(float(second))
+        check(world.state)
+    assert world.state.account.failed == 0

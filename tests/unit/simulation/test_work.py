@@ -1,0 +1,58 @@
+"""The work of a simulated run: lengths, steps and machines are drawn from a seed."""
+
+import itertools
+
+import pytest
+
+from rl_agent.simulation.config import read_config, scenario_of
+from rl_agent.simulation.scenario import Scenario
+from rl_agent.simulation.spot import Change
+from rl_agent.simulation.work import Work, drawn_trace, mean_machines
+from rl_agent.testing.pool_setup import later_wins
+from rl_agent.trainer.data.order import Arrival
+
+SMALL = (
+    "prompts=8", "group_size=4", "mean_tokens=1500", "longest=4096", "trainer_gpus=2", "engine_gpus=1",
+    "trainer_price=20", "engine_price=2", "on_demand_price=8", "max_running=16", "switch_s=5",
+    "engine_start_s=20", "resolution_s=2",
+)  # fmt: skip
+
+
+ALWAYS_TWO = [Change(0.0, is_join=True), Change(0.0, is_join=True)]
+
+
+def scenario(trace=ALWAYS_TWO, *words: str, hours: float = 0.25) -> Scenario:
+    return scenario_of(read_config(later_wins((*SMALL, f"hours={hours}", *words))), trace, "trace")
+
+
+@pytest.mark.parametrize(("prompts", "steps"), [(8, 3), (8, 8), (7, 4), (3, 5), (10, 1)])
+def test_steps_that_take_groups_as_they_come_end_where_those_of_the_trainer_do(prompts, steps):
+    work = scenario(ALWAYS_TWO, f"prompts={prompts}", f"mini_batches={steps}").work
+    arrival = Arrival(prompts, steps)
+    ends = list(itertools.accumulate(arrival.size(step) for step in range(min(steps, prompts))))
+    assert [groups for groups in range(1, prompts + 1) if work.ends_step(groups)] == ends
+
+
+def test_every_sample_is_dealt_to_one_step_and_steps_are_alike():
+    work = scenario(ALWAYS_TWO, "mini_batches=3").work
+    steps = work.steps_of(1)
+    assert [len(of) for of in steps] == [work.group_size] * work.prompts
+    assert sorted(sum(of.count(step) for of in steps) for step in range(3)) == [10, 11, 11]
+    assert work.steps_of(1) == steps != work.steps_of(2)
+
+
+def test_drawn_lengths_have_the_mean_that_was_asked_for_and_a_tail():
+    work = Work(512, 8, 512, 5000, 14_336, 0.8, 1, seed=4)
+    lengths = work.lengths(1)
+    assert sum(lengths) / len(lengths) == pytest.approx(5000, rel=0.03)
+    assert max(lengths) == 14_336 and min(lengths) >= 1
+    assert lengths == work.lengths(1) != work.lengths(2)
+
+
+def test_a_drawn_trace_has_as_many_machines_as_its_times_say():
+    trace = drawn_trace(hours=500, most=8, up_s=3 * 3600, down_s=3600, seed=1)
+    assert mean_machines(trace, 500 * 3600) == pytest.approx(6.0, rel=0.05)
+    count = 0
+    for change in trace:
+        count += 1 if change.is_join else -1
+        assert 0 <= count <= 8
