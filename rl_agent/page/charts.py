@@ -152,16 +152,18 @@ def thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, floa
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
     """Return round numbers that enclose a range, at least two."""
-    if low == high:
-        margin = 1.0 if whole else abs(low) * 0.5 or 0.5
-        low, high = (low, high + margin) if whole or low == 0 else (low - margin, high + margin)
+    size = max(abs(low), abs(high))
+    if high - low <= max(size * 1e-9, 1e-300):  # less than a float tells apart
+        margin = 1.0 if whole else size * 0.5 if size > 1e-300 else 0.5
+        low, high = (low, high + margin) if whole or size <= 1e-300 else (low - margin, high + margin)
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     if whole:
         step = max(1.0, step)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    first = math.floor(low / step + 1e-9)
+    last = max(first + 1, math.ceil(high / step - 1e-9))
+    return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
 def gantt(spans: Sequence[TimelineSpan]) -> Gantt | None:

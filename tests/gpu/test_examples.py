@@ -13,7 +13,7 @@ from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from tests.gpu.test_loops import LIMIT_S, gpus
 from tests.integration.tiny_model import make_tiny_model
-from tests.unit.cli.test_openr1 import row, write
+from tests.unit.tasks.test_openr1 import row, write
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 

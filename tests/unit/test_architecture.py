@@ -80,6 +80,10 @@ transformers at module level, and nothing else may import them there."""
 
 MAX_LINES = 400
 
+FEW_CHOICES = 7
+"""A module that chooses at so few places decides nothing of its own: a record, a schema, a protocol, a verb that
+calls one function. It is tested with what uses it."""
+
 PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
 SHELL_FILES = sorted((PROJECT_ROOT / "scripts").rglob("*.sh"))
 
@@ -166,6 +170,35 @@ def test_no_folder_of_code_holds_more_than_twenty_files(folder):
     files = [path for path in (PROJECT_ROOT / folder).rglob("*") if path.suffix in (".py", ".sh")]
     crowded = {name(each): n for each, n in Counter(path.parent for path in files).items() if n > 20}
     assert not crowded
+
+
+def choices(tree: ast.AST) -> int:
+    """Count the places at which a module chooses: if, while, match, except, a filter in a comprehension."""
+    nodes = (ast.If, ast.IfExp, ast.While, ast.Match, ast.ExceptHandler)
+    filters = (node.ifs for node in ast.walk(tree) if isinstance(node, ast.comprehension))
+    return sum(isinstance(node, nodes) for node in ast.walk(tree)) + sum(map(len, filters))
+
+
+def has_test_of_its_name(path: Path) -> bool:
+    """Return whether a module has one, in the same room of the unit tests or in a room of the journeys.
+
+    Journeys have coarser rooms, which carry the name of one of the module's folders; a verb may be tested
+    wherever something calls it, by bash too.
+    """
+    rooms, tests = path.relative_to(PACKAGE).parent.parts, PROJECT_ROOT / "tests"
+    file = f"test_{path.stem}.py"
+    if tests.joinpath("unit", *rooms, file).exists():
+        return True
+    found = [each.relative_to(tests) for each in tests.rglob(file)]
+    return any(each.parts[0] != "unit" and {*each.parts} & {*rooms} for each in found) or (
+        rooms[:1] == ("cli",) and bool(found)
+    )
+
+
+def test_a_module_that_decides_something_has_a_test_file_of_its_name():
+    decides = [path for path in PYTHON_FILES if choices(ast.parse(path.read_text())) > FEW_CHOICES]
+    deciding = [path for path in decides if part_of(path) != "testing" and path.name != "__main__.py"]
+    assert [name(path) for path in deciding if not has_test_of_its_name(path)] == []
 
 
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=name)

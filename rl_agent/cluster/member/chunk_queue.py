@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rl_agent.cluster.member.coordinator import Coordinator, ReadLostShard
 from rl_agent.cluster.protocol import records
@@ -30,12 +30,10 @@ from rl_agent.cluster.protocol.records import (
     ChunkView,
     ClusterPaths,
     PhaseKey,
+    View,
 )
 from rl_agent.cluster.shared_fs.folder import Folder
 from rl_agent.errors import RetryLater
-
-if TYPE_CHECKING:
-    from rl_agent.cluster.member.member import Member
 
 _LISTING_S = 0.5
 
@@ -48,11 +46,31 @@ class ClaimedChunk:
     indices: Indices
 
 
+class QueueOwner(Protocol):
+    """The node that the chunks belong to, as they see it: a `Member`."""
+
+    coordinator: Coordinator | None
+    """Of the master alone."""
+    clock: Callable[[], float]
+    incarnation: str
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def view(self) -> View | None: ...
+    def check(self) -> None: ...
+    def notify(self) -> None: ...
+    def report(self, *, now: bool) -> None: ...
+    def has_decision(self, key: PhaseKey) -> bool: ...
+    def others_straggling(self, key: PhaseKey) -> str: ...
+    async def wait_async(self, what: str, is_ready: Callable[[], bool], who: Callable[[], str]) -> None: ...
+
+
 class ChunkQueue:
     """The chunks of one phase on one node; lives as long as its member."""
 
     def __init__(
-        self, key: PhaseKey, node: "Member", folder: Folder, paths: ClusterPaths, *, chunk_tasks: int
+        self, key: PhaseKey, node: QueueOwner, folder: Folder, paths: ClusterPaths, *, chunk_tasks: int
     ) -> None:
         self.key = key
         self.shard: str | None = None

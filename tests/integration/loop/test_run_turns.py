@@ -11,7 +11,7 @@ from rl_agent.monitor import metrics
 from rl_agent.pool.client import ask
 from rl_agent.rollout.trajectories.line import TRAJECTORY
 from rl_agent.rollout.trajectories.manifest import read_iteration
-from tests.integration.loop.test_run_pool import join_early
+from tests.integration.pool.test_run_pool import join_early
 from tests.integration.real_run import Run
 
 pytestmark = [pytest.mark.extended, pytest.mark.vllm, pytest.mark.timeout(1800)]

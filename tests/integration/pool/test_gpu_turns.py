@@ -14,7 +14,7 @@ from rl_agent.pool.worker.engine_turns import EngineTurns
 from rl_agent.pool.worker.gpu_turns import EngineTurnState, GpuTurn, TrainerTurns, TurnFiles
 from rl_agent.testing.pool_setup import expected, manager
 from rl_agent.trainer.gpu_sharing.sharing import SharedDevices, WindowedSource, read_status
-from tests.integration.pool.test_worker import engine_pids, worker
+from tests.integration.pool.workers import engine_pids, worker
 
 pytestmark = pytest.mark.timeout(120)
 SLOW = ("--interval", "0.01")

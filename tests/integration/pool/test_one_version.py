@@ -9,7 +9,7 @@ from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.testing.pool_setup import expected, item, manager
 from rl_agent.testing.weight_transfers import TOKEN, StateDict, host
 from rl_agent.weights.publish.publish import Publisher
-from tests.integration.pool.test_worker import worker
+from tests.integration.pool.workers import worker
 from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step
 
 EXTRA = ("--interval", "0.01", "--as-asked", "--takes-weights")

@@ -16,7 +16,7 @@ import pytest
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.schemas import ENGINE_SECRET
 from rl_agent.testing.pool_setup import expected, item, read_journal
-from tests.integration.pool.test_worker import worker
+from tests.integration.pool.workers import worker
 
 WORDS = ("lease_s=1.0", "heartbeat_s=0.2", "probe_interval_s=0.2")
 

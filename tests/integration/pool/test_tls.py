@@ -17,7 +17,7 @@ from rl_agent.testing.certificate import make_certificate
 from rl_agent.testing.pool_setup import expected, item, manager
 from rl_agent.tls import trusting
 from rl_agent.trainer.publish.feed import Announcer
-from tests.integration.pool.test_worker import settings
+from tests.integration.pool.workers import settings
 
 
 @pytest.fixture(scope="module")

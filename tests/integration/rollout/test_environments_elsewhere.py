@@ -13,7 +13,6 @@ from rl_agent.cluster.shared_fs.processes import ProcessId, command_line, stat_o
 from rl_agent.env.guard import descendants
 from rl_agent.env.remote.environments import Environments
 from rl_agent.env_config import EnvConfig
-from rl_agent.errors import ConfigError, MachineError
 from rl_agent.overrides.compose import Schema, compose_words
 from rl_agent.testing.ports import quiet_port
 from rl_agent.types import Task
@@ -128,37 +127,6 @@ async def test_a_killed_server_leaves_no_worker(tmp_path):
             processes = below(process.pid)
             os.kill(process.pid, signal.SIGKILL)
             assert_all_end(processes)
-
-
-def test_what_is_wrong_with_a_server_is_said_before_the_run_in_one_line(tmp_path):
-    def problem(*words, tasks=TASKS, kind="obeying"):
-        with pytest.raises(ConfigError) as error:
-            Environments(config(tmp_path, *words)).check({kind}, tasks)
-        assert "\n" not in str(error.value)
-        return error.value
-
-    with env_server(tmp_path, *KIND_WORDS) as (url, process):
-        here = f"servers=[{url}]"
-        other = tmp_path / "other.token"
-        other.write_text("wrong\n")
-        other.chmod(0o600)
-        assert "refuses the token" in str(problem(here, f"servers_token_file={other}"))
-        bad = [*TASKS, Task("bad-one", "bad", "obeying", "easy")]
-        assert "task bad-one: the prompt is bad" in str(problem(here, tasks=bad))
-        assert "has no kind 'game'" in str(problem(here, "+kinds.game=games:Game", kind="game"))
-        elsewhere = problem(here, "+kinds.never_closing=other:Class", kind="never_closing")
-        assert "make them equal" in str(elsewhere)
-        assert "goes without env_config.servers" in str(problem(here, "workers=2"))
-        assert "does not take" in str(problem(here, "+kwargs.obeying.colour=red"))
-        process.kill()
-        process.wait()
-        gone = problem(here)
-        assert isinstance(gone, MachineError)
-        assert "does not answer" in str(gone)
-    with pytest.raises(ConfigError, match="named twice"):
-        config(tmp_path, "servers=[http://a:1,http://a:1/]")
-    with pytest.raises(ConfigError, match="expected http://HOST:PORT"):
-        config(tmp_path, "servers=[a:1]")
 
 
 @pytest.mark.extended

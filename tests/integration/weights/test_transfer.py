@@ -1,17 +1,13 @@
 """Versions travel whole and verified between hosts, as deltas where that is less, from whoever has them."""
 
 import threading
-import time
-from contextlib import ExitStack
 
 import pytest
 
 from rl_agent.errors import WeightsError
 from rl_agent.testing.weight_links import Link
 from rl_agent.testing.weight_transfers import (
-    StateDict,
     announced,
-    capped_copy,
     hold,
     host,
     new_host,
@@ -20,11 +16,8 @@ from rl_agent.testing.weight_transfers import (
     with_fetch,
 )
 from rl_agent.weights.download.receive import Announcement
-from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.sources.source_tcp import TcpConnection
 from rl_agent.weights.store.store import DELTA, FULL, SnapshotStore
-from tests.integration.weights.conftest import ROWS
-from tests.unit.weights.weight_versions import random_state, settings
 
 
 def test_a_version_arrives_bit_for_bit(sender, receiver):
@@ -123,36 +116,6 @@ def test_a_receiver_gives_on_verified_pieces_before_it_has_all(tmp_path, sender)
         assert [snapshot.map(FULL) == newest.map(FULL) for snapshot, _ in results] == [True, True]
 
 
-def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, sender):
-    newest = sender.store.newest
-    patient = with_fetch(retries=1000)  # with peers that begin later
-    with ExitStack() as stack:
-        hosts = [stack.enter_context(new_host(tmp_path / name, fetch=patient)) for name in "abcd"]
-
-        def fetch(receiving):
-            peers = [other.source for other in hosts if other is not receiving]
-            receive(receiving, announced(newest), [slow.source, *peers])
-
-        with capped_copy(tmp_path / "slow", sender, bytes_per_s=2e5) as slow:
-            threads = [threading.Thread(target=fetch, args=(receiving,)) for receiving in hosts]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(60)
-            sent = slow.server.sent_bytes
-        assert all(receiving.store.versions == [3] for receiving in hosts)
-        assert sent < 2 * newest.manifest.full.size_bytes
-
-
-def test_a_cap_on_the_sender_holds_over_all_its_connections(tmp_path, sender, receiver):
-    newest = sender.store.newest
-    with capped_copy(tmp_path / "slow", sender, bytes_per_s=2e5) as slow:
-        began = time.monotonic()
-        receive(receiver, announced(newest), [slow.source])
-        took_s = time.monotonic() - began
-    assert took_s > 0.8 * newest.manifest.full.size_bytes / 2e5
-
-
 def test_a_version_other_than_the_announced_one_is_refused(sender, receiver):
     with pytest.raises(WeightsError, match="not the announced"):
         receive(receiver, Announcement(3, hold(sender, 2).manifest.digest), [sender.source])
@@ -177,11 +140,3 @@ def test_an_older_version_than_the_newest_here_is_refused_before_anything_is_sen
         receive(receiver, announced(hold(sender, 2)), [sender.source])
     assert sender.server.sent_bytes == sent
     assert receiver.store.versions == [3]
-
-
-def test_a_version_published_while_others_fetch_disturbs_neither(sender, receiver):
-    """The old one is collected only when nobody reads it, and the new one is there at once."""
-    Publisher(sender.store, settings()).publish(4, StateDict.of(random_state(4, rows=ROWS)))
-    receive(receiver, announced(hold(sender, 2)), [sender.source])
-    receive(receiver, announced(hold(sender, 4)), [sender.source])
-    assert receiver.store.versions == [2, 4]

@@ -7,8 +7,12 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from rl_agent.page import index as index_module
+from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.server import Page, PageSettings
+from rl_agent.paths import RunPaths
 from rl_agent.service.tokens import TokenCheck
+from tests.unit.page.followed import follow
 
 
 def settings_for(*log_paths: Path, tokens: tuple[str, ...] = (), port: int | None = 0) -> PageSettings:
@@ -27,3 +31,24 @@ async def look():
             return await held.enter_async_context(client)
 
         yield show
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return RunPaths(tmp_path)
+
+
+@pytest.fixture
+def opened(paths, monkeypatch):
+    """Return a function that makes an index of the log path and brings it up to date."""
+    monkeypatch.setattr(index_module, "LOOK_EVERY_S", 0.02)
+    made = []
+
+    def make() -> EpisodeIndex:
+        made.append(EpisodeIndex(paths))
+        follow(made[-1])
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

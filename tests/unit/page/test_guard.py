@@ -1,11 +1,6 @@
 """Who may see the page, and what a browser is allowed to do with it."""
 
 import pytest
-from pydantic import ValidationError
-
-from rl_agent.config import PageConfig
-
-OPEN = {"port": "auto", "host": "127.0.0.1", "token_file": None, "tls_certificate": None, "tls_key": None}
 
 
 @pytest.mark.parametrize(
@@ -68,22 +63,3 @@ async def test_with_a_token_only_those_who_gave_it_see_anything(tmp_path, look):
     assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
     answer = await client.get("/compare")
     assert answer.status == 200 and "secret-run" in await answer.text()
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"host": "0.0.0.0"}, "token_file, tls_certificate and tls_key"),
-        ({"host": "0.0.0.0", "token_file": "/t"}, "token_file, tls_certificate and tls_key"),
-        ({"tls_certificate": "/c"}, "go together"),
-        ({"port": 0}, "1"),
-        ({"port": "on"}, "auto"),
-    ],
-)
-def test_a_page_that_others_reach_needs_a_token_and_tls(given, named):
-    with pytest.raises(ValidationError, match=named):
-        PageConfig.model_validate({**OPEN, "allowed_hosts": [], **given})
-
-
-def test_off_means_off_although_yaml_reads_it_as_false():
-    assert PageConfig.model_validate({**OPEN, "allowed_hosts": [], "port": False}).port == "off"

@@ -5,52 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.page import index as index_module
-from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.search import read_query, search
-from rl_agent.paths import RunPaths, growing_name
+from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
+from tests.unit.page.followed import count, follow, found
 from tests.unit.page.stores import attempts, record
 from tests.unit.rollout.trajectories_made import add_to_manifest, make_header, make_trajectory
-
-
-@pytest.fixture
-def paths(tmp_path):
-    return RunPaths(tmp_path)
-
-
-@pytest.fixture
-def opened(paths, monkeypatch):
-    """Return a function that makes an index of the log path and brings it up to date."""
-    monkeypatch.setattr(index_module, "LOOK_EVERY_S", 0.02)
-    made = []
-
-    def make() -> EpisodeIndex:
-        made.append(EpisodeIndex(paths))
-        follow(made[-1])
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def follow(one: EpisodeIndex, expected: int | None = None) -> None:
-    """Wait until it is up to date, and has so many episodes."""
-    deadline = time.monotonic() + 30
-    one.wake()
-    while not one.progress.is_up_to_date or (expected is not None and expected != count(one)):
-        assert time.monotonic() < deadline, one.progress
-        time.sleep(0.01)
-
-
-def count(one: EpisodeIndex) -> int:
-    return one.ask("SELECT count(*) FROM episode", [])[0][0]
-
-
-def found(one: EpisodeIndex, **fields: str) -> list[str]:
-    rows = search(one, read_query(fields), 1).rows
-    return [f"{row['task_id']}:{row['attempt']}" for row in rows]
 
 
 def test_a_growing_file_is_followed_to_its_last_whole_line(paths, opened):

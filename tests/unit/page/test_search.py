@@ -1,56 +1,14 @@
 """What is looked for finds what the store has, and is never a part of the question."""
 
-import time
 from dataclasses import replace
 
 import pytest
 
-from rl_agent.page import index as index_module
-from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.search import places_of, read_query, search
-from rl_agent.paths import RunPaths
 from rl_agent.types import Status
+from tests.unit.page.followed import count, found
 from tests.unit.page.stores import attempts, record
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
-
-
-@pytest.fixture
-def paths(tmp_path):
-    return RunPaths(tmp_path)
-
-
-@pytest.fixture
-def opened(paths, monkeypatch):
-    """Return a function that makes an index of the log path and brings it up to date."""
-    monkeypatch.setattr(index_module, "LOOK_EVERY_S", 0.02)
-    made = []
-
-    def make() -> EpisodeIndex:
-        made.append(EpisodeIndex(paths))
-        follow(made[-1])
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-def follow(one: EpisodeIndex, expected: int | None = None) -> None:
-    """Wait until it is up to date, and has so many episodes."""
-    deadline = time.monotonic() + 30
-    one.wake()
-    while not one.progress.is_up_to_date or (expected is not None and expected != count(one)):
-        assert time.monotonic() < deadline, one.progress
-        time.sleep(0.01)
-
-
-def count(one: EpisodeIndex) -> int:
-    return one.ask("SELECT count(*) FROM episode", [])[0][0]
-
-
-def found(one: EpisodeIndex, **fields: str) -> list[str]:
-    rows = search(one, read_query(fields), 1).rows
-    return [f"{row['task_id']}:{row['attempt']}" for row in rows]
 
 
 def test_every_episode_of_the_store_is_found_by_what_it_is(paths, opened):

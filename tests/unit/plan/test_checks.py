@@ -50,17 +50,6 @@ def test_a_combination_that_cannot_work_is_refused(words, changes, message):
         check_trainer(config, Command.model_validate(BOTH | changes))
 
 
-def test_samples_that_are_not_known_yet_are_not_dealt():
-    words = ("trainer=grpo", GROUPS_OF_8, POOL, "trainer.batch.order=shuffled")
-    dropping = (*words, "trainer.loss.drop_uninformative=true")
-    with pytest.raises(ConfigError, match="max_num_gen_batches=3: must be 1 with") as told:
-        compose(*dropping)
-    assert "\n" not in str(told.value)
-    assert compose(*words).config.num_gen_batches == 1
-    assert compose(*dropping, "trainer.max_num_gen_batches=1").config.num_gen_batches == 1
-    assert compose(*words[:3], dropping[-1]).config.num_gen_batches == 3
-
-
 @pytest.mark.parametrize("placement", ["colocated", "hybrid"])
 def test_trainer_and_engine_have_the_same_gpus_only_in_turns(placement):
     config = compose("trainer=grpo", GROUPS_OF_8, POOL, num_gpus=2).config
@@ -93,92 +82,6 @@ def test_a_port_for_weights_that_is_taken_at_one_of_the_addresses_is_refused():
         config = compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config
         with pytest.raises(ConfigError, match=r"at 127\.0\.0\.2 is in use by process"):
             check_engine(config, Command.model_validate(BOTH), set(), {})
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (
-            ("trainer.loss.kl_estimator=k1",),
-            r"^trainer\.loss\.kl_estimator=k1: must be k2 \(.*\) or k3 \(.*\) with kl_in=loss: .* is 0",
-        ),
-        (("trainer.loss.kl_in=reward",), r"^trainer\.loss\.kl_estimator=k3: must be k1 with kl_in=reward: "),
-        (
-            ("trainer.loss.kl_in=reward", "trainer.loss.kl_estimator=k2"),
-            r"^trainer\.loss\.kl_estimator=k2: must be k1 with kl_in=reward: ",
-        ),
-        (
-            (
-                "trainer.loss.drop_uninformative=true",
-                "trainer.loss.kl_in=reward",
-                "trainer.loss.kl_estimator=k1",
-            ),
-            r"^trainer\.loss\.drop_uninformative=true: must be false with kl_in=reward: ",
-        ),
-        (
-            ("trainer.loss.overlong=penalty", "trainer.loss.overlong_cache=3072"),
-            r"^trainer\.loss\.overlong_cache=3072: must be below longest_response, 3072 tokens$",
-        ),
-        (("policy_config.temperature=0.6",), r"^trainer\.loss\.temperature=0.6: must be 1: "),
-    ],
-)
-def test_a_loss_that_would_not_do_what_its_settings_say_is_refused_in_one_line(words, told):
-    with pytest.raises(ConfigError, match=told) as refusal:
-        compose("trainer=grpo", GROUPS_OF_8, POOL, *words)
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("trainer", ["grpo", "grpo_cpu"])
-def test_no_default_of_a_streaming_run_leaves_responses_out_for_their_length(trainer):
-    words = (f"trainer={trainer}", "engine=cpu", GROUPS_OF_8, POOL, "policy_config.max_new_tokens=777")
-    config = compose(*words).config
-    rollout, loss = config.rollout, config.grpo.loss
-    assert rollout.completion_threshold == 1.0
-    assert rollout.request_timeout_s == rollout.episode_timeout_s == 18000
-    assert (loss.overlong, loss.longest_response, loss.constant_length) == ("keep", 777, 777)
-    given = compose(*words, "rollout.completion_threshold=0.9", "trainer.loss.constant_length=5").config
-    assert (given.rollout.completion_threshold, given.grpo.loss.constant_length) == (0.9, 5)
-    others = compose("trainer=llamafactory").config.rollout
-    assert (others.completion_threshold, others.request_timeout_s) == (0.95, 240)
-
-
-def test_a_kl_estimate_goes_where_it_regularises():
-    for kl_in, estimator in (("loss", "k2"), ("loss", "k3"), ("reward", "k1"), ("none", "k1")):
-        words = (f"trainer.loss.kl_in={kl_in}", f"trainer.loss.kl_estimator={estimator}")
-        assert compose("trainer=grpo", GROUPS_OF_8, POOL, *words).config.grpo.loss.kl_in == kl_in
-
-
-@pytest.mark.parametrize(
-    ("words", "key", "told"),
-    [
-        ((), "trainer.loss.clip_high=0.28", "with trainer.mini_batches=1 an iteration makes one step"),
-        (("trainer.batch.max_staleness=1",), "trainer.loss.dual_clip=null", "with trainer.mini_batches=1"),
-        (("trainer.mini_batches=2",), "trainer.loss.clip_high=0.28", None),
-        (
-            ("trainer.mini_batches=2", "trainer.loss.proximal=current"),
-            "trainer.loss.clip_low=0.1",
-            "with trainer.loss.proximal=current the ratio is 1",
-        ),
-        (
-            ("trainer.loss.proximal=behaviour", "trainer.loss.correction=none"),
-            "trainer.loss.clip_high=0.28",
-            None,
-        ),
-        ((), "trainer.loss.correction_low=0.1", "it belongs to correction=mask"),
-        (("trainer.loss.correction=mask",), "trainer.loss.correction_low=0.1", None),
-        (("trainer.loss.kl_in=none",), "trainer.loss.kl_coefficient=0.1", "kl_in is none"),
-        ((), "trainer.loss.kl_coefficient=0.1", None),
-        ((), "trainer.max_num_gen_batches=5", "no group is left out"),
-        ((), "trainer.loss.overlong_cache=100", "it belongs to overlong=penalty"),
-        (("trainer.loss.overlong=penalty",), "trainer.loss.overlong_cache=100", None),
-        ((), "trainer.loss.constant_length=100", "it belongs to normalization=dr_grpo"),
-    ],
-)
-def test_a_setting_that_changes_nothing_is_named_before_the_run_begins(words, key, told):
-    notes = compose("trainer=grpo", GROUPS_OF_8, POOL, *words, key).notes
-    named = [note for note in notes if note.startswith(f"{key.partition('=')[0]} changes nothing: ")]
-    assert len(named) == (told is not None)
-    assert all(told in note and "\n" not in note for note in named)
 
 
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}

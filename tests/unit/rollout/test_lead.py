@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from rl_agent.errors import ConfigError, NothingCompleted, RetryLater, StoreError
 from rl_agent.paths import RunPaths
-from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
-from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.rollout.trajectories.line import to_line
 from rl_agent.rollout.trajectories.shard import read_header
 from rl_agent.types import Status
 from tests.unit.rollout.leading import (
@@ -66,18 +65,6 @@ async def test_the_numbers_are_those_of_all_files(paths):
     assert json.loads(paths.metrics.read_text())["episodes"] == SIZE
 
 
-async def test_a_fresh_start_sets_every_file_aside(paths):
-    write(paths.checkpoint_shard("train", 1), 0)
-    write(paths.checkpoint_shard("train", 1, rank=1), 1, header=OTHER_RUN)
-    _, work = await lead(paths)
-
-    assert work.published == list(range(SIZE))
-    stamp = "20231114T221320.000000Z"
-    aside = [f".checkpoint.aside-{stamp}", f"_rank_1.checkpoint.aside-{stamp}"]
-    assert names(paths) == ["", aside[0], ".manifest.json", aside[1]]
-    assert manifest(paths).keys() == {""}
-
-
 async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
     write(paths.checkpoint_shard("train", 1), 0, 1, torn=b"{")
     write(paths.checkpoint_shard("train", 1, rank=1), 1, 2, torn=to_line(make_trajectory(5))[:-1])
@@ -97,38 +84,12 @@ async def test_a_resume_runs_only_what_no_file_of_the_run_holds(paths):
     assert sorted(read(paths)) == list(range(SIZE))
 
 
-async def test_a_run_of_one_node_goes_on_with_its_file_and_one_of_several_begins_another(paths):
-    write(paths.checkpoint_shard("train", 1), 0)
-    write(paths.checkpoint_shard("train", 1, rank=0), 1)
-    await lead(paths, resume=True, num_nodes=2)
-
-    assert {name: entry["episodes"] for name, entry in manifest(paths).items()} == {
-        "": 1,
-        "_rank_0": 1,
-        "_rank_0_part_2": 10,
-    }
-    assert names(paths) == ["", ".manifest.json", "_rank_0", "_rank_0_part_2"]
-
-
 async def test_a_resume_with_everything_on_the_disk_only_finishes(paths):
     write(paths.checkpoint_shard("train", 1, rank=1), *range(SIZE))
     _, work = await lead(paths, resume=True)
     assert work.published == []
     assert manifest(paths).keys() == {"_rank_1"}
     assert read(paths) == list(range(SIZE))
-
-
-async def test_a_node_of_an_earlier_start_that_writes_on_is_not_listened_to(paths):
-    class Waking(FakeWork):
-        async def publish(self, groups, **terms):
-            await super().publish(groups, **terms)
-            with asleep.open("ab") as file:
-                file.write(to_line(replace(make_trajectory(5), reward=0.25)))
-
-    asleep = write(paths.checkpoint_shard("train", 1, rank=1), 0)
-    await lead(paths, resume=True, work=Waking())
-    rewards = {found.seed: found.reward for found in read_iteration(paths, "train", 1, TRAJECTORY)}
-    assert rewards == dict.fromkeys(range(SIZE), 1.0)
 
 
 async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
@@ -148,16 +109,6 @@ async def test_the_file_of_a_rank_that_died_counts_up_to_its_cut(paths):
 
     assert manifest(paths)["_rank_1"] == {"rank": 1, "bytes": cut, "episodes": 2, "damaged": 0}
     assert sorted(read(paths)) == list(range(SIZE))
-
-
-async def test_what_a_lost_rank_has_recorded_is_told_by_its_file(paths):
-    shard = write(paths.checkpoint_shard("train", 1, rank=1), 4, 2, torn=b"{")
-    work = FakeWork()
-    with pytest.raises(RetryLater):
-        await lead(paths, work=work, error=RetryLater("x"), must_exist=False, resume=True)
-
-    assert work.on_lost(shard.name.removesuffix(".checkpoint")) == (shard.stat().st_size - 1, {2, 4})
-    assert work.on_lost("train_trajectories.jsonl.iteration1_rank_7") == (0, set())
 
 
 async def test_an_episode_that_was_run_and_is_in_no_file_is_an_error_and_finishes_nothing(paths):
@@ -182,23 +133,6 @@ async def test_after_the_engine_was_lost_the_master_goes_on_with_what_it_had_pub
 def read_header_bytes(shard: Path) -> int:
     read_header(shard)
     return shard.read_bytes().index(b"\n") + 1
-
-
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        (
-            replace(HEADER, sample_digest="x"),
-            "was begun with another train sample than that of now; put it back",
-        ),
-        (replace(HEADER, weight_version=3), "was begun with weight version 3; the engine has 0"),
-    ],
-)
-async def test_files_of_another_sample_or_model_are_refused(paths, header, message):
-    shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, header=header)
-    with pytest.raises(ConfigError, match=message):
-        await lead(paths, resume=True)
-    assert shard.exists()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.errors import EnvironmentFailure
 from rl_agent.testing.ports import quiet_port
 from tests.unit.env.tools.mcp_over_http import Liar
-from tests.unit.env.tools.test_environment import call, played, task
+from tests.unit.env.tools.playing import call, played, task
 
 HONEST = [sys.executable, str(Path(__file__).with_name("mcp_over_http.py"))]
 

@@ -9,7 +9,7 @@ from rl_agent.env.registry import EnvironmentRegistry
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.tools.environment import ToolsEnvironment
 from rl_agent.errors import ConfigError, EnvironmentUnavailable
-from tests.unit.env.tools.test_environment import HERE
+from tests.unit.env.tools.playing import HERE
 
 ADD = [f"{HERE}add"]
 COMMAND = {"command": [sys.executable, "server.py"]}

@@ -1,4 +1,4 @@
-"""Which sampling parameters a pool takes; `test_set_aside` draws any others at random."""
+"""Which sampling parameters a pool takes; `test_migration` draws any others at random."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an environment raises or answers wrongly is its own failure: its episode is begun again where that helps."""
+"""What an environment raises is its own failure: its episode is begun again where that helps."""
 
 import asyncio
 from dataclasses import replace

@@ -1,16 +1,17 @@
 """Weights from the pool's manager, for hosts that reach nobody else."""
 
+import os
 import socket
 
 import pytest
 
 from rl_agent.pool.schemas import TRANSFER_TOKEN
 from rl_agent.pool.settings import load_weights
-from rl_agent.pool.worker.weight_cache import HostWeights
+from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
 from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.weight_transfers import TOKEN, host
+from rl_agent.testing.weight_transfers import NO_MANAGER, TOKEN, host
 from rl_agent.weights.store.store import FULL
-from tests.integration.pool.test_weights import QUICK, Trainer
+from tests.integration.pool.publishing import QUICK, Engine, Trainer, following, serves, until
 from tests.unit.weights.weight_versions import open_store, random_state
 
 
@@ -68,3 +69,31 @@ async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_trans
     async with manager() as elsewhere:
         await elsewhere.call("POST", "/weights", trainer.offer(2).model_dump(exclude_unset=True))
         assert (await elsewhere.call("GET", path.format("000002"), headers=token))[0] == 404
+
+
+async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, trainer):
+    trainer.publish(1)
+    async with (
+        following(tmp_path / "first", Engine()) as (first, _, _),
+        following(tmp_path / "second", Engine()) as (second, _, _),
+    ):
+        first.offer(trainer.offer(1))
+        await until(serves(first, 1))
+        second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
+        await until(serves(second, 1))
+
+
+def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
+    transfer = load_weights([f"store={tmp_path}"])
+    with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
+        left = tmp_path / f"{PREFIX}left"
+        left.mkdir()
+        (left / "owner.lock").touch()
+        fresh = tmp_path / f"{PREFIX}fresh"
+        fresh.mkdir()
+        old = tmp_path / f"{PREFIX}old"
+        old.mkdir()
+        os.utime(old, (0, 0))
+        with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
+            assert not left.exists() and not old.exists() and fresh.exists()
+            assert len(list(tmp_path.glob(PREFIX + "*"))) == 3

@@ -1,115 +1,24 @@
 """A worker's side of weights over real transfers, with the routes of an engine simulated."""
 
 import asyncio
-import json
-import os
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import aiohttp
 import pytest
-from aiohttp import web
-from pydantic import TypeAdapter
 
-from rl_agent.pool.scheduler.reports import WeightsReport
-from rl_agent.pool.schemas import WeightsOffer
-from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
-from rl_agent.pool.worker.weight_follower import EngineWeights
 from rl_agent.testing.pool_setup import manager
-from rl_agent.testing.weight_transfers import NO_MANAGER, SERVER, TOKEN, StateDict, host
-from rl_agent.weights.load.vllm_load import VllmServer
+from rl_agent.testing.weight_transfers import SERVER, StateDict, host
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import FULL
-from tests.integration.pool.test_worker import engine_pids, worker
-from tests.unit.weights.load.test_vllm_load import FakeServer
-from tests.unit.weights.weight_versions import open_store, random_state, settings, small_step
-
-QUICK = ("piece_timeout_s=5", "retries=1", "retry_pause_s=0.01", "transfer_timeout_s=20", "load_timeout_s=10")
-
-
-class Engine(FakeServer):
-    """Notes which versions it was resumed with."""
-
-    def __init__(self, failing=()):
-        super().__init__(failing)
-        self.served = []
-
-    async def answer(self, request):
-        answer = await super().answer(request)
-        if request.path == "/resume":
-            self.served.append(self.weight_version)
-        return answer
-
-
-class Trainer:
-    """Publishes versions, each a small step from the one before."""
-
-    def __init__(self, sender, state):
-        self.sender, self.state = sender, state
-        self.publisher = Publisher(sender.store, settings())
-
-    def publish(self, version, seed=0):
-        if version > 1:
-            self.state = small_step(self.state, version + seed)
-        self.publisher.publish(version, StateDict.of(self.state))
-
-    def offer(self, version, *sources):
-        with self.sender.store.hold(version) as snapshot:
-            manifest = snapshot.manifest
-        own = "tcp://{}:{}".format(*self.sender.server.address)
-        return WeightsOffer(
-            weight_version=version,
-            digest=manifest.digest,
-            delta_digest=manifest.delta_digest,
-            transfer_token=TOKEN.decode(),
-            sources=sources or (own,),
-        )
+from tests.integration.pool.publishing import Engine, Trainer, following, serves, until
+from tests.integration.pool.workers import engine_pids, worker
+from tests.unit.weights.weight_versions import open_store, random_state, settings
 
 
 @pytest.fixture
 def trainer(tmp_path):
     with host(open_store(tmp_path / "trainer", keep_versions=9)) as sender:
         yield Trainer(sender, random_state())
-
-
-@asynccontextmanager
-async def following(folder, engine):
-    """An engine and what brings weights into it; `said` are the reports in the order they were sent."""
-    app = web.Application()
-    app.router.add_post("/{route}", engine.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    said = []
-    folder.mkdir(exist_ok=True)
-    transfer = load_weights([*QUICK, f"store={folder}"])
-    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as jobs:
-        with HostWeights(transfer, "127.0.0.1", NO_MANAGER) as here:
-            server = VllmServer(session, f"http://127.0.0.1:{runner.addresses[0][1]}", timeout_s=10)
-
-            async def say():
-                TypeAdapter(WeightsReport).validate_json(json.dumps(weights.report()))
-                said.append((weights.report(), engine.is_paused))
-
-            weights = EngineWeights(here, server, say)
-            job = jobs.create_task(weights.run())
-            try:
-                yield weights, said, job
-            finally:
-                job.cancel()
-                await asyncio.wait([job])
-    await runner.cleanup()
-
-
-async def until(condition, limit_s=60.0):
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for is not an event
-            await asyncio.sleep(0.01)
-
-
-def serves(weights, version):
-    return lambda: weights.report()["weight_version"] == version
 
 
 async def test_versions_are_fetched_loaded_and_said_before_the_engine_goes_on(tmp_path, trainer):
@@ -320,18 +229,6 @@ async def test_a_pool_with_another_history_is_followed(tmp_path, trainer):
             await until(lambda: weights.report()["digest"] == other.offer(1).digest)
 
 
-async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, trainer):
-    trainer.publish(1)
-    async with (
-        following(tmp_path / "first", Engine()) as (first, _, _),
-        following(tmp_path / "second", Engine()) as (second, _, _),
-    ):
-        first.offer(trainer.offer(1))
-        await until(serves(first, 1))
-        second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
-        await until(serves(second, 1))
-
-
 @pytest.mark.parametrize("sources", [(), ("tcp://127.0.0.1:9",)], ids=["publisher", "manager"])
 async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reason_and_started_again(
     tmp_path, trainer, sources
@@ -348,19 +245,3 @@ async def test_an_engine_that_never_takes_the_weights_is_given_up_with_the_reaso
     reasons = [engine.reason for engine in pool.state.departed]
     assert reasons[0].startswith("stays at weight version 0 for 6 s: http://127.0.0.1:")
     assert pool.state.account.engine_deaths == 0
-
-
-def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):
-    transfer = load_weights([f"store={tmp_path}"])
-    with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
-        left = tmp_path / f"{PREFIX}left"
-        left.mkdir()
-        (left / "owner.lock").touch()
-        fresh = tmp_path / f"{PREFIX}fresh"
-        fresh.mkdir()
-        old = tmp_path / f"{PREFIX}old"
-        old.mkdir()
-        os.utime(old, (0, 0))
-        with HostWeights(transfer, "127.0.0.1", NO_MANAGER):
-            assert not left.exists() and not old.exists() and fresh.exists()
-            assert len(list(tmp_path.glob(PREFIX + "*"))) == 3

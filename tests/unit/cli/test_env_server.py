@@ -1,0 +1,60 @@
+"""The options of the command `env-server`, refused by their names before anything starts."""
+
+import pytest
+
+from rl_agent.cli.env_server import main
+from rl_agent.env.remote import server
+from rl_agent.errors import ConfigError, UsageError
+from rl_agent.testing.certificate import make_certificate
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Return a function that gives the settings which the server is told for some words."""
+    monkeypatch.delenv("RL_AGENT_ENV_TOKEN", raising=False)
+    found = []
+
+    async def serve(settings, on_listening, leaving):
+        found.append(settings)
+
+    monkeypatch.setattr(server, "serve", serve)
+
+    def tell(*words):
+        assert main([*words]) == 0
+        return found.pop()
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--listen", "5100"], "--listen 5100: expected HOST:PORT"),
+        (["--listen", "127.0.0.1:70000"], "--listen 127.0.0.1:70000"),
+        (["--workers", "0"], "--workers 0: at least 1"),
+        (["--places", "0"], "--places 0: from 1 to"),
+        (["--tls-key", "key.pem"], "go together"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_flag(told, words, named):
+    with pytest.raises(UsageError, match=named):
+        told(*words)
+
+
+def test_what_others_can_reach_needs_a_token_from_a_file_or_a_variable(told, tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="only loopback may be served without a token"):
+        told("--listen", "0.0.0.0:0")
+    (tmp_path / "token").write_text("# none yet\n")
+    (tmp_path / "token").chmod(0o600)
+    with pytest.raises(ConfigError, match="there is no token in it"):
+        told("--token-file", str(tmp_path / "token"))
+    monkeypatch.setenv("RL_AGENT_ENV_TOKEN", "secret")
+    assert told("--listen", "0.0.0.0:0").tokens.is_among("Bearer secret")
+
+
+def test_places_follow_from_workers_and_keys_of_the_configuration_from_words(told, tmp_path):
+    one = told("--workers", "3", "--listen", "[::1]:0", "worker_max_rss_mib=77")
+    assert (one.host, one.port, one.places) == ("::1", 0, 48)
+    assert (one.limits.workers, one.limits.max_rss_mib) == (3, 77)
+    certificate, key = make_certificate(tmp_path)
+    assert told("--tls-certificate", str(certificate), "--tls-key", str(key)).tls is not None

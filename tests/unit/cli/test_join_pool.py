@@ -1,0 +1,70 @@
+"""The options of the command `join-pool` become the settings of a worker."""
+
+import pytest
+
+from rl_agent.cli.join_pool import main
+from rl_agent.errors import UsageError
+from rl_agent.pool.worker import main as worker_module
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Return a function that gives the settings which a worker gets for some words."""
+    monkeypatch.delenv("RL_AGENT_POOL_TOKEN", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = []
+
+    class Worker:
+        def __init__(self, settings, session):
+            found.append(settings)
+
+        async def run(self, leaving):
+            pass
+
+    monkeypatch.setattr(worker_module, "Worker", Worker)
+
+    def tell(*words):
+        assert main([*words]) == 0
+        return found.pop()
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--manager", "10.0.0.1:5000"], "--manager 10.0.0.1:5000: expected http://HOST:PORT"),
+        (["--manager", "ftp://host:1"], "expected http://HOST:PORT"),
+        (["--manager", "http://host:x"], "--manager http://host:x"),
+        (["--engine-args", "'open"], "--engine-args"),
+        (["--direct", "192.0.2.1", "--weights", "store=x"], "one without --direct does"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_flag(told, words, named):
+    with pytest.raises(UsageError, match=named):
+        told(*words)
+
+
+def test_beside_its_manager_an_engine_is_reached_directly_takes_weights_and_needs_no_key(told, monkeypatch):
+    one = told("--gpus", "0,1", "--price", "2.5", "--engine-args", "--dtype 'b f'", "--weights", "retries=7")
+    assert one.is_direct and one.command.loads_weights and one.command.api_key is None
+    assert one.command.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert one.name.endswith("/gpu0,1") and one.price_per_hour == 2.5
+    assert one.command.extra == ("--dtype", "b f") and one.weights.retries == 7
+    assert one.log.name.startswith("engine-") and "/" not in one.log.name
+
+
+def test_an_engine_that_is_reached_from_elsewhere_has_a_key_of_its_own_and_takes_no_weights(told):
+    one, other = (told("--direct", "192.0.2.1") for _ in range(2))
+    assert one.command.host == "192.0.2.1" and not one.command.loads_weights
+    assert one.command.api_key and one.command.api_key != other.command.api_key
+    assert one.name != other.name
+
+
+def test_a_token_is_read_from_its_file_each_time_it_is_needed(told, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    file.chmod(0o600)
+    one = told("--token-file", str(file))
+    file.write_text("second\n")
+    assert one.read_token() == "second"

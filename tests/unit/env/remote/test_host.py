@@ -1,0 +1,29 @@
+"""What an environment raises in its host reaches whoever asked, by its kind."""
+
+import pytest
+
+from rl_agent.errors import (
+    EnvironmentRefusal,
+    EnvironmentUnavailable,
+)
+from rl_agent.types import Task
+from tests.unit.env.remote.pools import begun, workers
+
+
+async def test_what_no_attempt_can_change_is_told_apart():
+    async with workers() as pool:
+        with pytest.raises(EnvironmentRefusal, match="no page"):
+            await begun(pool, task=Task("t", "", "obeying", "easy", extra={"refuses": True}))
+        with pytest.raises(EnvironmentUnavailable, match="no browser"):
+            await begun(pool, task=Task("t", "", "obeying", "easy", extra={"unavailable": True}))
+        with pytest.raises(EnvironmentRefusal, match="no environment 'other'"):
+            await begun(pool, kind="other")
+        with pytest.raises(EnvironmentRefusal, match=r"does not take these env_config.kwargs: .*'colour'"):
+            await begun(pool, colour="red")
+
+
+async def test_settings_that_a_kind_must_have_reach_it_in_a_worker():
+    async with workers() as pool:
+        assert (await begun(pool, kind="demanding", colour="red"))[1].text.startswith("red hello 7 ")
+        with pytest.raises(EnvironmentRefusal, match="missing a required argument: 'colour'"):
+            await begun(pool, kind="demanding")

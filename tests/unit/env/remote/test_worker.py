@@ -1,0 +1,37 @@
+"""A worker whose event loop is blocked is found out and named."""
+
+import asyncio
+
+import pytest
+
+from rl_agent.errors import (
+    EnvironmentLost,
+)
+from tests.unit.env.remote.pools import begun, is_gone, pid_in, until, workers
+
+
+async def test_a_worker_whose_loop_is_blocked_is_ended_and_the_one_who_did_it_is_named():
+    async with workers(timeout_s=3.0) as pool:
+        (culprit, shown), (other, _) = await begun(pool), await begun(pool)
+        blocking = asyncio.ensure_future(culprit.step("block 600"))
+        await asyncio.sleep(0.3)
+        with pytest.raises(EnvironmentLost, match="another episode's environment") as innocent:
+            await other.step("look")
+        assert not innocent.value.is_suspect
+        with pytest.raises(
+            EnvironmentLost, match=r"step at .*kinds\.py:.*has blocked it.*this episode's"
+        ) as own:
+            await blocking
+        assert own.value.is_suspect
+        await until(lambda: is_gone(pid_in(shown)))
+
+
+@pytest.mark.extended
+async def test_a_worker_in_which_something_does_not_close_is_not_used_again():
+    async with workers() as pool:
+        instance, shown = await begun(pool, kind="never_closing")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await instance.close()
+        _, again = await begun(pool)
+        assert pid_in(again) != pid_in(shown)

@@ -1,0 +1,43 @@
+"""Settings that change nothing are named before the run begins."""
+
+import pytest
+
+from tests.unit.overrides.test_compose import compose
+
+GROUPS_OF_8 = "rollout.group_size=8"
+
+
+POOL = "pool=elastic"
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "told"),
+    [
+        ((), "trainer.loss.clip_high=0.28", "with trainer.mini_batches=1 an iteration makes one step"),
+        (("trainer.batch.max_staleness=1",), "trainer.loss.dual_clip=null", "with trainer.mini_batches=1"),
+        (("trainer.mini_batches=2",), "trainer.loss.clip_high=0.28", None),
+        (
+            ("trainer.mini_batches=2", "trainer.loss.proximal=current"),
+            "trainer.loss.clip_low=0.1",
+            "with trainer.loss.proximal=current the ratio is 1",
+        ),
+        (
+            ("trainer.loss.proximal=behaviour", "trainer.loss.correction=none"),
+            "trainer.loss.clip_high=0.28",
+            None,
+        ),
+        ((), "trainer.loss.correction_low=0.1", "it belongs to correction=mask"),
+        (("trainer.loss.correction=mask",), "trainer.loss.correction_low=0.1", None),
+        (("trainer.loss.kl_in=none",), "trainer.loss.kl_coefficient=0.1", "kl_in is none"),
+        ((), "trainer.loss.kl_coefficient=0.1", None),
+        ((), "trainer.max_num_gen_batches=5", "no group is left out"),
+        ((), "trainer.loss.overlong_cache=100", "it belongs to overlong=penalty"),
+        (("trainer.loss.overlong=penalty",), "trainer.loss.overlong_cache=100", None),
+        ((), "trainer.loss.constant_length=100", "it belongs to normalization=dr_grpo"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_named_before_the_run_begins(words, key, told):
+    notes = compose("trainer=grpo", GROUPS_OF_8, POOL, *words, key).notes
+    named = [note for note in notes if note.startswith(f"{key.partition('=')[0]} changes nothing: ")]
+    assert len(named) == (told is not None)
+    assert all(told in note and "\n" not in note for note in named)

@@ -1,0 +1,67 @@
+"""A start becomes a plan: a fresh run, the next attempt of one, or a worker's part of its master's."""
+
+import os
+
+import pytest
+
+from rl_agent.errors import ConfigError, NothingLeft
+from rl_agent.plan import make
+from rl_agent.plan.runs import latest_plan
+
+
+def test_a_fresh_run_begins_behind_what_is_finished_on_the_disk(started):
+    one, other = started(), started()
+    assert (one.plan.attempt, one.plan.first_iteration) == (1, 1)
+    assert one.plan.run_id != other.plan.run_id and one.work.phases
+    shard = one.plan.paths.shard("train", 4)
+    shard.parent.mkdir(parents=True)
+    shard.touch()
+    assert started().plan.first_iteration > 1
+    assert "a note" in one.notes
+
+
+def test_a_resume_is_the_next_attempt_of_the_last_run_and_of_nothing_else(started):
+    with pytest.raises(ConfigError, match="--resume: no run was started"):
+        started("--resume")
+    first = started("--max-iterations", "3")
+    make.start(first, None)
+    again = started("--resume", "--max-iterations", "3").plan
+    assert (again.run_id, again.attempt) == (first.plan.run_id, 2)
+    with pytest.raises(ConfigError, match=r"the last run in .* was --rl-phase both"):
+        started("--resume", phase="update")
+
+
+def test_a_run_that_has_done_all_its_iterations_has_nothing_left(started, monkeypatch):
+    make.start(started("--max-iterations", "1"), None)
+    monkeypatch.setattr(make, "_work", lambda plan: None)
+    with pytest.raises(NothingLeft, match="raise --max-iterations"):
+        started("--resume", "--max-iterations", "1")
+    assert started("--resume", "--max-iterations", "1", "--dry-run").work is None
+
+
+def test_a_start_writes_its_plan_and_claims_the_log_path_for_its_driver(started):
+    prepared = started()
+    assert not prepared.plan.paths.run_dir("latest").exists(), "prepare only reads"
+    path = make.start(prepared, os.getpid())
+    assert path.name == "plan.json" and latest_plan(prepared.plan.paths) == prepared.plan
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--eval-interval", "3"), "rank 1 has --eval-interval 3, the master has 2; use the same"),
+        (("--rank-weights", "1,2"), "rank 1 has --rank-weights 1,2, the master has 1,1"),
+        (("rollout.group_size=7",), "rollout.group_size"),
+    ],
+)
+def test_a_worker_that_asks_for_another_run_than_its_master_is_refused_by_the_flag(
+    started, monkeypatch, words, named
+):
+    two = ("--num-nodes", "2", "--rank-weights", "1,1")
+    masters = started(*two, "--master").plan
+    monkeypatch.setattr(make, "wait_for_run", lambda *_: masters)
+    other = two[:2] if "--rank-weights" in words else two
+    with pytest.raises(ConfigError, match=named):
+        make.start(started(*other, "--worker", "1", *words), None)
+    part = started(*two, "--worker", "1")
+    assert make.start(part, None).name == "plan-1-rank-1.json"

@@ -1,0 +1,24 @@
+"""Requests of the OpenAI API, read, or refused in words."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from rl_agent.pool.api.openai_schemas import read_asked
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def asked(*, is_chat: bool = False, **body):
+    about = {"messages": MESSAGES} if is_chat else {"prompt": [1, 2]}
+    return read_asked(about | body, is_chat=is_chat)
+
+
+def refused(**body):
+    with pytest.raises(web.HTTPException) as caught:
+        asked(**body)
+    error = json.loads(caught.value.text)["error"]
+    assert caught.value.status_code == error["code"] == 400
+    assert error["type"] == "BadRequestError"
+    return error

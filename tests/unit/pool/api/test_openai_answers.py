@@ -1,0 +1,63 @@
+"""Completions are written as vLLM writes them."""
+
+import json
+
+from rl_agent.pool.api.openai_answers import CompletionEvents, completion_body
+from rl_agent.pool.scheduler.records import Order, Request, RequestId, RequestState, Span
+from tests.unit.pool.api.asking import asked
+
+
+def made(tokens=3, *, is_over=True) -> Request:
+    one = Request(Order(RequestId("run", "r"), (1, 2), 100, {}, 1e9), number=0, submitted_at=0.0)
+    one.token_ids.extend(range(10, 10 + tokens))
+    one.logprobs.extend([-0.5] * tokens)
+    one.names.extend(["a", "bc", "d"][:tokens])
+    one.spans.append(Span(0, "engine", 7))
+    one.state = RequestState.COMPLETED if is_over else RequestState.RUNNING
+    one.finish_reason = "stop" if is_over else ""
+    return one
+
+
+def test_logprobs_have_texts_and_where_they_begin():
+    [choice] = json.loads(completion_body(asked(logprobs=0), "m", [made()], ["abc"], (1, 2)))["choices"]
+    assert choice["logprobs"] == {
+        "text_offset": [0, 1, 3],
+        "token_logprobs": [-0.5] * 3,
+        "tokens": ["a", "bc", "d"],
+        "top_logprobs": [{"a": -0.5}, {"bc": -0.5}, {"d": -0.5}],
+    }
+    assert choice["token_ids"] is None and "weight_versions" not in choice
+
+
+def test_who_wants_no_text_gets_no_names_but_every_logprob():
+    body = asked(logprobs=0, return_token_ids=True, detokenize=False)
+    [choice] = json.loads(completion_body(body, "m", [made()], [""], (1, 2)))["choices"]
+    assert choice["logprobs"]["tokens"] == choice["logprobs"]["text_offset"] == []
+    assert len(choice["logprobs"]["token_logprobs"]) == 3
+    assert choice["weight_versions"] == [{"start": 0, "engine_id": "engine", "weight_version": 7}]
+
+
+def read(written: bytes) -> list[dict]:
+    return [json.loads(line[6:]) for line in written.split(b"\n\n") if line[6:7] == b"{"]
+
+
+def test_usage_of_a_streamed_completion_comes_in_its_own_last_event_or_in_all():
+    for options, places in (
+        ({}, []),
+        ({"include_usage": True}, [2]),
+        ({"include_usage": True, "continuous_usage_stats": True}, [0, 1, 2]),
+        ({"continuous_usage_stats": True}, []),
+    ):
+        body = asked(stream=True, stream_options=options, request_id="mine", return_token_ids=True)
+        events = CompletionEvents(body, "m", (1, 2))
+        begun = made(1, is_over=False)
+        begun.texts.append("a")
+        written = events.grown(begun) + events.end(made(), "abcd")
+        assert written.endswith(b"data: [DONE]\n\n")
+        found = read(written)
+        assert [at for at, event in enumerate(found) if "usage" in event] == places
+        assert {event["id"] for event in found} == {"cmpl-mine"}
+        if places:
+            assert found[-1]["choices"] == [] and found[-1]["usage"]["completion_tokens"] == 3
+        prompts = [event["choices"][0]["prompt_token_ids"] for event in found if event["choices"]]
+        assert prompts == [[1, 2], None]

@@ -1,0 +1,29 @@
+"""A pool of one engine that answers questions beside responses, as a test says."""
+
+from types import SimpleNamespace
+
+from rl_agent.pool.engines.answers import StreamError
+
+
+class AskedLink:
+    """Answers a POST with the next of `answers`: (status, payload), or an error to raise."""
+
+    def __init__(self, *answers):
+        self.info = SimpleNamespace(served_name="served")
+        self.answers = list(answers)
+        self.asked = []
+
+    async def post(self, path, body):
+        self.asked.append((path, body))
+        answer = self.answers.pop(0)
+        if isinstance(answer, StreamError):
+            raise answer
+        return answer
+
+
+class AskedPool:
+    def __init__(self, link):
+        self.link = link
+
+    def ready_link(self):
+        return self.link

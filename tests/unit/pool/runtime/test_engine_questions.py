@@ -1,0 +1,61 @@
+"""Questions to engines beside responses: who is asked again, and what the client is told."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from rl_agent.pool.engines.answers import StreamError, WrongAnswer
+from rl_agent.pool.runtime.engine_questions import ask_any, ask_now, read_prompt
+from tests.unit.pool.asked_engine import AskedLink, AskedPool
+
+
+async def ask(*answers, timeout_s=5.0):
+    link = AskedLink(*answers)
+    found = await ask_any(
+        AskedPool(link), "/tokenize", {"prompt": "x"}, lambda a: a["n"], timeout_s=timeout_s, pause_s=0.0
+    )
+    return found, link.asked
+
+
+async def test_an_engine_that_fails_or_answers_what_is_none_is_asked_again_with_its_models_name():
+    found, asked = await ask(StreamError("cut"), (500, b""), (200, b"{"), (200, b"[1]"), (200, b'{"n": 3}'))
+    assert found == 3 and len(asked) == 5
+    assert {path for path, _ in asked} == {"/tokenize"}
+    assert json.loads(asked[0][1]) == {"prompt": "x", "model": "served"}
+
+
+@pytest.mark.parametrize(
+    ("status", "answered", "said"),
+    [(400, 400, "refused by the engine: no such thing"), (404, 501, "the engines of this pool have no")],
+)
+async def test_a_refusal_is_the_clients_in_the_engines_words(status, answered, said):
+    with pytest.raises(web.HTTPException) as caught:
+        await ask((status, b'{"error": {"message": "no such thing"}}'))
+    assert caught.value.status == answered and said in caught.value.text
+
+
+async def test_at_the_deadline_the_last_reason_is_said():
+    with pytest.raises(web.HTTPException) as caught:
+        await ask_any(AskedPool(None), "/tokenize", {}, dict, timeout_s=0.01, pause_s=0.001)
+    assert caught.value.status == 504 and "no engine in the pool within 0.01 s" in caught.value.text
+
+
+@pytest.mark.parametrize("answer", [StreamError("cut"), (400, b"{}"), (200, b"no json"), (200, b"{}")])
+async def test_asked_once_an_engine_that_cannot_say_is_none(answer):
+    assert await ask_now(AskedPool(AskedLink(answer)), "/detokenize", {}, lambda a: a["n"]) is None
+    assert await ask_now(AskedPool(None), "/detokenize", {}, lambda a: a["n"]) is None
+
+
+@pytest.mark.parametrize("tokens", [None, "12", [1.0], [True], [-1], [2**31]])
+def test_what_is_no_prompt_is_the_engines_fault(tokens):
+    with pytest.raises(WrongAnswer):
+        read_prompt({"tokens": tokens}, "tokens")
+
+
+def test_a_prompt_with_images_or_without_tokens_is_refused():
+    assert read_prompt({"tokens": [1, 2]}, "tokens") == (1, 2)
+    for answer, status in (({"tokens": [1], "features": {"a": 1}}, 501), ({"tokens": []}, 400)):
+        with pytest.raises(web.HTTPException) as caught:
+            read_prompt(answer, "tokens")
+        assert caught.value.status == status

@@ -1,0 +1,92 @@
+"""What an unfinished iteration has on the disk is taken over, or set aside."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.line import TRAJECTORY, to_line
+from rl_agent.rollout.trajectories.manifest import read_iteration
+from tests.unit.rollout.leading import (
+    HEADER,
+    OTHER_RUN,
+    SIZE,
+    FakeWork,
+    lead,
+    manifest,
+    names,
+    write,
+)
+from tests.unit.rollout.trajectories_made import make_trajectory
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path)
+
+
+async def test_a_fresh_start_sets_every_file_aside(paths):
+    write(paths.checkpoint_shard("train", 1), 0)
+    write(paths.checkpoint_shard("train", 1, rank=1), 1, header=OTHER_RUN)
+    _, work = await lead(paths)
+
+    assert work.published == list(range(SIZE))
+    stamp = "20231114T221320.000000Z"
+    aside = [f".checkpoint.aside-{stamp}", f"_rank_1.checkpoint.aside-{stamp}"]
+    assert names(paths) == ["", aside[0], ".manifest.json", aside[1]]
+    assert manifest(paths).keys() == {""}
+
+
+async def test_a_run_of_one_node_goes_on_with_its_file_and_one_of_several_begins_another(paths):
+    write(paths.checkpoint_shard("train", 1), 0)
+    write(paths.checkpoint_shard("train", 1, rank=0), 1)
+    await lead(paths, resume=True, num_nodes=2)
+
+    assert {name: entry["episodes"] for name, entry in manifest(paths).items()} == {
+        "": 1,
+        "_rank_0": 1,
+        "_rank_0_part_2": 10,
+    }
+    assert names(paths) == ["", ".manifest.json", "_rank_0", "_rank_0_part_2"]
+
+
+async def test_a_node_of_an_earlier_start_that_writes_on_is_not_listened_to(paths):
+    class Waking(FakeWork):
+        async def publish(self, groups, **terms):
+            await super().publish(groups, **terms)
+            with asleep.open("ab") as file:
+                file.write(to_line(replace(make_trajectory(5), reward=0.25)))
+
+    asleep = write(paths.checkpoint_shard("train", 1, rank=1), 0)
+    await lead(paths, resume=True, work=Waking())
+    rewards = {found.seed: found.reward for found in read_iteration(paths, "train", 1, TRAJECTORY)}
+    assert rewards == dict.fromkeys(range(SIZE), 1.0)
+
+
+async def test_what_a_lost_rank_has_recorded_is_told_by_its_file(paths):
+    shard = write(paths.checkpoint_shard("train", 1, rank=1), 4, 2, torn=b"{")
+    work = FakeWork()
+    with pytest.raises(RetryLater):
+        await lead(paths, work=work, error=RetryLater("x"), must_exist=False, resume=True)
+
+    assert work.on_lost(shard.name.removesuffix(".checkpoint")) == (shard.stat().st_size - 1, {2, 4})
+    assert work.on_lost("train_trajectories.jsonl.iteration1_rank_7") == (0, set())
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (
+            replace(HEADER, sample_digest="x"),
+            "was begun with another train sample than that of now; put it back",
+        ),
+        (replace(HEADER, weight_version=3), "was begun with weight version 3; the engine has 0"),
+    ],
+)
+async def test_files_of_another_sample_or_model_are_refused(paths, header, message):
+    shard = write(paths.checkpoint_shard("train", 1, rank=1), 0, header=header)
+    with pytest.raises(ConfigError, match=message):
+        await lead(paths, resume=True)
+    assert shard.exists()
