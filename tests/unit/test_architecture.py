@@ -81,8 +81,8 @@ transformers at module level, and nothing else may import them there."""
 MAX_LINES = 400
 
 FEW_CHOICES = 7
-"""A module that chooses at so few places decides nothing of its own: a record, a schema, a protocol, a verb that
-calls one function. It is tested with what uses it."""
+"""A module that chooses at so few places decides nothing of its own: it is a record, a schema, a protocol or a
+verb that calls one function, and is tested with what uses it."""
 
 PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
 SHELL_FILES = sorted((PROJECT_ROOT / "scripts").rglob("*.sh"))
