@@ -1,17 +1,14 @@
 """The verb `env-server` lets environments live on this machine, for rollouts of others."""
 
 import argparse
-import asyncio
-import logging
 import os
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_agent.cli._numbers import not_negative, seconds
 from rl_agent.cli._options import verb_parser
-from rl_agent.errors import ConfigError, UsageError, deliberate
+from rl_agent.cli._serving import add_tls_options, serve_until_told
+from rl_agent.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.env.remote.server import EnvServerSettings
@@ -31,32 +28,16 @@ TERM or Ctrl+C drains: episodes that run may end, for --drain-s at most; a secon
 def main(argv: list[str]) -> int:
     options = _parser().parse_args(argv)
 
-    import uvloop
-
     from rl_agent.env.remote.server import serve
 
-    form = "%(asctime)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
     settings = _settings(options)
-
-    async def run() -> None:
-        leaving = asyncio.Event()
-
-        def leave() -> None:
-            if leaving.is_set():
-                os._exit(128 + signal.SIGTERM)  # the guards end the workers
-            leaving.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, leave)
-        await serve(settings, lambda url: print(url, flush=True), leaving)
-
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run())
-    except BaseExceptionGroup as group:
-        raise deliberate(group) from None
+    # At a second signal the guards end the workers.
+    serve_until_told(lambda leaving: serve(settings, _print_url, leaving), second_ends=True)
     return 0
+
+
+def _print_url(url: str) -> None:
+    print(url, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,10 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, help="processes; default: one a core, 16 at most")
     parser.add_argument("--places", type=int, help="environments at once; default: 16 a worker")
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_ENV_TOKEN")
-    parser.add_argument(
-        "--tls-certificate", type=Path, metavar="PEM", help="answer by TLS, with this certificate"
-    )
-    parser.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
+    add_tls_options(parser)
     parser.add_argument(
         "--drain-s", type=not_negative, default=600.0, help="how long a drain may take (default 600)"
     )

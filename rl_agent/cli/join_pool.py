@@ -2,11 +2,9 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import secrets
 import shlex
-import signal
 import socket
 import sys
 import tempfile
@@ -17,9 +15,10 @@ from yarl import URL
 
 from rl_agent.cli._numbers import not_negative, seconds
 from rl_agent.cli._options import read_plan, verb_parser
+from rl_agent.cli._serving import serve_until_told
 from rl_agent.cli.pool import MANAGER, read_token
 from rl_agent.config import Plan
-from rl_agent.errors import UsageError, deliberate
+from rl_agent.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 SUMMARY = "start an engine on this machine and lend it to a pool, until told to leave"
@@ -49,21 +48,13 @@ def main(argv: list[str]) -> int:
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
     assert isinstance(settings, WorkerSettings)
     trusted = trusting(settings.tls_ca)
-    form = "%(asctime)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
 
-    async def run() -> None:
-        leaving = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, leaving.set)
+    async def serve(leaving: asyncio.Event) -> None:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0, ssl=trusted)
         async with aiohttp.ClientSession(connector=connector) as session:
             await Worker(settings, session).run(leaving)
 
-    try:
-        asyncio.run(run())
-    except BaseExceptionGroup as group:
-        raise deliberate(group) from None
+    serve_until_told(serve, is_uvloop=False)
     return 0
 
 

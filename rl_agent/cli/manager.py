@@ -1,15 +1,13 @@
 """The verb `manager` serves a rollout pool."""
 
-import asyncio
 import gc
-import logging
 import os
-import sys
 from pathlib import Path
 
 from rl_agent.cli._garbage import rare_garbage_collection
 from rl_agent.cli._options import read_plan, verb_parser
-from rl_agent.errors import UsageError, deliberate
+from rl_agent.cli._serving import serve_until_told
+from rl_agent.errors import UsageError
 
 SUMMARY = "serve a rollout pool: engines join it, requests go to it"
 EXAMPLE = """examples:
@@ -29,16 +27,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--plan", type=Path, help="plan.json of a run: be its manager, as its settings say")
     options = parser.parse_args(argv)
 
-    import uvloop
-
     from rl_agent.pool import run_pool
     from rl_agent.pool.manager import serve
     from rl_agent.pool.settings import load_settings, load_weights
     from rl_agent.weights.settings import base_folder
 
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
-    )
     plan = None if options.plan is None else read_plan(options.plan)
     if plan is not None and options.settings:
         raise UsageError("--plan has the settings of the run: leave KEY=VALUE out")
@@ -51,10 +44,8 @@ def main(argv: list[str]) -> int:
             run_pool.announce(plan, url)
 
     try:
-        with rare_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, on_listening, versions))
-    except BaseExceptionGroup as group:
-        raise deliberate(group) from None
+        with rare_garbage_collection():
+            serve_until_told(lambda leaving: serve(config, on_listening, versions, leaving))
     finally:
         gc.freeze()  # else Python looks through all that is open once more before it ends, for seconds
     return 0

@@ -1,11 +1,7 @@
 """The verb `page` shows runs in a browser: live, finished, or copied from elsewhere."""
 
 import argparse
-import asyncio
-import logging
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._options import log_folder, read_plan, verb_parser
-from rl_agent.errors import HarnessError, UsageError, deliberate
+from rl_agent.cli._serving import add_tls_options, serve_until_told
+from rl_agent.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.config import PageConfig, Plan
@@ -52,25 +49,9 @@ def _say(words: str) -> None:
 def _serve(settings: "PageSettings", on_listening: Callable[[str], None]) -> int:
     os.nice(NICENESS)  # a run on this machine comes first
 
-    import uvloop
-
     from rl_agent.page.server import serve
 
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
-    )
-
-    async def run() -> None:
-        leaving = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, leaving.set)
-        await serve(settings, on_listening, leaving)
-
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run())
-    except BaseExceptionGroup as group:
-        raise deliberate(group) from None
+    serve_until_told(lambda leaving: serve(settings, on_listening, leaving))
     return 0
 
 
@@ -85,10 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         "--port", type=int, help="default: 8600, or any free port where that is taken; 0: any"
     )
     parser.add_argument("--token-file", type=Path, help="file with the token that viewers give once")
-    parser.add_argument(
-        "--tls-certificate", type=Path, metavar="PEM", help="answer by TLS, with this certificate"
-    )
-    parser.add_argument("--tls-key", type=Path, metavar="PEM", help="its key")
+    add_tls_options(parser)
     parser.add_argument(
         "--allowed-host", action="append", default=[], metavar="NAME", help="a name by which browsers may ask"
     )

@@ -30,11 +30,9 @@ from rl_agent.errors import HarnessError, MachineError
 from rl_agent.page import run_view
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
-from rl_agent.page.index import EpisodeIndex
-from rl_agent.page.pool_view import AskManager, PoolHistoryReader, pool_values
-from rl_agent.page.run_folder import RunFolder
+from rl_agent.page.pool_view import AskManager, pool_values
+from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import TrajectoryViews
-from rl_agent.page.verdict import Doctor
 from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
 
@@ -65,16 +63,6 @@ class PageSettings:
     allowed_hosts: tuple[str, ...] = ()
     ask_manager: AskManager | None = None
     """Of the run's pool, if it has one; a folder alone is not trusted to name an address."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownRun:
-    """One log path, and all that is known about it."""
-
-    folder: RunFolder
-    doctor: Doctor
-    index: EpisodeIndex
-    pool: PoolHistoryReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,21 +233,6 @@ class Page:
         return Rendered(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', time.monotonic() + FRESH_S)
 
 
-def named_runs(log_paths: tuple[Path, ...]) -> dict[str, ShownRun]:
-    """Return the runs by names for addresses: those of their folders, counted where two are equal."""
-    runs: dict[str, ShownRun] = {}
-    for log_path in log_paths:
-        name, count = log_path.name or "run", 1
-        while name in runs:
-            count += 1
-            name = f"{log_path.name}-{count}"
-        folder = RunFolder(name, log_path)
-        runs[name] = ShownRun(
-            folder, Doctor(folder.paths), EpisodeIndex(folder.paths), PoolHistoryReader(folder)
-        )
-    return runs
-
-
 def open_door(settings: PageSettings) -> Door:
     """Listen; where the usual port is taken and none was asked for, at any. Raises ConfigError."""
     ports = (DEFAULT_PORT, 0) if settings.port is None else (settings.port,)
@@ -284,15 +257,9 @@ async def serve(settings: PageSettings, on_listening: Callable[[str], None], lea
     with ExitStack() as held:
         door = held.enter_context(closing(open_door(settings)))
         page = Page(settings)
-        runner = web.AppRunner(page.application(), handler_cancellation=True, shutdown_timeout=0.5)
-        await runner.setup()
-        assert runner.server is not None
         try:
-            async with asyncio.TaskGroup() as jobs:
-                accepting = jobs.create_task(door.run(runner.server), name="door")
+            async with door.answering(page.application(), stop_timeout_s=0.5):
                 on_listening(door.url)
                 await leaving.wait()
-                accepting.cancel()
         finally:
-            await runner.cleanup()
             await asyncio.to_thread(page.close)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -16,13 +16,11 @@ from rl_agent.errors import StoreError
 from rl_agent.page import episode, search
 from rl_agent.page.guard import IMAGE_POLICY
 from rl_agent.page.run_folder import RunFolder, value_at
+from rl_agent.page.shown import Renders, ShownRun
 from rl_agent.page.tokens import TokenWords, words_in
 from rl_agent.rollout.trajectories.images import is_as_seen
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Trajectory
-
-if TYPE_CHECKING:
-    from rl_agent.page.server import Page, ShownRun
 
 _VERSION = re.compile(r"version-[0-9]{1,12}")
 MAX_IMAGE_BYTES = 64 * 2**20
@@ -38,7 +36,7 @@ class NotIndexed(Exception):
 class TrajectoryViews:
     """The handlers below `/runs/RUN/`; `page` finds runs and renders."""
 
-    def __init__(self, page: "Page") -> None:
+    def __init__(self, page: Renders) -> None:
         self._page = page
 
     def routes(self) -> list[web.RouteDef]:
@@ -118,7 +116,7 @@ class TrajectoryViews:
         return await self._once_indexed(request, "episode.html", values, run)
 
     async def _once_indexed(
-        self, request: web.Request, template: str, values: Callable[[], Mapping[str, Any]], run: "ShownRun"
+        self, request: web.Request, template: str, values: Callable[[], Mapping[str, Any]], run: ShownRun
     ) -> web.StreamResponse:
         """Show a view, or how far the index is while it may still come upon what is asked for."""
         progress = run.index.progress
@@ -129,7 +127,7 @@ class TrajectoryViews:
                 raise web.HTTPNotFound(text=NOT_THERE) from None
         return await self._page.rendered(request, "waiting.html", lambda: {"progress": progress}, run)
 
-    def _read(self, run: "ShownRun", row: Mapping[str, Any]) -> Trajectory | str:
+    def _read(self, run: ShownRun, row: Mapping[str, Any]) -> Trajectory | str:
         """Return the episode of a row as the store has it, or why it cannot be read."""
         try:
             found = episode.read_episode(

@@ -1,10 +1,9 @@
-"""The process of a pool's manager: it serves until it gets a signal."""
+"""The process of a pool's manager: it serves until it is told to leave."""
 
 import asyncio
 import logging
 import os
 import resource
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -29,17 +28,16 @@ ENGINE_KEEPALIVE_S = 3.0
 """Below the 5 s after which an engine drops an idle connection under our next request."""
 
 
-async def serve(config: PoolConfig, on_listening: Callable[[str], None], versions: Path) -> None:
-    """Serve until SIGTERM or SIGINT, with the limit of open files raised; else like `running_manager`."""
+async def serve(
+    config: PoolConfig, on_listening: Callable[[str], None], versions: Path, leaving: asyncio.Event
+) -> None:
+    """Serve until `leaving` is set, with the limit of open files raised; else like `running_manager`."""
     with suppress(OSError, ValueError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running_manager(config, versions) as (url, _):
         on_listening(url)
-        await stop.wait()
+        await leaving.wait()
 
 
 @asynccontextmanager
@@ -67,12 +65,9 @@ async def running_manager(config: PoolConfig, versions: Path) -> AsyncIterator[t
         async with _session() as session:
             batches = Batches(config)
             async with _jobs(batches):
-                runner = web.AppRunner(
-                    application(config, batches, session, versions),
-                    handler_cancellation=True,
-                    shutdown_timeout=STOP_TIMEOUT_S,
-                )
-                async with _served(runner, door, batches):
+                app = application(config, batches, session, versions)
+                # At the end those that wait for samples are answered, and all others closed.
+                async with door.answering(app, stop_timeout_s=STOP_TIMEOUT_S, at_end=batches.end):
                     yield door.url, batches
 
 
@@ -98,23 +93,6 @@ async def _jobs(batches: Batches) -> AsyncIterator[None]:
         finally:
             for job in running:
                 job.cancel()
-
-
-@asynccontextmanager
-async def _served(runner: web.AppRunner, door: Door, batches: Batches) -> AsyncIterator[None]:
-    """Accept connections; at the end answer those that wait for samples, and close all others."""
-    await runner.setup()
-    assert runner.server is not None
-    async with asyncio.TaskGroup() as jobs:
-        accepting = jobs.create_task(door.run(runner.server), name="door")
-        try:
-            yield
-        finally:
-            accepting.cancel()
-            await asyncio.wait([accepting])
-            door.close()
-            batches.end()
-            await runner.cleanup()
 
 
 def application(

@@ -12,7 +12,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -133,6 +134,29 @@ class Door:
     def close(self) -> None:
         for listening in self._sockets:
             listening.close()
+
+    @asynccontextmanager
+    async def answering(
+        self, app: web.Application, *, stop_timeout_s: float, at_end: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[None]:
+        """Let an application answer while the block runs; then close, and cut off what goes on for too long.
+
+        `at_end` is called between the two.
+        """
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=stop_timeout_s)
+        await runner.setup()
+        assert runner.server is not None
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                accepting = jobs.create_task(self.run(runner.server), name="door")
+                try:
+                    yield
+                finally:
+                    accepting.cancel()
+        finally:
+            self.close()
+            at_end()
+            await runner.cleanup()
 
     async def run(self, server: web.Server) -> None:
         """Accept until cancelled."""

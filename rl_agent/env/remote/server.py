@@ -245,17 +245,9 @@ async def serve(
     try:
         async with open_workers(settings.setup, settings.limits) as pool:
             server = EnvironmentServer(settings, pool)
-            runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=1.0)
-            await runner.setup()
-            assert runner.server is not None
-            try:
-                async with asyncio.TaskGroup() as jobs:
-                    accepting = jobs.create_task(door.run(runner.server), name="door")
-                    on_listening(door.url)
-                    await leaving.wait()
-                    await server.drain(settings.drain_s)
-                    accepting.cancel()
-            finally:
-                await runner.cleanup()
+            async with door.answering(server.application(), stop_timeout_s=1.0):
+                on_listening(door.url)
+                await leaving.wait()
+                await server.drain(settings.drain_s)
     finally:
         door.close()

@@ -15,7 +15,7 @@ from rl_agent.weights.connection.throttle import Throttle
 from rl_agent.weights.server import server
 from rl_agent.weights.store.store import FULL
 from tests.integration.weights.conftest import ROWS
-from tests.unit.weights.weight_versions import publish_steps
+from tests.unit.weights.weight_versions import open_store, publish_steps
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 TWO = replace(SERVER, hosts=HOSTS)
@@ -103,6 +103,18 @@ def test_no_piece_is_proposed_at_one_address_again_before_each_was_at_any(sender
     assert sorted(proposed) == list(range(count))
 
 
+def test_connections_to_all_addresses_count_together(tmp_path):
+    store = publish_steps(tmp_path / "sender", 1)
+    with host(store, server=replace(TWO, max_connections=1)) as sender:
+        first, second = (source.connection() for source in sources_of(sender))
+        first.open(Deadline.after(10))
+        first.manifest(1, None, Deadline.after(10))
+        with pytest.raises(OSError):
+            second.open(Deadline.after(10))
+        first.close()
+        second.close()
+
+
 def test_one_cap_holds_for_what_leaves_through_all_addresses(tmp_path, receiver, monkeypatch):
     caps = []
 
@@ -121,3 +133,13 @@ def test_one_cap_holds_for_what_leaves_through_all_addresses(tmp_path, receiver,
     with host(store, server=replace(TWO, bytes_per_s=1e9)) as sender:
         receive(receiver, announced(store.newest), sources_of(sender))
         assert [cap.taken_bytes for cap in caps] == [store.newest.manifest.full.size_bytes]
+
+
+def test_a_server_that_lacks_one_address_listens_at_none(tmp_path):
+    with host(open_store(tmp_path / "one")) as running:
+        port = running.server.address[1]  # free at the other address, and taken here
+        both = replace(TWO, port=port, hosts=HOSTS[::-1])
+        with pytest.raises(OSError), host(open_store(tmp_path / "two"), server=both):
+            pass
+        with host(open_store(tmp_path / "three"), server=replace(both, hosts=HOSTS[1:])) as alone:
+            assert alone.server.address == (HOSTS[1], port)

@@ -3,26 +3,19 @@
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import replace
-
-import pytest
 
 from rl_agent.testing.weight_transfers import (
-    SERVER,
     StateDict,
     announced,
     capped_copy,
     hold,
-    host,
     new_host,
     receive,
-    source_at,
     with_fetch,
 )
-from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.publish.publish import Publisher
 from tests.integration.weights.conftest import ROWS
-from tests.unit.weights.weight_versions import open_store, publish_steps, random_state, settings
+from tests.unit.weights.weight_versions import random_state, settings
 
 
 def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, sender):
@@ -61,41 +54,3 @@ def test_a_version_published_while_others_fetch_disturbs_neither(sender, receive
     receive(receiver, announced(hold(sender, 2)), [sender.source])
     receive(receiver, announced(hold(sender, 4)), [sender.source])
     assert receiver.store.versions == [2, 4]
-
-
-HOSTS = ("127.0.0.1", "127.0.0.2")
-
-
-TWO = replace(SERVER, hosts=HOSTS)
-
-
-@pytest.fixture
-def sender(tmp_path):
-    with host(publish_steps(tmp_path / "sender", 1, rows=ROWS), server=TWO) as running:
-        yield running
-
-
-def sources_of(sender):
-    return [source_at(address) for address in sender.server.addresses]
-
-
-def test_connections_to_all_addresses_count_together(tmp_path):
-    store = publish_steps(tmp_path / "sender", 1)
-    with host(store, server=replace(TWO, max_connections=1)) as sender:
-        first, second = (source.connection() for source in sources_of(sender))
-        first.open(Deadline.after(10))
-        first.manifest(1, None, Deadline.after(10))
-        with pytest.raises(OSError):
-            second.open(Deadline.after(10))
-        first.close()
-        second.close()
-
-
-def test_a_server_that_lacks_one_address_listens_at_none(tmp_path):
-    with host(open_store(tmp_path / "one")) as running:
-        port = running.server.address[1]  # free at the other address, and taken here
-        both = replace(TWO, port=port, hosts=HOSTS[::-1])
-        with pytest.raises(OSError), host(open_store(tmp_path / "two"), server=both):
-            pass
-        with host(open_store(tmp_path / "three"), server=replace(both, hosts=HOSTS[1:])) as alone:
-            assert alone.server.address == (HOSTS[1], port)
