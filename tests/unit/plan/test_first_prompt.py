@@ -1,0 +1,41 @@
+"""The size of a first prompt, and whether it leaves room for a response."""
+
+import pytest
+
+from rl_agent.errors import ConfigError
+from rl_agent.plan.first_prompt import FirstPrompt, FirstPrompts, check_room
+from rl_agent.plan.hub import FoundModel
+from rl_agent.testing.rollout_setup import make_plan
+from rl_agent.testing.tiny_chat import tiny_chat
+from rl_agent.types import Observation, Task
+
+TASK = Task("sum-1", "2+2=", "math", "easy", "4")
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    plan = make_plan(tmp_path, engine_url="http://127.0.0.1:1")
+    folder = tmp_path / "model"
+    return FirstPrompts(plan.config, FoundModel(str(folder), folder, {}, frozenset()))
+
+
+async def test_a_prompt_of_text_is_measured_as_the_rollout_tokenizes_it(prompts):
+    found = await prompts.measure(TASK, Observation("2+2="), ())
+    assert found == FirstPrompt("sum-1", len(tiny_chat().start(None, Observation("2+2="))), True, 0)
+    longer = await prompts.measure(TASK, Observation("2+2=" * 9), ())
+    assert longer.tokens > found.tokens
+
+
+@pytest.mark.parametrize(("limit", "is_refused"), [(21, False), (20, True), (5, True)])
+def test_a_context_is_refused_only_where_not_one_prompt_leaves_room(limit, is_refused):
+    found = [FirstPrompt("long", 99, True), FirstPrompt("short", 20, False, 3)]
+    if not is_refused:
+        check_room(found, limit)
+        return
+    said = r"engine\.max_model_len=.* task short has at least 20 tokens \(3 of them for its tools\)"
+    with pytest.raises(ConfigError, match=said):
+        check_room(found, limit)
+
+
+def test_where_no_prompt_is_known_nothing_is_refused():
+    check_room([], 1)

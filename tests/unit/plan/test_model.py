@@ -1,0 +1,76 @@
+"""A base model that the run cannot take is refused by its key."""
+
+import pytest
+
+from rl_agent.config import Command
+from rl_agent.errors import ConfigError
+from rl_agent.plan.hub import FoundModel
+from rl_agent.plan.model import check_model
+from tests.unit.overrides.test_compose import compose
+
+BOTH = {
+    "rl_phase": "both", "eval_interval": 1, "rollout_split": None, "debug_mode": False, "resume": False,
+    "max_iterations": 1, "num_nodes": 1, "rank": 0, "rank_weights": (1,), "overrides": (),
+}  # fmt: skip
+
+
+GROUPS_OF_8 = "rollout.group_size=8"
+
+
+POOL = "pool=elastic"
+
+
+QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+
+
+VISION = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
+
+
+FP8 = QWEN3 | {"quantization_config": {"quant_method": "fp8"}}
+
+
+FILES = frozenset({"config.json", "model.safetensors"})
+
+
+def checked(words, model_config, files=FILES, **changes):
+    config = compose(*words).config
+    model = FoundModel("org/model", None, model_config, files)
+    return check_model(config, Command.model_validate(BOTH | changes), model)
+
+
+@pytest.mark.parametrize(
+    ("words", "model_config", "files", "told"),
+    [
+        (
+            (),
+            VISION,
+            FILES,
+            r"Qwen3-VL-8B-Instruct: is no text model \(.*\), .* trainer=grpo reads text alone",
+        ),
+        ((), FP8, FILES, r"is quantized \(fp8\), and trainer=grpo trains bf16"),
+        ((), QWEN3, frozenset({"pytorch_model.bin"}), r"as \*\.bin, and trainer=grpo reads safetensors"),
+        (("weights=inplace",), FP8, FILES, r"is quantized \(fp8\), and vLLM may load weights wrongly"),
+    ],
+)
+def test_a_model_that_the_training_cannot_take_is_refused_by_the_key_that_names_it(
+    words, model_config, files, told
+):
+    words = words or ("trainer=grpo", GROUPS_OF_8, POOL)
+    with pytest.raises(ConfigError, match=rf"^model_config\.base_model=.*{told}") as refusal:
+        checked(words, model_config, files)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_model_is_looked_at_by_what_is_done_with_it():
+    grpo = ("trainer=grpo", GROUPS_OF_8, POOL)
+    assert checked(grpo, QWEN3) == ()
+    assert checked(grpo, VISION, rl_phase="rollout") == ()
+    assert checked(grpo, VISION, rl_phase="rollout", join=True) == ()
+    assert checked(("trainer=llamafactory",), VISION) == ()
+    assert checked(("weights=inplace",), VISION) == ()
+
+
+def test_a_model_that_the_hub_tells_nothing_of_is_noted():
+    (note,) = checked(("trainer=grpo", GROUPS_OF_8, POOL), None, frozenset())
+    assert "nothing is known of it yet; whether trainer=grpo can take it is seen after the download" in note
+    assert checked(("trainer=llamafactory",), None, frozenset()) == ()
