@@ -87,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         help="the manager connects to the engine, at ADDRESS; else this worker holds the connection",
     )
     parser.add_argument(
-        "--notice", choices=("aws", "gce"), help="drain when this cloud takes the machine back"
+        "--notice",
+        choices=("aws", "aws-early", "gcp", "gce", "azure", "auto"),
+        help="drain when this cloud takes the machine back; aws-early: when AWS recommends to leave it",
     )
     parser.add_argument("--drain-s", type=seconds, default=20.0, help="how long a drain may take")
     parser.add_argument(
@@ -165,7 +167,7 @@ def _settings(options: argparse.Namespace) -> object:
         manager_timeout_s=options.manager_timeout_s,
         start_timeout_s=options.start_timeout_s,
         drain_s=options.drain_s,
-        notice=SOURCES[options.notice] if options.notice else None,
+        notice=SOURCES[options.notice]() if options.notice else None,
         log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
         weights=load_weights(options.weights),
         tls_ca=options.tls_ca,

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 LONGEST_PAUSE_S = 60.0
+END_S = 5.0
+"""What is left of a preemption notice to leave the pool and end the engine."""
 TAKES_NO_WEIGHTS = "its engine takes no weights while it runs: it does not listen on loopback"
 
 
@@ -59,6 +61,7 @@ class Worker:
         self._patience_s = CONTROL_TIMEOUT_S
         """Longest wait for a sign of life of the engine: a lease, if that is shorter."""
         self._failures = 0
+        self._drain_s = settings.drain_s
         self._has_warned = False
         self._has_warned_of_name = False
         self._model = settings.model
@@ -95,7 +98,9 @@ class Worker:
         )
 
     async def _watch_notice(self, source: NoticeSource, leaving: asyncio.Event) -> None:
-        log.warning("%s", await wait_for_notice(source, self._session))
+        notice = await wait_for_notice(source, self._session)
+        self._drain_s = min(self._drain_s, max(0.0, notice.left_s - END_S))
+        log.warning("preemption notice: %s; draining for at most %.0f s", notice.words, self._drain_s)
         leaving.set()
 
     async def _serve_model(self, model: str, leaving: asyncio.Event) -> None:
@@ -361,7 +366,7 @@ class Worker:
 
         At the end of a turn the trainer waits for the devices: there they leave at once. Raises EngineDied.
         """
-        drain_s = self._settings.drain_s if self._settings.turns is None else 0.0
+        drain_s = self._drain_s if self._settings.turns is None else 0.0
         until = monotonic() + drain_s
         body = {"deadline_s": drain_s, "reason": "the worker was told to leave"}
         status, _ = await self._manager.call("POST", f"engines/{self._engine_id}/drain", body)

@@ -1,47 +1,271 @@
 """Preemption notices of spot machines, from each cloud's metadata service.
 
-A notice is one URL on the machine itself, asked every few seconds. TERM (from Slurm's `--signal`, Kubernetes
-or a person) needs no poller: the worker drains on it anyway.
+    aws    a session token (IMDSv2), then spot/instance-action every 2 s: 404 until the machine is taken back
+    gcp    instance/preempted, held open by the service until it changes
+    azure  Scheduled Events every 2 s: a Preempt or Terminate of this machine
+    auto   the first of these whose metadata service answers
+
+The services are documented by AWS ("Spot Instance interruption notices", "Use IMDSv2"), Google ("View and
+query VM metadata") and Microsoft ("Scheduled Events for Linux VMs"). Slurm (`--signal`) and Kubernetes (the
+grace period) send TERM, which needs no watcher: the worker drains on it anyway.
 """
 
 import asyncio
-from dataclasses import dataclass
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
 
 import aiohttp
 
+log = logging.getLogger(__name__)
+
+METADATA = "http://169.254.169.254"
 POLL_S = 2.0
+AWS_NOTICE_S = 120.0
+SEARCH_S = 30.0
+"""Between two searches for a metadata service where none answered."""
+HELD_S = 60
+"""How long the service of Google may hold a question."""
+AZURE_FIRST_S = 130.0
+"""The first question for Scheduled Events turns the service on, which takes up to two minutes."""
+SHORTEST_S = 10.0
+MAX_ANSWER_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeSource:
-    url: str
-    headers: tuple[tuple[str, str], ...]
-    notice_s: float
-    """Time left once it says so."""
-    quiet: tuple[str, ...] = ()
-    """Answers that mean that nothing will happen, besides 404."""
+class Notice:
+    """The announcement that this machine will be taken back."""
+
+    words: str
+    left_s: float
+    """Seconds until then."""
 
 
-SOURCES = {
-    "aws": NoticeSource("http://169.254.169.254/latest/meta-data/spot/instance-action", (), 110.0),
-    "gce": NoticeSource(
-        "http://169.254.169.254/computeMetadata/v1/instance/preempted",
-        (("Metadata-Flavor", "Google"),),
-        25.0,
-        ("FALSE",),
-    ),
+class NoticeSource(Protocol):
+    """A cloud's metadata service; unreachable or busy, it raises ClientError, TimeoutError or ValueError."""
+
+    async def is_here(self, session: aiohttp.ClientSession) -> bool:
+        """Return whether this machine is one of this cloud."""
+        ...
+
+    async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
+        """Ask once; None while nothing will happen."""
+        ...
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class AwsNotice:
+    """Notices of Amazon EC2, two minutes ahead.
+
+    A rebalance recommendation says that an interruption is likelier than usual. It is logged, and the engine
+    goes on: often nothing follows, and two minutes are enough for a drain. `leaves_early` drains on it.
+    """
+
+    base: str = METADATA
+    leaves_early: bool = False
+    now: Callable[[], datetime] = _utc_now
+    _token: str = ""
+    _has_logged: bool = False
+
+    async def is_here(self, session: aiohttp.ClientSession) -> bool:
+        return bool(await self._new_token(session))
+
+    async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
+        action = await self._get(session, "spot/instance-action")
+        if action is not None:
+            words = f"AWS will {action['action']} this machine"
+            left_s = _seconds_until(action.get("time"), datetime.fromisoformat, self.now(), AWS_NOTICE_S)
+            return Notice(words, left_s)
+        if self._has_logged or await self._get(session, "events/recommendations/rebalance") is None:
+            return None
+        self._has_logged = True
+        words = "AWS recommends to leave this machine, which is at a higher risk of being taken back"
+        if self.leaves_early:
+            return Notice(words, AWS_NOTICE_S)
+        log.info("%s; the engine goes on until the notice", words)
+        return None
+
+    async def _get(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any] | None:
+        """Return a JSON object of the instance's metadata; None if there is none."""
+        for _ in range(2):
+            self._token = self._token or await self._new_token(session)
+            headers = {"X-aws-ec2-metadata-token": self._token}
+            status, text, _ = await _call(session, "GET", f"{self.base}/latest/meta-data/{path}", headers)
+            if status != 401:
+                break
+            self._token = ""  # it has expired
+        return _json_object(text) if status == 200 else None
+
+    async def _new_token(self, session: aiohttp.ClientSession) -> str:
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
+        status, token, _ = await _call(session, "PUT", f"{self.base}/latest/api/token", ttl)
+        return token if status == 200 and token.isascii() and token.isprintable() else ""
+
+
+@dataclass(slots=True)
+class GcpNotice:
+    """Notices of Google Compute Engine, 30 s ahead."""
+
+    base: str = METADATA
+    _etag: str = "0"
+
+    async def is_here(self, session: aiohttp.ClientSession) -> bool:
+        _, _, headers = await _call(session, "GET", f"{self.base}/", _OF_GOOGLE)
+        return headers.get("Metadata-Flavor") == "Google"
+
+    async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
+        held = f"wait_for_change=true&timeout_sec={HELD_S}&last_etag={self._etag}"
+        url = f"{self.base}/computeMetadata/v1/instance/preempted?{held}"
+        status, text, headers = await _call(session, "GET", url, _OF_GOOGLE, HELD_S + 10)
+        if status != 200 or headers.get("Metadata-Flavor") != "Google":
+            return None
+        self._etag = headers.get("ETag", "0")
+        return Notice("Google takes this machine back", 30.0) if text.strip() == "TRUE" else None
+
+
+_OF_GOOGLE = {"Metadata-Flavor": "Google"}
+
+
+@dataclass(slots=True)
+class AzureNotice:
+    """Notices of Azure, at least 30 s ahead. An event may be for other machines of the same scale set."""
+
+    base: str = METADATA
+    now: Callable[[], datetime] = _utc_now
+    _own_name: str = ""
+    _has_answered: bool = False
+
+    async def is_here(self, session: aiohttp.ClientSession) -> bool:
+        return bool(await self._read_own_name(session))
+
+    async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
+        self._own_name = self._own_name or await self._read_own_name(session)
+        url = f"{self.base}/metadata/scheduledevents?api-version=2020-07-01"
+        timeout_s = POLL_S if self._has_answered else AZURE_FIRST_S
+        status, text, _ = await _call(session, "GET", url, _OF_AZURE, timeout_s)
+        if status != 200:
+            return None
+        events = _json_object(text).get("Events", [])
+        self._has_answered = True
+        return next((self._notice(event) for event in events if self._is_own_end(event)), None)
+
+    def _is_own_end(self, event: Mapping[str, Any]) -> bool:
+        is_end = event["EventType"] in ("Preempt", "Terminate")
+        return is_end and (not self._own_name or self._own_name in event.get("Resources", []))
+
+    def _notice(self, event: Mapping[str, Any]) -> Notice:
+        words = f"Azure announces {event['EventType']} of this machine"
+        return Notice(words, _seconds_until(event.get("NotBefore"), parsedate_to_datetime, self.now(), 30.0))
+
+    async def _read_own_name(self, session: aiohttp.ClientSession) -> str:
+        url = f"{self.base}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+        status, name, _ = await _call(session, "GET", url, _OF_AZURE)
+        return name.strip() if status == 200 else ""
+
+
+_OF_AZURE = {"Metadata": "true"}
+
+
+@dataclass(slots=True)
+class AnyNotice:
+    """Notices of whichever cloud this machine is of, found by its metadata service."""
+
+    base: str = METADATA
+    _found: NoticeSource | None = None
+    _has_logged: bool = False
+    _sources: tuple[NoticeSource, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sources = (GcpNotice(self.base), AzureNotice(self.base), AwsNotice(self.base))
+
+    async def is_here(self, session: aiohttp.ClientSession) -> bool:
+        for source in self._sources:
+            try:
+                is_here = await source.is_here(session)
+            except _FAILURES:
+                continue
+            if is_here:
+                self._found = source
+                log.info("preemption notices are those of %s", type(source).__name__.removesuffix("Notice"))
+                return True
+        return False
+
+    async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
+        if self._found is not None:
+            return await self._found.ask(session)
+        if not await self.is_here(session):
+            if not self._has_logged:
+                self._has_logged = True
+                log.warning("no cloud's metadata service answers at %s: no preemption notices", self.base)
+            await asyncio.sleep(SEARCH_S)
+        return None
+
+
+_FAILURES = (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, AttributeError)
+"""No such service here, it is busy, or it answers what its cloud does not."""
+
+SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
+    "aws": AwsNotice,
+    "aws-early": lambda: AwsNotice(leaves_early=True),
+    "gcp": GcpNotice,
+    "gce": GcpNotice,
+    "azure": AzureNotice,
+    "auto": AnyNotice,
 }
 
 
-async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) -> str:
+async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) -> Notice:
     """Wait for a preemption notice and return it."""
-    timeout = aiohttp.ClientTimeout(total=POLL_S)
     while True:
         try:
-            async with session.get(source.url, headers=dict(source.headers), timeout=timeout) as answer:
-                text = (await answer.text()).strip()
-                if answer.status == 200 and text not in source.quiet:
-                    return f"preemption notice: {text[:200]}"
-        except (aiohttp.ClientError, TimeoutError):
-            pass  # no such service here, or it is busy: asked again
+            if (notice := await source.ask(session)) is not None:
+                return notice
+        except _FAILURES as error:
+            log.debug("the metadata service: %r", error)
         await asyncio.sleep(POLL_S)
+
+
+async def _call(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    timeout_s: float = POLL_S,
+) -> tuple[int, str, Mapping[str, str]]:
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async with session.request(
+        method, url, headers=headers, timeout=timeout, allow_redirects=False
+    ) as answer:
+        body = b""
+        async for piece in answer.content.iter_any():
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ValueError("the answer is too long")
+        return answer.status, body.decode(), answer.headers
+
+
+def _seconds_until(text: object, parse: Callable[[str], datetime], now: datetime, usual_s: float) -> float:
+    """Return the seconds until a time that a cloud names; the usual notice where it names none.
+
+    Never more than usual, never less than SHORTEST_S: this machine's clock may be wrong.
+    """
+    try:
+        left_s = (parse(str(text)) - now).total_seconds()
+    except (ValueError, TypeError):  # no time, or one without a zone
+        left_s = usual_s
+    return min(usual_s, max(SHORTEST_S, left_s))
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found

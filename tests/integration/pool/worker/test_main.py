@@ -3,17 +3,13 @@
 import asyncio
 import os
 import signal
-from dataclasses import replace
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from rl_agent.errors import ConfigError, StoreError, deliberate
 from rl_agent.pool.engines import tunnel_frames
 from rl_agent.pool.worker.main import Worker
-from rl_agent.pool.worker.preemption import SOURCES
 from rl_agent.testing.pool_setup import expected, manager
 from tests.integration.pool.workers import engine_pids, settings, worker
 
@@ -159,33 +155,6 @@ async def test_an_engine_that_does_not_start_is_said_with_the_end_of_its_log(tmp
             await one.run(asyncio.Event())
         error = deliberate(caught.value)
         assert isinstance(error, ConfigError) and "--no-such-flag" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("cloud_name", "before", "after"),
-    [("aws", (404, ""), (200, '{"action": "terminate"}')), ("gce", (200, "FALSE"), (200, "TRUE"))],
-)
-async def test_a_notice_of_the_cloud_drains(tmp_path, cloud_name, before, after):
-    answers, real = [before], SOURCES[cloud_name]
-    seen = asyncio.Event()
-
-    async def metadata(request: web.Request) -> web.Response:
-        assert dict(real.headers).items() <= request.headers.items()
-        status, text = answers[-1]
-        seen.set()
-        return web.Response(status=status, text=text)
-
-    app = web.Application()
-    app.router.add_get("/notice", metadata)
-    async with TestServer(app) as cloud, manager() as pool:
-        source = replace(real, url=str(cloud.make_url("/notice")))
-        async with worker(pool.url, tmp_path, notice=source) as (_, job):
-            await pool.ready(1)
-            await seen.wait()
-            assert not job.done()
-            answers.append(after)
-            await asyncio.wait_for(job, 20)
-        assert pool.state.departed[-1].reason == "left in order"
 
 
 def test_a_worker_passes_on_no_control_route():
