@@ -10,6 +10,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -20,11 +21,15 @@ from rl_agent.cli.pool import MANAGER, read_token
 from rl_agent.config import Plan
 from rl_agent.errors import UsageError
 
+if TYPE_CHECKING:
+    from rl_agent.pool.worker.manager_file import ManagerFile
+
 LOOPBACK = "127.0.0.1"
 SUMMARY = "start an engine on this machine and lend it to a pool, until told to leave"
 EXAMPLE = """examples:
   python -m rl_agent.cli join-pool --manager http://10.0.0.1:5000 --token-file pool.token --gpus 0,1
   python -m rl_agent.cli join-pool --model Qwen/Qwen3-1.7B --price 2.66 --notice aws
+  python -m rl_agent.cli join-pool --manager-file /shared/exp1/runs/latest/pool.url --token-file pool.token
   python -m rl_agent.cli join-pool --model model.pt --engine-args '--max-model-len 4096 --dtype bfloat16'
 
 TERM or Ctrl+C drains: the pool takes the requests back with their tokens as their chunks end, at --drain-s
@@ -61,7 +66,12 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("join-pool", SUMMARY, EXAMPLE)
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
-    parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
+    parser.add_argument("--manager", metavar="URL", help=f"default: {MANAGER}")
+    parser.add_argument(
+        "--manager-file",
+        metavar="PATH|URL",
+        help="instead of --manager: file that states its address; read again when the manager is silent",
+    )
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
@@ -122,8 +132,9 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.service.tokens import is_loopback
     from rl_agent.update.model.verify import verify_model
 
+    manager_file = _manager_file(options)
     try:
-        manager = URL(options.manager)
+        manager = URL(_address(options, manager_file))
         host, port = manager.host or "", manager.port or 80
     except ValueError as error:
         raise UsageError(f"--manager {options.manager}: {error}") from error
@@ -134,11 +145,12 @@ def _settings(options: argparse.Namespace) -> object:
     except ValueError as error:
         raise UsageError(f"--engine-args {options.engine_args!r}: {error}") from error
     is_local = is_loopback(host)
-    is_direct = is_local or options.direct is not None
+    can_move = manager_file is not None  # to where it cannot reach this host's loopback
+    is_direct = (is_local and not can_move) or options.direct is not None
     try:
         own = LOOPBACK if is_local else address_towards(host, port)
     except OSError as error:
-        raise UsageError(f"--manager {options.manager}: {error}") from error
+        raise UsageError(f"--manager {manager}: {error}") from error
     address = (options.direct or own) if is_direct else LOOPBACK
     name = options.name or _name(options.gpus)
     loads_weights = is_loopback(address)
@@ -171,9 +183,30 @@ def _settings(options: argparse.Namespace) -> object:
         log=options.log or Path(tempfile.gettempdir()) / f"engine-{name.replace('/', '-')}.log",
         weights=load_weights(options.weights),
         tls_ca=options.tls_ca,
+        manager_file=manager_file,
         address=own,
         check_model=verify_model,
     )
+
+
+def _manager_file(options: argparse.Namespace) -> "ManagerFile | None":
+    """Raises UsageError if there is a --manager, too."""
+    from rl_agent.pool.worker.manager_file import ManagerFile
+
+    if options.manager_file is None:
+        return None
+    if options.manager is not None:
+        raise UsageError("--manager-file: states the manager's address; leave --manager out")
+    return ManagerFile(options.manager_file)
+
+
+def _address(options: argparse.Namespace, file: "ManagerFile | None") -> str:
+    """Return the manager's address, waiting for a file that states it. Raises RetryLater."""
+    from rl_agent.pool.worker.manager_file import wait_for_address
+
+    if file is None:
+        return options.manager or MANAGER
+    return asyncio.run(wait_for_address(file, options.manager_timeout_s))
 
 
 def _settings_of_run(plan: Plan) -> object:

@@ -24,6 +24,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="instead of configs/pool/elastic.yaml"
     )
+    parser.add_argument(
+        "--url-file",
+        type=Path,
+        metavar="PATH",
+        help="write the address there, for join-pool --manager-file",
+    )
     parser.add_argument("--plan", type=Path, help="plan.json of a run: be its manager, as its settings say")
     options = parser.parse_args(argv)
 
@@ -39,9 +45,11 @@ def main(argv: list[str]) -> int:
     versions = base_folder(load_weights(()) if plan is None else plan.config.weights)
 
     def on_listening(url: str) -> None:
-        print(url, flush=True)
         if plan is not None:
             run_pool.announce(plan, url)
+        if options.url_file is not None:
+            run_pool.write_address(options.url_file, url, config.host)
+        print(url, flush=True)
 
     try:
         with rare_garbage_collection():

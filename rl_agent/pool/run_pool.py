@@ -13,7 +13,7 @@ from typing import Any
 
 from yarl import URL
 
-from rl_agent.cluster.shared_fs.address import advertised_address
+from rl_agent.cluster.shared_fs.address import advertised_address, outward_address
 from rl_agent.cluster.shared_fs.processes import pid_space, read_groups
 from rl_agent.config import Plan, PoolConfig
 from rl_agent.engine.model import resolve_model
@@ -54,10 +54,17 @@ def manager_settings(plan: Plan) -> PoolConfig:
 
 
 def announce(plan: Plan, url: str) -> None:
-    """Publish the manager's address to the nodes."""
-    pool, listening = plan.config.pool, URL(url)
+    """Publish the manager's address to the nodes, and to workers that others start, whatever the attempt."""
+    pool = plan.config.pool
     host = advertised_address(plan.config.cluster) if pool.host in _ANY else pool.host
-    write_whole(_file(plan, "url"), str(listening.with_host(host).origin()) + "\n")
+    for file in (_file(plan, "url"), plan.paths.run_dir(plan.run_id) / "pool.url"):
+        write_address(file, url, host)
+
+
+def write_address(file: Path, url: str, host: str) -> None:
+    """Write a file that states the address of the manager listening at `url`, as others reach it."""
+    reached_at = outward_address() if host in _ANY else host
+    write_whole(file, str(URL(url).with_host(reached_at).origin()) + "\n")
 
 
 def manager_url(plan: Plan) -> str:

@@ -23,7 +23,7 @@ def advertised_address(cluster: ClusterConfig) -> str:
     Raises ConfigError for a `cluster.interface` that names neither an interface nor a host.
     """
     if cluster.interface is None:
-        return _outward_address() or _address_of_own_name() or LOOPBACK
+        return outward_address()
     if (name := interface_name(cluster)) is not None:
         return _ipv4_of(name)
     try:
@@ -34,6 +34,11 @@ def advertised_address(cluster: ClusterConfig) -> str:
             f"({', '.join(sorted(psutil.net_if_addrs()))}), nor an address, nor a known host name"
         ) from error
     return cluster.interface
+
+
+def outward_address() -> str:
+    """Return this host's address on the route to the outside, or that of its name, or loopback."""
+    return _address_on_default_route() or _address_of_own_name() or LOOPBACK
 
 
 def interface_name(cluster: ClusterConfig) -> str | None:
@@ -63,7 +68,7 @@ def address_towards(host: str, port: int) -> str:
         return found
 
 
-def _outward_address() -> str | None:
+def _address_on_default_route() -> str | None:
     try:
         return address_towards(*_OUTSIDE)
     except OSError:  # no route: a machine alone, or a cluster without a way out

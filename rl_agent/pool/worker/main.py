@@ -56,7 +56,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings, session: aiohttp.ClientSession) -> None:
         self._settings = settings
         self._session = session
-        self._manager = ManagerCalls(session, settings.manager, settings.read_token)
+        self._manager = ManagerCalls(session, settings.manager, settings.read_token, settings.manager_file)
         self._engine_id: str | None = None
         self._patience_s = CONTROL_TIMEOUT_S
         """Longest wait for a sign of life of the engine: a lease, if that is shorter."""
@@ -304,7 +304,8 @@ class Worker:
 
     def _follow(self, wanted: BeatAnswer, engine: EngineProcess) -> None:
         """Follow what the pool wants. Raises ModelChanged if that is a model this worker may start on."""
-        if self._weights is not None:
+        if self._weights is not None and self._host is not None:
+            self._host.manager = str(self._manager.url.origin())
             self._weights.offer(wanted.weights)
         has_strange_weights = (
             self._weights is not None and self._weights.has_loaded and wanted.weights is None
@@ -333,18 +334,18 @@ class Worker:
         if status == 0 and self._engine_id is None:
             self._manager.check_patience(settings.manager_timeout_s)
         if status in (403, 422) or (status == 401 and self._engine_id is None):
-            raise ConfigError(f"the manager at {settings.manager} refuses: {words_of(payload)}")
+            raise ConfigError(f"the manager at {self._manager.url} refuses: {words_of(payload)}")
         if status == 409 and not self._has_warned_of_name:
             self._has_warned_of_name = True
             log.warning(
-                "the manager at %s does not take the engine yet: %s", settings.manager, words_of(payload)
+                "the manager at %s does not take the engine yet: %s", self._manager.url, words_of(payload)
             )
         if status != 201:
             return None
         answer = RegisterAnswer.model_validate(payload)
         self._engine_id, self._has_warned_of_name = answer.engine_id, False
         self._patience_s = min(CONTROL_TIMEOUT_S, answer.lease_s)
-        log.info("engine %s is registered at %s", settings.name, settings.manager)
+        log.info("engine %s is registered at %s", settings.name, self._manager.url)
         return answer
 
     async def _wanted_model(self, leaving: asyncio.Event) -> str | None:
@@ -356,7 +357,7 @@ class Worker:
             await _pause(1.0, leaving)
             return None
         if status != 200:
-            raise ConfigError(f"the manager at {self._settings.manager} refuses: {words_of(payload)}")
+            raise ConfigError(f"the manager at {self._manager.url} refuses: {words_of(payload)}")
         if not payload["model"]:
             raise ConfigError("the pool has no model yet: give one, --model FOLDER_OR_HUB_NAME")
         return str(payload["model"])

@@ -1,4 +1,7 @@
-"""A worker's HTTP client for its manager; it reads the token again when that is refused."""
+"""A worker's HTTP client for its manager.
+
+It reads the token again when that is refused, and the manager's address when there is no answer.
+"""
 
 import logging
 import secrets
@@ -11,6 +14,7 @@ from yarl import URL
 
 from rl_agent.errors import ConfigError, HarnessError, RetryLater
 from rl_agent.pool.schemas import ENGINE_SECRET
+from rl_agent.pool.worker.manager_file import ManagerFile
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 3.0
@@ -19,11 +23,16 @@ LINES_S = 30.0
 
 class ManagerCalls:
     def __init__(
-        self, session: aiohttp.ClientSession, manager: str, read_token: Callable[[], str | None]
+        self,
+        session: aiohttp.ClientSession,
+        manager: str,
+        read_token: Callable[[], str | None],
+        file: ManagerFile | None = None,
     ) -> None:
         self.url = URL(manager)
         self._session = session
         self._read_token = read_token
+        self._file = file
         self._token = read_token()
         self._secret = secrets.token_hex(16)
         """By which a manager, this one or the next, knows that a call is of who registered the engine."""
@@ -47,10 +56,24 @@ class ManagerCalls:
         status, payload = await self._call(method, path, body)
         if status == 401 and self._has_new_token():
             status, payload = await self._call(method, path, body)
+        if status in (0, 401) and self._file is not None and await self._has_moved(self._file):
+            status, payload = await self._call(method, path, body)
         if status == 401 and not self._is_refused:
             log.warning("the manager refuses the token, which is read again until it takes it")
         self._is_refused = status == 401
         return status, payload
+
+    async def _has_moved(self, file: ManagerFile) -> bool:
+        """Move to the manager at the address that the file states, if one answers there."""
+        found = await file.read(self._session)
+        if found is None or found == str(self.url.origin()):
+            return False
+        status, payload = await self._ask(URL(found), "GET", "status", None)
+        if status != 200 or not isinstance(payload, dict) or "engines" not in payload:
+            return False
+        self.url = URL(found)
+        log.info("the manager has moved to %s", found)
+        return True
 
     def check_patience(self, patience_s: float) -> None:
         """Raise RetryLater if the manager has not answered for so long, ConfigError if it is not trusted.
@@ -68,19 +91,25 @@ class ManagerCalls:
             raise RetryLater(f"the manager at {manager} has not answered for {silent_s:.0f} s")
 
     async def _call(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        status, payload = await self._ask(self.url, method, path, body)
+        if status == 0:
+            self._note_silence(path, str(payload) or type(payload).__name__)
+            if isinstance(payload, aiohttp.ClientConnectorCertificateError):
+                self._untrusted = str(payload.certificate_error)
+            return 0, str(payload)
+        self._silent_since = None
+        return status, payload
+
+    async def _ask(self, url: URL, method: str, path: str, body: Any) -> tuple[int, Any]:
+        """Return the status and the JSON; 0 and the error if the manager at `url` does not answer."""
         timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
         try:
             async with self._session.request(
-                method, self.url / path, json=body, headers=self.engine_headers, timeout=timeout
+                method, url / path, json=body, headers=self.engine_headers, timeout=timeout
             ) as answer:
-                payload = await answer.json(content_type=None)
+                return answer.status, await answer.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            self._note_silence(path, str(error) or type(error).__name__)
-            if isinstance(error, aiohttp.ClientConnectorCertificateError):
-                self._untrusted = str(error.certificate_error)
-            return 0, str(error)
-        self._silent_since = None
-        return answer.status, payload
+            return 0, error
 
     def _note_silence(self, path: str, words: str) -> None:
         """Log that the manager does not answer, at once and then from time to time."""

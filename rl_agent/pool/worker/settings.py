@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rl_agent.pool.worker.engine_process import EngineCommand
 from rl_agent.pool.worker.engine_turns import EngineTurns
+from rl_agent.pool.worker.manager_file import ManagerFile
 from rl_agent.pool.worker.preemption import NoticeSource
 from rl_agent.weights_config import WeightsConfig
 
@@ -32,6 +33,8 @@ class WorkerSettings:
     weights: WeightsConfig
     address: str
     """Address at which other hosts of the pool fetch weights from this one."""
+    manager_file: ManagerFile | None = None
+    """States where the manager is when `manager` does not answer."""
     tls_ca: Path | None = None
     """Trusted in addition, where the manager's address is https."""
     check_model: Callable[[str], None] = lambda model: None

@@ -24,7 +24,7 @@ class WorkerTunnel:
     ) -> None:
         self._session = session
         self._manager = manager
-        self._url = manager.url / "engines" / engine_id / "tunnel"
+        self._engine_id = engine_id
         self._engine = URL(engine_url)
 
     async def run(self) -> None:
@@ -32,14 +32,14 @@ class WorkerTunnel:
         while True:
             try:
                 async with self._session.ws_connect(
-                    self._url,
+                    self._manager.url / "engines" / self._engine_id / "tunnel",
                     headers=self._manager.engine_headers,
                     heartbeat=PING_S,
                     max_msg_size=tunnel_frames.MAX_FRAME_BYTES,
                 ) as socket:
                     await self._carry(socket)
             except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-                log.info("connection to %s: %s", self._url.origin(), error or type(error).__name__)
+                log.info("connection to %s: %s", self._manager.url.origin(), error or type(error).__name__)
             await asyncio.sleep(RECONNECT_S)
 
     async def _carry(self, socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -62,7 +62,8 @@ class HostWeights:
     ) -> None:
         self._settings = settings
         self._address = address
-        self._manager = manager
+        self.manager = manager
+        """Its address, another one once it has moved."""
         self._headers = headers
         self._tls = tls
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
@@ -165,7 +166,7 @@ class HostWeights:
         def headers() -> Mapping[str, str]:
             return {**self._headers(), TRANSFER_TOKEN: offer.transfer_token}
 
-        return HttpSource(f"{self._manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
+        return HttpSource(f"{self.manager}/weights", headers, self._settings.idle_timeout_s, self._tls)
 
     def _sources(self, addresses: Sequence[str], offer: WeightsOffer) -> list[Source]:
         """Return the sources whose addresses are valid."""

@@ -1,0 +1,146 @@
+"""A manager that moves, and workers that follow it by the file that states its address."""
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import asynccontextmanager
+from functools import partial
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.errors import RetryLater
+from rl_agent.files import write_whole
+from rl_agent.pool.worker import manager_file
+from rl_agent.pool.worker.manager_file import ManagerFile, address_in, wait_for_address
+from rl_agent.testing.pool_setup import expected, item, manager
+from tests.integration.pool.test_restart import manager_process
+from tests.integration.pool.workers import worker
+
+LIES = [
+    "",
+    "\n",
+    "http://",
+    "https://host\x00:1/",
+    "http://127.0.0.1:notaport",
+    "{}",
+    "gopher://127.0.0.1:70",
+]
+
+
+@pytest.mark.parametrize("text", LIES)
+def test_what_states_no_address_is_none(text):
+    assert address_in(text) is None
+
+
+def test_an_address_is_the_file_s_only_line():
+    assert address_in("http://127.0.0.1:5000\n") == "http://127.0.0.1:5000"
+    assert address_in("https://pool.example:5000/status") == "https://pool.example:5000"
+    assert address_in("http://127.0.0.1:5000\nhttp://127.0.0.1:5001\n") is None
+
+
+async def test_a_worker_waits_for_the_file_of_a_run_that_begins_later(tmp_path):
+    path = tmp_path / "pool.url"
+    waiting = asyncio.ensure_future(wait_for_address(ManagerFile(str(path)), 10))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    write_whole(path, "http://127.0.0.1:5000\n")
+    assert await waiting == "http://127.0.0.1:5000"
+
+
+async def test_a_file_that_never_comes_ends_the_wait_with_its_name(tmp_path):
+    with pytest.raises(RetryLater, match=r"pool\.url: states no address after 0 s"):
+        await wait_for_address(ManagerFile(str(tmp_path / "pool.url")), 0)
+
+
+async def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 0.05)
+    path = tmp_path / "pool.url"
+    os.mkfifo(path)  # opening it waits for a writer
+    file = ManagerFile(str(path))
+    async with aiohttp.ClientSession() as session:
+        assert [await file.read(session) for _ in range(3)] == [None] * 3
+        monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 5)
+        reading = asyncio.ensure_future(file.read(session))
+        await asyncio.to_thread(path.write_text, "http://127.0.0.1:5000\n")  # for the one that reads
+        assert await reading == "http://127.0.0.1:5000"
+
+
+@asynccontextmanager
+async def serving(answer):
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+@pytest.mark.parametrize("by_http", [False, True], ids=["path", "http"])
+async def test_workers_follow_a_manager_that_moves_and_nothing_is_lost(tmp_path, by_http):
+    count, path, journal = 30, tmp_path / "pool.url", tmp_path / "journal"
+    ports = free_port(), free_port()
+    seen: list[dict] = []
+    async with aiohttp.ClientSession() as session, serving(partial(file_as_it_is, path)) as served:
+
+        async def take(url: str, at_least: int) -> None:
+            after = seen[-1]["cursor"] if seen else 0
+            query = f"/runs/run/samples?after={after}&min={at_least}&wait_s=60"
+            async with session.get(url + query) as answer:
+                assert answer.status == 200, await answer.text()
+                seen.extend(json.loads(line) for line in (await answer.read()).splitlines())
+
+        async with manager_process(ports[0], journal, "--url-file", str(path)) as (first, url):
+            assert path.read_text() == url + "\n"
+            follow = ManagerFile(served + "/pool.url" if by_http else str(path))
+            more = {"is_direct": False, "extra": ("--interval", "0.005"), "manager_file": follow}
+            (tmp_path / "b").mkdir()
+            async with worker(url, tmp_path, **more), worker(url, tmp_path / "b", name="spot-2", **more):
+                items = [item(number, 20 + 10 * number) for number in range(count)]
+                async with session.post(url + "/runs/run/requests", json={"requests": items}) as answer:
+                    assert answer.status == 202
+                await take(url, 5)
+                os.kill(first.pid, signal.SIGKILL)
+                await first.wait()
+                async with manager_process(ports[1], journal, "--url-file", str(path)) as (_, again):
+                    assert again != url
+                    while len(seen) < count:
+                        await take(again, 1)
+                    names: set[str] = set()
+                    async with asyncio.timeout(20):
+                        while names != {"spot-1", "spot-2"}:
+                            async with session.get(again + "/status") as answer:
+                                names = {engine["name"] for engine in (await answer.json())["engines"]}
+    assert sorted(sample["id"] for sample in seen) == sorted(f"r{number}" for number in range(count))
+    for sample in seen:
+        number = int(sample["id"][1:])
+        assert sample["token_ids"] == expected(20 + 10 * number, number)
+
+
+async def file_as_it_is(path, _request):
+    return web.Response(text=path.read_text())
+
+
+@pytest.mark.parametrize("answer", ["[]", '{"error": "not here"}', "<html>", '{"engines": []}'])
+async def test_a_lying_file_costs_no_engine(tmp_path, answer):
+    """The manager is silent for a while, and the file names what is no manager, or states nothing."""
+    path, port = tmp_path / "pool.url", free_port()
+    asked = 0
+
+    async def lie(_request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(text=answer, status=503 if "engines" in answer else 200)
+
+    async with serving(lie) as liar:
+        path.write_text(liar)
+        async with worker(f"http://127.0.0.1:{port}", tmp_path, manager_file=ManagerFile(str(path))):
+            async with asyncio.timeout(20):
+                while asked < 2:  # noqa: ASYNC110 - a server's counter
+                    await asyncio.sleep(0.02)
+            path.write_text("http://127.0.0")
+            async with manager(f"port={port}", "model=model-a") as pool:
+                await pool.ready(1)
+                assert len(pool.state.engines) == 1
