@@ -1,0 +1,136 @@
+"""What a reconciler remembers of its machines, in a file that survives it.
+
+A name is written down before its machine is asked for, so a kill in between leaks none: the next start finds
+the name and waits for its machine, or stops it. Names are never used twice.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from filelock import Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.cluster.shared_fs.owner import owner_lock, read_owner
+from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.errors import RetryLater, StoreError
+from rl_agent.files import write_whole
+from rl_agent.pool.scale.records import EngineKind
+
+
+class Stage(StrEnum):
+    """How far a machine has come."""
+
+    ASKED = "asked"
+    """Its engine has not been in the pool yet."""
+    JOINED = "joined"
+    """Its engine has been in the pool."""
+    DRAINING = "draining"
+    """To end once its engine has left the pool, or at `drain_until`."""
+    ENDING = "ending"
+    """To stop, until the provider has listed it no more for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rented:
+    """A machine of this fleet, from before it is asked for until it is certainly gone."""
+
+    name: str
+    kind: str
+    asked_at: float
+    stage: Stage = Stage.ASKED
+    unjoined_s: float = 0.0
+    """Seconds for which the manager answered and did not have its engine, since it last had."""
+    was_listed: bool = False
+    missing_since: float | None = None
+    """Since when neither provider nor pool have shown it; None: they do."""
+    drain_until: float | None = None
+    stopped_at: float | None = None
+    """When a stop of it last succeeded, as its provider says."""
+    why: str = ""
+    """Why it drains or ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Starts of a kind that failed one after the other, and until when none is tried."""
+
+    count: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All that a reconciler knows from one look at the world to the next. Times are seconds of the epoch."""
+
+    name: str
+    """Its machines are named NAME-NUMBER."""
+    next_number: int = 1
+    machines: Mapping[str, Rented] = field(default_factory=dict)
+    setbacks: Mapping[str, Setback] = field(default_factory=dict)
+    """By the name of the kind."""
+    kinds: tuple[EngineKind, ...] = ()
+    """As the manager last named them."""
+    pool_seen_at: float | None = None
+    """When the manager last answered."""
+    kept_since: float | None = None
+    """Since when it has not answered, as this fleet counts; None: it does."""
+
+    def number_of(self, machine: str) -> int | None:
+        """Return the number in a name of this fleet; None for any other name."""
+        found = re.fullmatch(re.escape(self.name) + r"-([1-9][0-9]{0,8})", machine)
+        return int(found[1]) if found else None
+
+
+_FLEET = TypeAdapter(Fleet)
+
+
+def read_fleet(path: Path) -> Fleet | None:
+    """Read the file of a fleet; None if there is none. Raises StoreError if it cannot be used."""
+    try:
+        return _FLEET.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"--state {path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise StoreError(
+            f"--state {path}: is no state of `pool scale`; if its machines run, give another --state and"
+            " --fleet with what their names begin with"
+        ) from error
+
+
+def write_fleet(path: Path, fleet: Fleet) -> None:
+    """Replace the file of a fleet, durably. Raises StoreError."""
+    try:
+        write_whole(path, json.dumps(asdict(fleet)) + "\n")
+    except OSError as error:
+        raise StoreError(f"--state {path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def sole_reconciler(path: Path) -> Iterator[None]:
+    """Hold a fleet for one reconciler, by a lock on FILE.lock that the kernel frees when its holder ends.
+
+    Raises RetryLater if another has it, StoreError if the file system has no locks.
+    """
+    lock_file = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = owner_lock(lock_file, ProcessId.of(os.getpid()))
+        lock.acquire()
+    except Timeout:
+        owner = read_owner(lock_file)
+        holder = f"process {owner.pid} on {owner.host}" if owner else "another process"
+        raise RetryLater(f"--state {path} is in use by {holder}: one `pool scale` a fleet") from None
+    except OSError as error:
+        raise StoreError(f"--state {path} cannot be locked ({lock_file}): {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()

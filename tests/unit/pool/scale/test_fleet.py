@@ -1,0 +1,62 @@
+"""The file of a fleet: whole, private to one reconciler, and refused where it is something else."""
+
+import pytest
+
+from rl_agent.errors import RetryLater, StoreError
+from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, read_fleet, sole_reconciler, write_fleet
+from rl_agent.pool.scale.records import EngineKind
+
+FLEET = Fleet(
+    "rl-1",
+    8,
+    {"rl-1-7": Rented("rl-1-7", "spot", 5.0, Stage.DRAINING, drain_until=9.0, why="because")},
+    {"spot": Setback(2, 50.0)},
+    (EngineKind("spot", 1.5, 0, 4, 60.0),),
+    7.0,
+)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = tmp_path / "fleet.json"
+    assert read_fleet(path) is None
+    write_fleet(path, FLEET)
+    assert read_fleet(path) == FLEET
+
+
+def test_a_name_has_a_number_only_if_it_is_of_this_fleet():
+    assert Fleet("rl-1").number_of("rl-1-12") == 12
+    for other in (
+        "rl-1-0",
+        "rl-1-012",
+        "rl-1",
+        "rl-12-1",
+        "rl-1-1-1",
+        "rl-1-1\n",
+        "RL-1-1",
+        "rl-1-1234567890",
+    ):
+        assert Fleet("rl-1").number_of(other) is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"name": 3}'])
+def test_a_file_that_is_no_state_is_refused_with_a_way_out(tmp_path, content):
+    path = tmp_path / "fleet.json"
+    path.write_text(content)
+    with pytest.raises(StoreError, match=r"--state .*: is no state of `pool scale`.*--fleet"):
+        read_fleet(path)
+
+
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path):
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_fleet(tmp_path)
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_fleet(tmp_path, FLEET)
+
+
+def test_a_fleet_has_one_reconciler(tmp_path):
+    path = tmp_path / "new folder" / "fleet.json"
+    in_use = pytest.raises(RetryLater, match=r"is in use by process \d+")
+    with sole_reconciler(path), in_use, sole_reconciler(path):
+        pass
+    with sole_reconciler(path):
+        pass

@@ -1,0 +1,153 @@
+"""The loop around the decisions: bounded, written down first, and talkative only when something changes."""
+
+import asyncio
+
+from rl_agent.errors import RetryLater, StoreError
+from rl_agent.pool.scale.fleet import Fleet
+from rl_agent.pool.scale.keeper import Keeper, KeeperTimes, PoolView
+from rl_agent.pool.scale.reconcile import PoolEngine
+from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
+from rl_agent.testing.virtual_time import run_virtually
+from tests.unit.pool.scale.test_reconcile import RULES
+
+SPOT = EngineKind("spot", 1.0, 0, 4, 30.0)
+
+
+class Cloud:
+    """A provider and a manager that do as they are told, or what `fault` says."""
+
+    def __init__(self):
+        self.alive, self.calls, self.lines, self.written = [], [], [], []
+        self.wanted, self.fault, self.drained = 2, "", set()
+
+    async def start(self, name, kind):
+        self.calls.append(f"start {name}")
+        await self._go_wrong("start")
+        self.alive.append(name)
+
+    async def stop(self, name):
+        self.calls.append(f"stop {name}")
+        await self._go_wrong("stop")
+        self.alive.remove(name)
+
+    async def machines(self):
+        await self._go_wrong("list")
+        return [RentedMachine(name, "spot", MachineState.RUNNING) for name in self.alive]
+
+    async def view(self):
+        await self._go_wrong("view")
+        engines = {name: PoolEngine(name, 0, False) for name in self.alive if name not in self.drained}
+        return PoolView(engines, Wanted({"spot": self.wanted}, f"{self.wanted} are wanted"), (SPOT,))
+
+    async def drain(self, name, deadline_s, why):
+        self.calls.append(f"drain {name}")
+        await self._go_wrong("drain")
+        self.drained.add(name)
+
+    async def _go_wrong(self, call):
+        if self.fault == f"{call} hangs":
+            await asyncio.Event().wait()
+        if self.fault == f"{call} fails":
+            raise RetryLater("no answer") if call in ("view", "drain") else ProviderError("no quota")
+
+    def write(self, fleet):
+        if self.fault == "disk full":
+            raise StoreError("no space")
+        self.written.append(fleet)
+
+    def keeper(self, fleet=None, **more):
+        return Keeper(
+            fleet or Fleet("f"),
+            self,
+            self,
+            RULES,
+            KeeperTimes(5.0, 20.0),
+            write=self.write,
+            report=self.lines.append,
+            clock=lambda: asyncio.get_running_loop().time(),
+            **more,
+        )
+
+
+def looks(cloud, keeper, count):
+    async def run():
+        for _ in range(count):
+            await keeper.look()
+            await asyncio.sleep(5.0)
+        return asyncio.get_running_loop().time()
+
+    return run_virtually(run())
+
+
+def test_it_says_what_it_does_and_nothing_while_nothing_changes():
+    cloud = Cloud()
+    looks(cloud, cloud.keeper(), 20)
+    assert cloud.alive == ["f-1", "f-2"]
+    assert cloud.lines == [
+        "2 of 2 spot (2 starting): 2 are wanted",
+        "start f-1 (spot, $1 an hour)",
+        "start f-2 (spot, $1 an hour)",
+        "2 of 2 spot (2 in the pool): 2 are wanted",
+    ]
+
+
+def test_a_name_is_written_down_before_its_machine_is_asked_for():
+    cloud = Cloud()
+    cloud.fault = "disk full"
+    looks(cloud, cloud.keeper(), 5)
+    assert cloud.calls == [] and cloud.lines == ["the state file: no space"]
+
+
+def test_calls_that_hang_are_cut_off_and_a_hung_start_is_not_asked_for_again():
+    cloud = Cloud()
+    cloud.fault = "start hangs"
+    took_s = looks(cloud, cloud.keeper(), 4)
+    assert cloud.calls == ["start f-1", "start f-2"]
+    assert took_s == 20.0 + 4 * 5.0
+    assert sum("no answer within 20 s" in line for line in cloud.lines) == 2
+
+
+def test_a_failure_is_said_once_and_its_end_too():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    cloud.fault = "view fails"
+    looks(cloud, keeper, 5)
+    cloud.fault = ""
+    looks(cloud, keeper, 1)
+    assert cloud.lines[0] == "the manager: no answer"
+    assert cloud.lines.count("the manager: no answer") == 1 and "the manager: answers again" in cloud.lines
+
+
+def test_leaving_drains_stops_and_waits_until_all_is_gone():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        return await keeper.end_all(300.0)
+
+    assert run_virtually(run())
+    assert cloud.alive == [] and cloud.written[-1].machines == {}
+    assert [call for call in cloud.calls if "drain" in call] == ["drain f-1", "drain f-2"]
+
+
+def test_leaving_gives_up_at_its_limit_when_a_provider_stops_nothing():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        cloud.fault = "stop fails"
+        return await keeper.end_all(300.0)
+
+    assert not run_virtually(run())
+    assert set(keeper.fleet.machines) == {"f-1", "f-2"}
+
+
+def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing():
+    cloud = Cloud()
+    run_virtually(cloud.keeper(is_dry=True).look())
+    assert cloud.calls == [] and cloud.written == []
+    assert cloud.lines[-1] == "would start f-2 (spot, $1 an hour)"
