@@ -88,6 +88,16 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """Consecutive tokens of a response that one engine of a pool sampled with the same weights."""
+
+    tokens: int
+    weight_version: int
+    engine: str
+    """Its id in the pool."""
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """One response of an engine."""
 
@@ -102,6 +112,8 @@ class Generation:
     queue_s: float = 0.0
     """Seconds between asking for a place at the engine and sending the request."""
     duration_s: float = 0.0
+    spans: tuple[TokenSpan, ...] = ()
+    """Which engine sampled how many tokens, in order; empty where one server made all, and in older files."""
 
 
 @dataclass(frozen=True, slots=True)

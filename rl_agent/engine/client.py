@@ -201,15 +201,16 @@ class EngineClient:
 
     def _stamped(self, response: Response, started: float) -> Generation:
         self.response_tokens += len(response.token_ids)
-        lowest, highest = response.weight_versions or (self.weight_version, self.weight_version)
+        versions = [span.weight_version for span in response.spans] or [self.weight_version]
         return Generation(
             token_ids=response.token_ids,
             logprobs=response.logprobs,
             text=response.text,
             finish_reason=response.finish_reason,
-            weight_version_min=lowest,
-            weight_version_max=highest,
+            weight_version_min=min(versions),
+            weight_version_max=max(versions),
             duration_s=self._clock() - started,
+            spans=response.spans,
         )
 
     async def _post(self, url: URL, body: bytes, read: Callable[[bytes], Response]) -> Response:

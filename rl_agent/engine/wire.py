@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from pydantic_core import to_json
 
 from rl_agent.engine.tokens import MAX_TOKEN_ID, flaw_of
 from rl_agent.errors import EngineError
+from rl_agent.types import TokenSpan
 
 T = TypeVar("T")
 FINISHED = ("stop", "length")
@@ -27,6 +29,7 @@ ABORTED = "abort"
 MAX_MODEL_LEN = 2**31
 MAX_LOAD = 2**31
 MAX_NAME = 4096
+MAX_ENGINE_ID = 200
 POOL_OWNER = "pool"
 """Owner of the models that a pool lists at `/v1/models`; an engine names its own maker."""
 
@@ -91,8 +94,8 @@ class Response:
     """`stop` or `length`; `abort` where the server itself ended the request."""
     prompt_token_ids: tuple[int, ...] = ()
     """Only where the server rendered the prompt: a chat request."""
-    weight_versions: tuple[int, int] | None = None
-    """Lowest and highest that made a token; only a pool says it."""
+    spans: tuple[TokenSpan, ...] = ()
+    """Only a pool says which of its engines made which tokens."""
 
 
 class _Answer(BaseModel):
@@ -104,7 +107,9 @@ class _Logprobs(_Answer):
 
 
 class _Span(_Answer):
+    start: Annotated[int, Field(ge=0)] = 0
     weight_version: Annotated[int, Field(ge=0, lt=2**48)]
+    engine_id: Annotated[str, Field(max_length=MAX_ENGINE_ID, pattern=r"^[\x20-\x7e]*$")] = ""
 
 
 class _AnyChoice(_Answer):
@@ -236,8 +241,7 @@ def read_completion(
     text = choice.text
     if decode is not None:  # what the environment reads is what the trainer learns from
         text = decode(choice.token_ids[:-1] if choice.finish_reason == "stop" else choice.token_ids)
-    versions = _range(choice.weight_versions)
-    return Response(choice.token_ids, logprobs, text, choice.finish_reason, weight_versions=versions)
+    return Response(choice.token_ids, logprobs, text, choice.finish_reason, spans=_spans(choice))
 
 
 def read_chat_completion(
@@ -254,13 +258,22 @@ def read_chat_completion(
         decode(choice.token_ids),
         choice.finish_reason,
         answer.prompt_token_ids,
-        _range(choice.weight_versions),
+        _spans(choice),
     )
 
 
-def _range(spans: tuple[_Span, ...]) -> tuple[int, int] | None:
-    versions = [span.weight_version for span in spans]
-    return (min(versions), max(versions)) if versions else None
+def _spans(choice: _AnyChoice) -> tuple[TokenSpan, ...]:
+    """Return how many tokens each engine made. Raises EngineError if that is not all of them in order."""
+    found = choice.weight_versions
+    starts = [*(span.start for span in found), len(choice.token_ids)]
+    counts = [end - start for start, end in pairwise(starts)]
+    if found and (starts[0] != 0 or min(counts) < 0):
+        raise EngineError(f"the server's weight_versions begin at {starts[:-1]} of {starts[-1]} tokens")
+    return tuple(
+        TokenSpan(count, span.weight_version, span.engine_id)
+        for span, count in zip(found, counts, strict=True)
+        if count or len(found) == 1
+    )
 
 
 def read_served_model(payload: bytes) -> ServedModel:

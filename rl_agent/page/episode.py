@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_agent.env.web.actions import MAX_COORDINATE, Unreadable, read_action
 from rl_agent.errors import StoreError
-from rl_agent.page.tokens import DrawnToken, TokenWords
+from rl_agent.page.tokens import DrawnToken, Palette, TokenWords
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.browse import seen_in_words
 from rl_agent.rollout.trajectories.images import image_size
@@ -76,7 +76,9 @@ class DrawnEpisode:
     first: int
     pages: tuple[tuple[int, int], ...] = ()
     """First and last turn of each page, if there are several."""
-    shows_tokens: bool = False
+    colouring: str = ""
+    """What the colours of tokens say; empty where no tokens are shown."""
+    legend: Sequence[tuple[str, str]] = ()
     verdict: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,29 +98,38 @@ def read_episode(paths: RunPaths, split: str, file: str, begin: int, size: int) 
 
 
 def drawn(
-    trajectory: Trajectory, images: Path, words: TokenWords | None, *, turn: int, shows_tokens: bool
+    trajectory: Trajectory, images: Path, words: TokenWords, *, turn: int, palette: Palette | None
 ) -> DrawnEpisode:
     """Return what the page shows of an episode: the stretch of turns around `turn`."""
     steps = trajectory.steps
     first = max(0, min(turn, len(steps) - 1)) // TURNS_A_PAGE * TURNS_A_PAGE
     turns = tuple(
-        _turn(number, steps, images, words if shows_tokens else None)
+        _turn(number, steps, images, words, palette)
         for number in range(first, min(first + TURNS_A_PAGE, len(steps)))
     )
     starts = range(0, len(steps), TURNS_A_PAGE)
     pages = tuple((start, min(start + TURNS_A_PAGE, len(steps)) - 1) for start in starts)
     verdict = trajectory.reward_detail if "verdict" in trajectory.reward_detail else {}
-    return DrawnEpisode(trajectory, turns, first, pages if len(pages) > 1 else (), shows_tokens, verdict)
+    return DrawnEpisode(
+        trajectory,
+        turns,
+        first,
+        pages if len(pages) > 1 else (),
+        palette.colouring if palette else "",
+        palette.legend if palette else (),
+        verdict,
+    )
 
 
-def _turn(number: int, steps: Sequence[Step], images: Path, words: TokenWords | None) -> DrawnTurn:
+def _turn(
+    number: int, steps: Sequence[Step], images: Path, words: TokenWords, palette: Palette | None
+) -> DrawnTurn:
     step = steps[number]
     own = [address_of(path, images) for path in step.observation.images]
     known = {Path(path).stem: path for earlier in steps[:number] for path in earlier.observation.images}
     own_digests = {Path(path).stem for path in step.observation.images}
     before = [known[digest] for digest in step.seen.images if digest in known and digest not in own_digests]
     addresses = [address for path in before if (address := address_of(path, images)) is not None]
-    generation = step.generation
     return DrawnTurn(
         number=number,
         step=step,
@@ -128,7 +139,7 @@ def _turn(number: int, steps: Sequence[Step], images: Path, words: TokenWords | 
         earlier=tuple(_earlier(number, step)),
         context_shots=tuple(_shot(address, images, "") for address in addresses),
         call=_call(step.action),
-        tokens=words.drawn(generation.token_ids, generation.logprobs) if words else (),
+        tokens=words.drawn(step.generation, palette) if palette else (),
     )
 
 

@@ -88,6 +88,10 @@ class PoolHistoryReader:
                         self._record.add(found)
             return PoolRecord(list(self._record.samples), list(self._record.events))
 
+    def engine_names(self) -> dict[str, str]:
+        """Return the names of engines by the beginnings of their ids."""
+        return {str(event.get("id")): event["engine"] for event in self.record().events}
+
 
 def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:
     """Return everything that the view of the pool shows."""

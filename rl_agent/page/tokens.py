@@ -1,11 +1,14 @@
 """The words of single tokens, by the tokenizer of the model that sampled them, where it is still there."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
+
+from rl_agent.types import Generation
 
 log = logging.getLogger(__name__)
 STEPS = (-0.1, -0.7, -2.0, -5.0)
@@ -14,14 +17,56 @@ MAX_TOKENS = 20_000
 MAX_TOKENIZER_BYTES = 256 * 2**20
 
 
+COLOURINGS = ("logprob", "version", "engine")
+"""What the colour of a token may say."""
+COLOURS = 6
+"""Of versions and engines; a seventh has the first one's again."""
+
+
 @dataclass(frozen=True, slots=True)
 class DrawnToken:
-    """A token as it is shown: its words, how surprising it was, and what it says when one looks at it."""
+    """A token as it is shown: its text, the class of its colour, and what it says when one looks at it."""
 
     text: str
-    level: int
-    """0 for a token that was nearly certain, up to 4."""
+    colour: str
     words: str
+
+
+class Palette:
+    """Gives each version, or each engine, its colour, in the order in which they come."""
+
+    def __init__(self, colouring: str, engines: Mapping[str, str]) -> None:
+        """`engines` has the names of engines by the first eight characters of their ids."""
+        self.colouring = colouring
+        self._engines = engines
+        self._found: dict[str, str] = {}
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The colours and what they mean, of versions or engines that were seen."""
+        return [(colour, label) for label, colour in self._found.items()]
+
+    def colour(self, logprob: float, version: str, engine: str) -> str:
+        """Return the class of a token's colour."""
+        if self.colouring == "logprob":
+            return f"lp{sum(logprob < step for step in STEPS)}"
+        label = f"version {version}" if self.colouring == "version" else self.name_of(engine)
+        return self._found.setdefault(label, f"made{len(self._found) % COLOURS}")
+
+    def name_of(self, engine: str) -> str:
+        """Return how an engine is called; the store knows only its id."""
+        if not engine:
+            return "an engine that was not recorded"
+        name = self._engines.get(engine[:8])
+        return f"{name} ({engine[:8]})" if name else f"engine {engine[:8]}"
+
+
+def makers_of(generation: Generation) -> Iterator[tuple[str, str]]:
+    """Yield the version and the engine of each token, without end; empty where it was not recorded."""
+    for span in generation.spans:
+        yield from repeat((str(span.weight_version), span.engine), max(0, min(span.tokens, MAX_TOKENS)))
+    lowest, highest = generation.weight_version_min, generation.weight_version_max
+    yield from repeat((str(lowest) if lowest == highest else f"{lowest} to {highest}", ""))
 
 
 class TokenWords:
@@ -30,14 +75,18 @@ class TokenWords:
     def __init__(self, tokenizer: Any | None) -> None:
         self._tokenizer = tokenizer
 
-    def drawn(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> tuple[DrawnToken, ...]:
-        """Return the tokens with their log-probabilities; the first `MAX_TOKENS` of a longer response."""
-        texts = self._texts(token_ids[:MAX_TOKENS])
+    def drawn(self, generation: Generation, palette: Palette) -> tuple[DrawnToken, ...]:
+        """Return the tokens in their colours; the first `MAX_TOKENS` of a longer response."""
+        texts = self._texts(generation.token_ids[:MAX_TOKENS])
+        tokens = zip(texts, generation.token_ids, generation.logprobs, makers_of(generation), strict=False)
         return tuple(
             DrawnToken(
-                text, sum(logprob < step for step in STEPS), f"token {token_id}, logprob {logprob:.3f}"
+                text,
+                palette.colour(logprob, version, engine),
+                f"token {token_id}, logprob {logprob:.3f}, version {version}"
+                + (f", {palette.name_of(engine)}" if engine else ""),
             )
-            for text, token_id, logprob in zip(texts, token_ids, logprobs, strict=False)
+            for text, token_id, logprob, (version, engine) in tokens
         )
 
     def _texts(self, token_ids: Sequence[int]) -> list[str]:

@@ -17,7 +17,7 @@ from rl_agent.page import episode, search
 from rl_agent.page.guard import IMAGE_POLICY
 from rl_agent.page.run_folder import RunFolder, value_at
 from rl_agent.page.shown import Renders, ShownRun
-from rl_agent.page.tokens import TokenWords, words_in
+from rl_agent.page.tokens import COLOURINGS, Palette, TokenWords, words_in
 from rl_agent.rollout.trajectories.images import is_as_seen
 from rl_agent.rollout.trajectories.line import to_json
 from rl_agent.types import Trajectory
@@ -92,7 +92,7 @@ class TrajectoryViews:
         run = self._page.run_of(request)
         run.index.wake()
         split, iteration, task, group, attempt = _key(request.query)
-        turn, shows_tokens = _whole(request.query, "turn", 0), request.query.get("tokens") == "1"
+        turn, colouring = _whole(request.query, "turn", 0), _colouring(request.query)
 
         def values() -> dict[str, Any]:
             rows = search.group_rows(run.index, split, iteration, task, group)
@@ -102,15 +102,17 @@ class TrajectoryViews:
             found = self._read(run, rows[place])
             if isinstance(found, str):
                 raise web.HTTPNotFound(text=found)
-            words = self._words(run.folder, found) if shows_tokens else None
+            words = self._words(run.folder, found) if colouring else TokenWords(None)
+            palette = Palette(colouring, run.pool.engine_names()) if colouring else None
             images = run.folder.paths.images
             return {
-                "drawn": episode.drawn(found, images, words, turn=turn, shows_tokens=shows_tokens),
+                "drawn": episode.drawn(found, images, words, turn=turn, palette=palette),
                 "row": rows[place],
                 "siblings": rows,
                 "before": rows[place - 1] if place else None,
                 "after": rows[place + 1] if place + 1 < len(rows) else None,
                 "limit": episode.MAX_SHOWN_CHARACTERS,
+                "colourings": COLOURINGS,
             }
 
         return await self._once_indexed(request, "episode.html", values, run)
@@ -201,6 +203,12 @@ def _image(images: Path, address: str) -> tuple[bytes, str] | None:
         return None
     kind = episode.image_type(content)
     return None if kind is None else (content, kind)
+
+
+def _colouring(query: Mapping[str, str]) -> str:
+    """Return what the colours of tokens shall say; empty where tokens are not asked for."""
+    asked = query.get("tokens", "")
+    return asked if asked in COLOURINGS else COLOURINGS[0] if asked == "1" else ""
 
 
 def _whole(given: Mapping[str, str], name: str, default: int) -> int:

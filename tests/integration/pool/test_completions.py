@@ -152,3 +152,21 @@ async def test_a_streamed_completion_goes_on_across_a_kill():
         assert tokens == expected(150, 0)
         assert min(sizes[1:-1]) >= 8
         assert reasons[-1] == "stop" and set(reasons[:-1]) == {None}
+
+
+async def test_what_a_collector_records_of_a_response_says_which_engine_made_which_tokens():
+    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+        first = await pool.join(a.url)
+        await pool.ready(1)
+        settings = ClientSettings(request_timeout_s=60, retries=0)
+        async with EngineClient(pool.url, settings, identify=lambda served: 0) as client:
+            sampling = Sampling(0.0, 1.0, -1, 0.0, 4096, 0)
+            asked = asyncio.create_task(client.generate([300, 0, 5, 6], sampling, request_id="q"))
+            await pool.until(lambda: any(len(one.token_ids) > 20 for one in pool.state.requests.values()))
+            second = await pool.join(b.url)
+            await a.kill()
+            found = await asked
+    assert list(found.token_ids) == expected(300, 0)
+    assert [span.engine for span in found.spans] == [first, second]
+    assert sum(span.tokens for span in found.spans) == 300 and found.spans[0].tokens > 20
+    assert {span.weight_version for span in found.spans} == {found.weight_version_min}

@@ -8,6 +8,7 @@ from rl_agent.engine import wire
 from rl_agent.engine.wire import EnginePressure, Sampling, ServedModel
 from rl_agent.errors import EngineError
 from rl_agent.testing.simulated_engine import completion
+from rl_agent.types import TokenSpan
 
 SAMPLING = Sampling(temperature=0.7, top_p=0.9, top_k=-1, min_p=0.1, max_tokens=5, seed=3)
 
@@ -54,6 +55,36 @@ def test_only_who_makes_the_text_says_that_none_is_needed():
     assert b"detokenize" not in wire.completion_request("m", [1, 2], SAMPLING, "r")
     body = json.loads(wire.completion_request("m", [1, 2], SAMPLING, "r", needs_text=False))
     assert body["detokenize"] is False
+
+
+def of_a_pool(*spans):
+    answer = completion(3, 3)
+    keys = ("start", "engine_id", "weight_version")
+    answer["choices"][0]["weight_versions"] = [dict(zip(keys, span, strict=True)) for span in spans]
+    return json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize(
+    ("spans", "found"),
+    [
+        ([(0, "a", 3)], [(3, 3, "a")]),
+        ([(0, "a", 3), (1, "b", 4)], [(1, 3, "a"), (2, 4, "b")]),
+        ([(0, "a", 3), (0, "b", 4)], [(3, 4, "b")]),  # the first one gave none in the end
+        ([(0, "a", 3), (3, "b", 4)], [(3, 3, "a")]),
+        ([], []),
+    ],
+)
+def test_a_pool_says_which_engine_made_how_many_tokens_with_which_weights(spans, found):
+    read = wire.read_completion(of_a_pool(*spans), sampling=SAMPLING)
+    assert read.spans == tuple(TokenSpan(*span) for span in found)
+
+
+@pytest.mark.parametrize(
+    "spans", [[(1, "a", 3)], [(0, "a", 3), (4, "b", 3)], [(0, "a", 3), (2, "b", 3), (1, "c", 3)]]
+)
+def test_spans_that_are_not_those_of_its_tokens_are_refused(spans):
+    with pytest.raises(EngineError, match="weight_versions begin at"):
+        wire.read_completion(of_a_pool(*spans), sampling=SAMPLING)
 
 
 def broken(change):

@@ -19,6 +19,7 @@ from rl_agent.types import (
     LostAttempt,
     SeenContext,
     Status,
+    TokenSpan,
 )
 from tests.unit.page.stores import attempts, keep_png, record, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -79,7 +80,9 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
             whole_from=1,
             compactions=(Compaction(1, (1,), (), replace(make_step().generation, text=EVIL)),),
         ),
-        generation=replace(make_step().generation, text=EVIL, finish_reason=EVIL),
+        generation=replace(
+            make_step().generation, text=EVIL, finish_reason=EVIL, spans=(TokenSpan(1, 3, EVIL),)
+        ),
     )
     made = make_trajectory(0, steps=(make_step(EVIL), step), system_prompt=EVIL, difficulty=EVIL)
     made = replace(
@@ -106,6 +109,7 @@ async def test_no_field_of_an_episode_becomes_a_part_of_the_page(paths, look):
         "/runs/log/episodes",
         address(EVIL),
         address(EVIL, tokens=1),
+        address(EVIL, tokens="engine"),
         address(EVIL, view="group"),
     ):
         html = await text_of(client, path)

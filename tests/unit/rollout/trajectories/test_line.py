@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import line
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.rollout.trajectories.store import ShardWriter
-from rl_agent.types import Status
+from rl_agent.types import Status, TokenSpan
 from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory
 
 
@@ -126,3 +128,14 @@ async def test_a_record_that_is_far_too_long_is_one_failed_episode(growing, monk
     assert read(growing) == [failed]
     assert "more than 5,000" in failed.failure.message
     assert failed.steps == ()
+
+
+def test_who_sampled_which_tokens_is_read_back_and_an_older_line_without_it_is_read_as_before():
+    step = make_step()
+    spans = (TokenSpan(1, 3, "a" * 32), TokenSpan(1, 4, "b" * 32))
+    made = make_trajectory(0, steps=(replace(step, generation=replace(step.generation, spans=spans)),))
+    content = line.to_json(made)
+    assert line.TRAJECTORY.validate_json(content) == made
+    older = json.loads(content)
+    del older["steps"][0]["generation"]["spans"]
+    assert line.TRAJECTORY.validate_python(older, strict=False).steps == (step,)

@@ -1,0 +1,58 @@
+"""Tokens as they are shown: coloured by how likely they were, or by who sampled them with which weights."""
+
+import pytest
+
+from rl_agent.page.tokens import COLOURS, MAX_TOKENS, Palette, TokenWords
+from rl_agent.types import Generation, TokenSpan
+
+NAMES = {"aaaaaaaa": "spot-1"}
+FIRST, SECOND = "a" * 32, "b" * 32
+
+
+def response(*spans, count=5, versions=(3, 4)):
+    logprobs = (-0.01, -0.5, -1.0, -3.0, -9.0)[:count]
+    return Generation(tuple(range(count)), logprobs, "text", "stop", *versions, spans=spans)
+
+
+def drawn(generation, colouring):
+    palette = Palette(colouring, NAMES)
+    return TokenWords(None).drawn(generation, palette), palette.legend
+
+
+def test_by_logprob_the_colour_is_the_deeper_the_less_likely_a_token_was():
+    tokens, legend = drawn(response(), "logprob")
+    assert [token.colour for token in tokens] == ["lp0", "lp1", "lp2", "lp3", "lp4"]
+    assert legend == [] and tokens[0].text == "#0 "
+    assert tokens[1].words == "token 1, logprob -0.500, version 3 to 4"
+
+
+def test_by_engine_or_version_each_token_has_the_colour_of_who_sampled_it():
+    spans = (TokenSpan(2, 3, FIRST), TokenSpan(1, 4, FIRST), TokenSpan(2, 4, SECOND))
+    tokens, legend = drawn(response(*spans), "engine")
+    assert [token.colour for token in tokens] == ["made0"] * 3 + ["made1"] * 2
+    assert legend == [("made0", "spot-1 (aaaaaaaa)"), ("made1", "engine bbbbbbbb")]
+    assert tokens[2].words.endswith("version 4, spot-1 (aaaaaaaa)")
+    tokens, legend = drawn(response(*spans), "version")
+    assert [token.colour for token in tokens] == ["made0"] * 2 + ["made1"] * 3
+    assert legend == [("made0", "version 3"), ("made1", "version 4")]
+
+
+def test_a_response_of_one_server_or_of_an_older_file_has_one_version_and_no_engine():
+    tokens, legend = drawn(response(versions=(7, 7)), "version")
+    assert {token.colour for token in tokens} == {"made0"} and legend == [("made0", "version 7")]
+    assert drawn(response(), "engine")[1] == [("made0", "an engine that was not recorded")]
+
+
+@pytest.mark.parametrize("tokens", [-3, 2**70, 2])
+def test_spans_that_do_not_fit_their_tokens_draw_every_token_all_the_same(tokens):
+    found, _ = drawn(response(TokenSpan(tokens, 3, FIRST)), "engine")
+    assert len(found) == 5
+
+
+def test_of_a_long_response_the_first_tokens_are_drawn_and_colours_come_again():
+    many = tuple(TokenSpan(1, version, FIRST) for version in range(2 * COLOURS))
+    count = MAX_TOKENS + 9
+    generation = Generation((1,) * count, (-0.1,) * count, "", "length", 0, 9, spans=many)
+    found, legend = drawn(generation, "version")
+    assert len(found) == MAX_TOKENS
+    assert found[0].colour == found[COLOURS].colour != found[1].colour and len(legend) > COLOURS
