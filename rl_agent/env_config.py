@@ -35,6 +35,7 @@ class EnvConfig(Section):
     servers_token_file: CallersPath | None
     servers_tls_ca: CallersPath | None
     server_timeout_s: Seconds
+    server_make_timeout_s: Seconds
     servers_wait_s: Seconds
     spool_mib: Above0
     train_tasks: str

@@ -115,7 +115,7 @@ def _servers(config: EnvConfig) -> AbstractAsyncContextManager[ServerPool]:
     tls = trusting(config.servers_tls_ca) if any(url.startswith("https:") for url in config.servers) else None
     return open_servers(
         config.servers,
-        LinkSettings(token_of(config), tls, config.server_timeout_s),
+        LinkSettings(token_of(config), tls, config.server_timeout_s, config.server_make_timeout_s),
         wait_s=config.servers_wait_s,
         spool_bytes=int(config.spool_mib * 2**20),
     )

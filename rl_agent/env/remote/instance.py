@@ -3,11 +3,23 @@
 place (waits for one, and is made there) ─► reset ─► step ─► … ─► close (gives the place back)
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from rl_agent.env.remote.caller import Answer, Call, Caller
-from rl_agent.env.remote.wire import Act, CloseInstance, Make, NoPlace, Reset, Seen, Shown, Stepped, result_of
+from rl_agent.env.remote.wire import (
+    Act,
+    CloseInstance,
+    Make,
+    NoPlace,
+    NotMade,
+    Reset,
+    Seen,
+    Shown,
+    Stepped,
+    result_of,
+)
 from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentUnavailable
 from rl_agent.types import Observation, StepResult, Task
 
@@ -29,6 +41,9 @@ class Place(Protocol):
 
 class Places(Protocol):
     """Whoever has places to give: the workers here, or the servers."""
+
+    make_timeout_s: float | None
+    """For so long one of them may make an instance; None where something else bounds that."""
 
     async def take(self, instance: int, crashes: int) -> Place:
         """Wait for a place and take it."""
@@ -60,19 +75,33 @@ class RemoteInstance:
         while self._place is None:
             place = await self._places.take(self._number, self._crashes)
             try:
-                await self._ask(
-                    place, lambda call: Make(call, self._number, self._kind, self._kwargs, self._crashes)
-                )
+                await self._make(place)
             except NoPlace:
                 place.leave(self._number, is_closed=True)
                 self._places.is_full(place)
             except BaseException as error:
-                if not isinstance(error, Exception):  # cancelled: it may be made after all
-                    place.caller.tell(CloseInstance(place.caller.next_number(), self._number))
+                if not isinstance(error, Exception):  # cancelled
+                    self._unmake(place)
                 place.leave(self._number, is_closed=True)
                 raise
             else:
                 self._place = place
+
+    async def _make(self, place: Place) -> None:
+        limit_s = self._places.make_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._ask(
+                    place, lambda call: Make(call, self._number, self._kind, self._kwargs, self._crashes)
+                )
+        except TimeoutError:
+            self._unmake(place)
+            late = NotMade(f"it has made no environment within {limit_s:g} s")
+            raise place.loss(self._number, late) from late
+
+    def _unmake(self, place: Place) -> None:
+        """Close an instance that nobody waits for, and that may be made after all."""
+        place.caller.tell(CloseInstance(place.caller.next_number(), self._number))
 
     async def reset(self, task: Task, seed: int) -> Observation:
         await self.place()

@@ -20,7 +20,7 @@ from rl_agent.env.remote.caller import Caller
 from rl_agent.env.remote.outbox import Outbox
 from rl_agent.env.remote.server_api import read_status
 from rl_agent.env.remote.spool import Spool
-from rl_agent.env.remote.wire import MAX_FRAME_BYTES, Seen, WireError
+from rl_agent.env.remote.wire import MAX_FRAME_BYTES, NotMade, Seen, WireError
 from rl_agent.errors import EnvironmentLost, EnvironmentUnavailable
 from rl_agent.off_loop import off_loop
 
@@ -38,6 +38,8 @@ class LinkSettings:
     tls: ssl.SSLContext | None
     timeout_s: float
     """For so long a server may be silent."""
+    make_timeout_s: float = 300.0
+    """For so long a server may make one instance, its wait for a worker included."""
 
 
 class ServerConnection:
@@ -64,11 +66,11 @@ class ServerConnection:
         return await off_loop(sum(map(len, seen.contents)), self._spool.keep, instance, seen.contents)
 
     def loss(self, instance: int, error: EnvironmentLost | EnvironmentUnavailable) -> Exception:
-        if isinstance(error, EnvironmentUnavailable):
-            log.warning("%s: %s", self.caller.name, error)
-            self.not_before = time.monotonic() + UNUSABLE_PAUSE_S
-            return EnvironmentLost(f"{self.caller.name}: {error}")
-        return error
+        if not isinstance(error, EnvironmentUnavailable | NotMade):
+            return error
+        log.warning("%s: %s", self.caller.name, error)
+        self.not_before = time.monotonic() + UNUSABLE_PAUSE_S
+        return EnvironmentLost(f"{self.caller.name}: {error}")
 
     def leave(self, instance: int, *, is_closed: bool) -> None:
         self.instances.discard(instance)

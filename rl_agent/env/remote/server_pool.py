@@ -25,7 +25,8 @@ _MOST_NAMED = 3
 class ServerPool:
     """Places for instances on servers; opened by `open_servers`."""
 
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, make_timeout_s: float) -> None:
+        self.make_timeout_s = make_timeout_s
         self.links: list[ServerLink] = []
         self._wait_s = wait_s
         self._changed = asyncio.Event()
@@ -81,7 +82,7 @@ async def open_servers(
     urls: tuple[str, ...], settings: LinkSettings, *, wait_s: float, spool_bytes: int
 ) -> AsyncIterator[ServerPool]:
     """Give the servers, with connections that are kept while the block runs."""
-    pool, spool = ServerPool(wait_s), Spool(spool_bytes)
+    pool, spool = ServerPool(wait_s, settings.make_timeout_s), Spool(spool_bytes)
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,

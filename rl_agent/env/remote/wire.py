@@ -43,6 +43,10 @@ class NoPlace(EnvironmentLost):
     """All places there are taken; another one, or the same later, may have one."""
 
 
+class NotMade(EnvironmentLost):
+    """A host answers, but has not made an environment in time."""
+
+
 class WireError(EnvironmentLost):
     """The other side sent what is no message of this protocol."""
 

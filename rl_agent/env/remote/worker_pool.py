@@ -99,6 +99,8 @@ class EnvironmentWorker:
 class WorkerPool:
     """Places for instances in at most so many workers; opened by `open_workers`."""
 
+    make_timeout_s = None  # a worker that is silent while a constructor runs is ended
+
     def __init__(self, setup: WorkerSetup, limits: WorkerLimits, jobs: asyncio.TaskGroup) -> None:
         self._setup = setup
         self._limits = limits

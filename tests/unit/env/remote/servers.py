@@ -38,7 +38,7 @@ async def server(*, port=0, **changes):
 
 
 @asynccontextmanager
-async def connected(*urls, token=TOKEN, timeout_s=5.0, wait_s=5.0, spool_bytes=2**20, tls=None):
-    link = LinkSettings(token, tls, timeout_s)
+async def connected(*urls, token=TOKEN, timeout_s=5.0, wait_s=5.0, spool_bytes=2**20, tls=None, **more):
+    link = LinkSettings(token, tls, timeout_s, **more)
     async with open_servers(urls, link, wait_s=wait_s, spool_bytes=spool_bytes) as pool:
         yield pool
