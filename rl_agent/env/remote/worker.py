@@ -9,6 +9,7 @@ parent finds which one, and where, in a file.
 
 import asyncio
 import faulthandler
+import logging
 import os
 import socket
 import sys
@@ -29,6 +30,7 @@ from rl_agent.env.remote.stream import FrameStream
 from rl_agent.env.remote.wire import Make
 from rl_agent.worker_threads import WorkerThreads
 
+log = logging.getLogger(__name__)
 BLOCKED_FILE = "blocked.json"
 BLOCKED_AFTER_S = 1.0
 _TICK_S = 0.25
@@ -68,6 +70,7 @@ class LoopWatch:
         self._file = file
         self._turned_at = time.monotonic()
         self._thread = threading.get_ident()
+        self._has_failed = False
 
     async def run(self) -> None:
         threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
@@ -80,16 +83,22 @@ class LoopWatch:
         while True:
             time.sleep(_TICK_S)
             blocked_s = time.monotonic() - self._turned_at
-            if blocked_s < BLOCKED_AFTER_S:
-                if is_written:
+            try:
+                if blocked_s >= BLOCKED_AFTER_S:
+                    self._write(BlockedLoop(self._instance(), blocked_s, self._place()))
+                    is_written = True
+                elif is_written:
                     self._file.unlink(missing_ok=True)
                     is_written = False
-                continue
-            is_written = True
-            found = BlockedLoop(self._instance(), blocked_s, self._place())
-            temporary = self._file.with_suffix(".new")
-            temporary.write_bytes(msgspec.json.encode(found))
-            temporary.replace(self._file)
+            except OSError as error:  # a full disk may have room again
+                if not self._has_failed:
+                    log.warning("%s cannot be written: %s", self._file, error.strerror)
+                self._has_failed = True
+
+    def _write(self, found: BlockedLoop) -> None:
+        temporary = self._file.with_suffix(".new")
+        temporary.write_bytes(msgspec.json.encode(found))
+        temporary.replace(self._file)
 
     def _instance(self) -> int | None:
         """Return the instance whose call runs now; the host names its jobs after them."""

@@ -166,16 +166,25 @@ class Tabs:
         return await self.bounded(self.front.evaluate(script, *arguments))
 
     async def picture(self, path: Path) -> bytes:
-        """Write what the front tab shows as PNG, and return it. Raises Stuck where it shows nothing."""
+        """Write what the front tab shows as PNG, and return it.
+
+        Raises Stuck where it shows nothing, EnvironmentFailure where there is no place for the file.
+        """
         for _ in range(_MAX_PICTURES):
             try:
-                return await asyncio.to_thread(_write_png, path, await self._captured())
+                content = base64.b64decode(await self._captured())
             except (Stuck, EnvironmentFailure):
                 raise
             except Exception as error:  # the tab is on its way from one page to another
                 self._raise_if_gone(error)
                 self._devtools = None
                 await self.settle()
+                continue
+            try:
+                await asyncio.to_thread(path.write_bytes, content)
+            except OSError as error:  # of the disk, not of the page
+                raise EnvironmentFailure(f"its screenshot {path} cannot be kept: {error.strerror}") from error
+            return content
         raise Stuck("The page could not be pictured.")
 
     async def _captured(self) -> str:
@@ -354,9 +363,3 @@ async def _closed(page: Any) -> None:
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await page.close()
-
-
-def _write_png(path: Path, encoded: str) -> bytes:
-    content = base64.b64decode(encoded)
-    path.write_bytes(content)
-    return content

@@ -1,9 +1,12 @@
-"""A worker whose event loop is blocked is found out and named."""
+"""A worker whose event loop is blocked is found out and named, also after its disk was full."""
 
 import asyncio
+import time
 
 import pytest
 
+from rl_agent.env.remote import worker
+from rl_agent.env.remote.worker import LoopWatch
 from rl_agent.errors import (
     EnvironmentLost,
 )
@@ -35,3 +38,26 @@ async def test_a_worker_in_which_something_does_not_close_is_not_used_again():
                 await instance.close()
         _, again = await begun(pool)
         assert pid_in(again) != pid_in(shown)
+
+
+async def test_a_full_disk_is_said_once_and_a_later_block_is_written_all_the_same(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(worker, "BLOCKED_AFTER_S", 0.02)
+    monkeypatch.setattr(worker, "_TICK_S", 0.005)
+    file = tmp_path / "missing" / "blocked.json"  # as a file that cannot be written
+    watching = asyncio.ensure_future(LoopWatch(asyncio.get_running_loop(), file).run())
+    await asyncio.sleep(0)
+    blocked_until(lambda: caplog.messages)
+    file.parent.mkdir()
+    blocked_until(file.exists)
+    watching.cancel()
+
+    assert caplog.messages == [f"{file} cannot be written: No such file or directory"]
+
+
+def blocked_until(claim):
+    deadline = time.monotonic() + 20
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
