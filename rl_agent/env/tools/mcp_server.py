@@ -5,8 +5,9 @@
                          └► every call fails: ServerGone; the next start makes another process
 
 The server is not trusted: starting, listing and every call have a deadline of the caller's, messages are
-bounded (behind a URL too, where nothing is inflated), its environment holds none of our keys, and its
-processes are a group that is killed with the connection, and by the kernel if the collector dies.
+bounded (behind a URL too, where nothing is inflated), and so is what it writes to standard error; its
+environment holds none of our keys, and its processes are a group that is killed with the connection, and by
+the kernel if the collector dies.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from typing import Any
 
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.guarded import Guarded
+from rl_agent.env.tools.server_log import ServerLog
 from rl_agent.service.bounded_answers import PLAIN, bounded
 from rl_agent.types import writable
 
@@ -270,7 +272,7 @@ class _Process:
             *self._guarded.words(*place.command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=None,
+            stderr=asyncio.subprocess.PIPE,
             cwd=place.cwd,
             env=get_default_environment() | _python_path() | place.env,
             start_new_session=True,
@@ -279,10 +281,13 @@ class _Process:
         self._to_session, read = anyio.create_memory_object_stream[Any](0)
         write, self._from_session = anyio.create_memory_object_stream[Any](0)
         loop = asyncio.get_running_loop()
+        assert self._process.stderr is not None
         self._jobs = [
             loop.create_task(self._receive(), name="mcp receive"),
             loop.create_task(self._send(), name="mcp send"),
         ]
+        log_of = ServerLog(str(place))
+        self._logging = loop.create_task(log_of.read(self._process.stderr), name="mcp stderr")
         return read, write
 
     async def __aexit__(self, *_: object) -> None:
@@ -296,6 +301,8 @@ class _Process:
                 await self._process.wait()
         await self._guarded.end()
         await self._process.wait()
+        await asyncio.wait([self._logging], timeout=STOP_TIMEOUT_S)  # its last words say why it ended
+        self._logging.cancel()
 
     async def _receive(self) -> None:
         from mcp.shared.message import SessionMessage

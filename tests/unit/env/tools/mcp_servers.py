@@ -21,7 +21,7 @@ note(os.getpid())
 if kind == "silent":
     time.sleep(600)
 if kind == "gone":
-    sys.exit(3)
+    sys.exit("the key of the service is missing")
 if kind == "honest":  # a child that would outlive its server
     note(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
 
@@ -43,13 +43,15 @@ def speak_by_hand() -> None:
                 "serverInfo": {"name": kind, "version": "1"},
             }
         elif method == "tools/call":
-            if asked["params"]["name"] == "break":
+            if asked["params"]["name"] == "break" and kind == "floods":
+                sys.stderr.write("a line of a log\n" * 50_000)
+            elif asked["params"]["name"] == "break":
                 sys.stdout.write(f"{line}\n" * 50_000)
             result = {"content": [{"type": "text", "text": "3"}]}
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
 
 
-if kind in ("prints", "chatters"):
+if kind in ("prints", "chatters", "floods"):
     speak_by_hand()
     sys.exit()
 server = MCPServer(kind)

@@ -84,6 +84,22 @@ async def test_a_server_that_chatters_is_heard_out(tmp_path):
     assert await left_of(tmp_path / "pids") == []
 
 
+async def test_a_server_that_floods_the_log_is_heard_out_and_cut_there(tmp_path, capfd):
+    broken, added = await played(call("break"), call("add", a=1, b=2), **server("floods", tmp_path))
+
+    assert (broken.observation.text, added.observation.text) == ("3", "3")
+    logged = capfd.readouterr().err
+    assert "a line of a log" in logged
+    assert len(logged) < 100_000
+    assert logged.count("lines are left out") == 1
+
+
+async def test_the_last_words_of_a_server_are_in_the_log(tmp_path, capfd):
+    with pytest.raises(EnvironmentFailure):
+        await played(call("add", a=1, b=2), **server("gone", tmp_path))
+    assert "the key of the service is missing" in capfd.readouterr().err
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", ["silent", "gone"])
 async def test_a_server_that_does_not_start_is_refused_in_one_line(tmp_path, monkeypatch, kind):
