@@ -42,8 +42,9 @@ class Place(Protocol):
 class Places(Protocol):
     """Whoever has places to give: the workers here, or the servers."""
 
-    make_timeout_s: float | None
-    """For so long one of them may make an instance; None where something else bounds that."""
+    @property
+    def make_timeout_s(self) -> float | None:
+        """For so long one of them may make an instance; None where something else bounds that."""
 
     async def take(self, instance: int, crashes: int) -> Place:
         """Wait for a place and take it."""
