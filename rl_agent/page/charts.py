@@ -99,8 +99,8 @@ def number(value: float) -> str:
     )
 
 
-def chart(title: str, x_name: str, curves: Sequence[Curve]) -> Chart | None:
-    """Lay out some curves; None if none has a finite point."""
+def chart(title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = False) -> Chart | None:
+    """Lay out some curves, of whole numbers if they are counts; None if none has a finite point."""
     shown = [
         Curve(curve.label, tuple(p for p in curve.points if all(map(math.isfinite, p)))) for curve in curves
     ]
@@ -108,7 +108,7 @@ def chart(title: str, x_name: str, curves: Sequence[Curve]) -> Chart | None:
     if not points:
         return None
     x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points), 6, whole=True)
-    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points), 5)
+    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points), 5, whole=counts)
     x_low, x_high = min(x_ticks[0], *(x for x, _ in points)), max(x_ticks[-1], *(x for x, _ in points))
     y_low, y_high = y_ticks[0], y_ticks[-1]
 

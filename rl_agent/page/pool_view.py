@@ -34,6 +34,7 @@ CURVES = {
     "requests that moved to another engine": {"moves": "moved, in all"},
     "tokens a second": {"rate": "sampled"},
 }
+RATES = ("tokens a second",)
 STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
 """Colour of each state."""
 COUNTS = ("weight_version", "open", "running", "completed", "failed", "moves", "tokens")
@@ -114,6 +115,7 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
                     title,
                     "minute",
                     [Curve(label, _points(record, name, start)) for name, label in labels.items()],
+                    counts=title not in RATES,
                 )
             )
         ],

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from rl_agent.cluster.protocol.records import MASTER_FILE, View, parse
 from rl_agent.cluster.shared_fs.folder import SharedFolder
-from rl_agent.paths import RunPaths
+from rl_agent.paths import PROJECT_ROOT, RunPaths
 from tests.shell.conftest import wait_until
 
 BOTH = ("--rl-phase", "both", "--eval-interval", "1", "--max-iterations", "1")
@@ -201,3 +202,27 @@ def test_a_bystander_is_never_touched(harness):
     assert bystander.poll() is None
     bystander.kill()
     bystander.wait()
+
+
+@pytest.mark.extended
+def test_ctrl_c_at_the_wait_of_several_nodes_ends_them_all_with_the_trap_of_the_tutorial(harness):
+    page = (PROJECT_ROOT / "docs" / "tutorials" / "three-nodes.md").read_text()
+    trap = next(line for line in page.splitlines() if line.startswith("trap "))
+    two = ("--num-nodes", "2", "--rank-weights", "1,1", *BOTH)
+    nodes = [shlex.join(harness.argv(*two, *node)) for node in (("--master",), ("--worker", "1"))]
+    script = "\n".join([*(f"{node} &" for node in nodes), trap, "wait"])
+    with (harness.home / "stderr").open("w") as errors:
+        shell = subprocess.Popen(
+            ["bash", "-c", script],
+            env=harness.env(FAKE_ROLLOUT="hang"),
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+        )
+    harness.started.append(shell)
+    harness.wait_for_call("rollout", 2)
+
+    interrupt_as_a_terminal_does(shell)
+
+    wait_until(lambda: not harness.processes(), 2 * LIMIT_S, harness)
+    assert how_it_ended(harness) == (143, "stopped by TERM")
