@@ -157,10 +157,10 @@ def table_of_option(key: str, folder: str, option: str, default: str) -> str:
     return "\n".join([*table("", section, []).split("\n"), *(row for rows in rows_of_all for row in rows)])
 
 
-def help_text(verb: str) -> str:
+def help_text(*words: str) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        call([verb, "--help"])
+        call([*words, "--help"])
     return out.getvalue().strip()
 
 
@@ -172,6 +172,8 @@ def commands() -> str:
     ]
     for verb in verbs():
         parts += [f"## {verb}", f"```text\n{help_text(verb)}\n```"]
+        if verb == "pool":
+            parts += ["## pool scale", f"```text\n{help_text('pool', 'scale')}\n```"]
     return "\n\n".join(parts) + "\n"
 
 

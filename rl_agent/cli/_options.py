@@ -1,16 +1,20 @@
 """Parsers of the verbs' command lines, and the options that many of them take."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_agent.config import Plan
-from rl_agent.errors import ConfigError
+from rl_agent.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
+
+MANAGER = "http://127.0.0.1:5000"
+"""Where a manager listens that is started as it is."""
 
 
 def verb_parser(verb: str, summary: str, example: str = "") -> argparse.ArgumentParser:
@@ -68,3 +72,16 @@ def read_plan(path: Path) -> Plan:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"--plan {path} cannot be read: {reason}") from error
+
+
+def read_token(path: Path | None) -> str | None:
+    """Return the first token of the file, else that of the environment. Raises UsageError."""
+    from rl_agent.errors import ConfigError
+    from rl_agent.service.tokens import read_tokens
+
+    if path is None:
+        return os.environ.get("RL_AGENT_POOL_TOKEN")
+    try:
+        return next(iter(read_tokens(path)), None)
+    except ConfigError as error:
+        raise UsageError(f"--token-file: {error}") from error

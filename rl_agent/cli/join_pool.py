@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from yarl import URL
 
 from rl_agent.cli._numbers import not_negative, seconds
-from rl_agent.cli._options import read_plan, verb_parser
+from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
-from rl_agent.cli.pool import MANAGER, read_token
 from rl_agent.config import Plan
 from rl_agent.errors import UsageError
 

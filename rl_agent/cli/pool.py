@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.cli._numbers import seconds
-from rl_agent.cli._options import read_plan, verb_parser
+from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
 from rl_agent.errors import UsageError
 from rl_agent.terminal import clear, is_stdout_closed
 
@@ -18,6 +18,7 @@ EXAMPLE = """actions
   status  its engines, requests and costs
   ready   wait until the manager of a run listens; fail as soon as it dies
   want    let the pool of a run serve its newest model
+  scale   start and stop machines as the pool wants them: `pool scale --help`
 
 examples
   python -m rl_agent.cli pool status
@@ -25,12 +26,15 @@ examples
   python -m rl_agent.cli pool status --json
   python -m rl_agent.cli pool want --plan runs/r1/plan.json
 """
-MANAGER = "http://127.0.0.1:5000"
 
 
 def main(argv: list[str]) -> int:
+    if argv[:1] == ["scale"]:
+        from rl_agent.cli.actions.pool_scale import main as scale
+
+        return scale(argv[1:])
     parser = verb_parser("pool", SUMMARY, EXAMPLE)
-    parser.add_argument("action", choices=("status", "ready", "want"))
+    parser.add_argument("action", choices=("status", "ready", "want", "scale"))
     parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
     parser.add_argument("--pid", type=int, help="ready: process that leads the manager's group")
     parser.add_argument("--log", type=Path, help="ready: the manager's log, shown if it dies")
@@ -83,19 +87,6 @@ def _of_run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_token(path: Path | None) -> str | None:
-    """Return the first token of the file, else that of the environment. Raises UsageError."""
-    from rl_agent.errors import ConfigError
-    from rl_agent.service.tokens import read_tokens
-
-    if path is None:
-        return os.environ.get("RL_AGENT_POOL_TOKEN")
-    try:
-        return next(iter(read_tokens(path)), None)
-    except ConfigError as error:
-        raise UsageError(f"--token-file: {error}") from error
-
-
 def _show(status: dict[str, Any], *, as_json: bool, is_watching: bool) -> None:
     if as_json:
         print(json.dumps(status))
@@ -121,6 +112,11 @@ def table(status: dict[str, Any]) -> str:
         f"tokens {status['tokens']}   engine deaths {status['engine_deaths']}"
         + (f"   spent {cost['spent']:.2f} (on demand {cost['on_demand']:.2f})" if cost["spent"] else ""),
     ]
+    if wanted := status.get("wanted"):
+        counts = ", ".join(
+            f"{wanted['present'].get(kind, 0)} of {count} {kind}" for kind, count in wanted["counts"].items()
+        )
+        lines += [f"wanted {counts}: {wanted['reason']}"] if counts else []
     if status["set_aside"]["count"]:
         newest = status["set_aside"]["newest"][-1]
         lines.append(f"set aside {status['set_aside']['count']}, the newest: {newest[:100]}")

@@ -7,7 +7,7 @@ from functools import partial
 import aiohttp
 import pytest
 
-from rl_agent.cli.pool import read_token
+from rl_agent.cli._options import read_token
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.errors import deliberate
 from rl_agent.pool.worker.main import Worker

@@ -1,0 +1,1 @@
+"""Actions of verbs that have options of their own."""

@@ -1,0 +1,244 @@
+"""The action `scale` of the verb `pool`: machines come and go as a pool wants them."""
+
+import argparse
+import asyncio
+import secrets
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_agent.cli._numbers import above_0, seconds
+from rl_agent.cli._options import MANAGER, read_token, verb_parser
+from rl_agent.cli._serving import serve_until_told
+from rl_agent.errors import ConfigError, DeadlineError, RetryLater, UsageError
+
+if TYPE_CHECKING:
+    from rl_agent.pool.scale.fleet import Fleet
+    from rl_agent.pool.scale.keeper import Keeper, ManagerLink
+    from rl_agent.pool.scale.records import Provider
+
+SUMMARY = "start and stop machines as a pool wants them, by what starts machines where you work"
+EXAMPLE = """examples
+  python -m rl_agent.cli pool scale --provider command --manager http://10.0.0.1:5000 --provider-file aws.yaml
+  python -m rl_agent.cli pool scale --provider command --provider-file local.yaml --max-engines 2 --dry-run
+  python -m rl_agent.cli pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
+
+The manager says how many of which kind (scale.kinds in its settings, GET /wanted). Only machines with names
+FLEET-NUMBER are ever stopped. Ctrl+C or TERM drains and stops all of them, for machines cost money; a second
+one leaves at once, and whatever still runs is found again by the same command with the same --state. To
+restart this command under its machines: --leave keep. docs/how-to/scale-a-pool.md begins from nothing.
+"""
+MOST_NAME = 40
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_intermixed_args(argv)
+    _check(options)
+
+    from rl_agent.pool.scale.catalog import settings_model
+    from rl_agent.pool.scale.fleet import sole_reconciler
+    from rl_agent.pool.scale.providers.settings import read_settings
+
+    with sole_reconciler(options.state):
+        fleet = _fleet(options)
+        settings = read_settings(
+            settings_model(options.provider),
+            options.provider_file,
+            options.settings,
+            manager=options.engines_manager or options.manager,
+            fleet=fleet.name,
+        )
+        left: list[str] = []
+        serve_until_told(
+            lambda leaving: _scale(options, fleet, settings.model_dump(), leaving, left),
+            second_ends=True,
+            is_uvloop=False,
+        )
+    if left:
+        raise DeadlineError(
+            f"after --leave-timeout-s {options.leave_timeout_s:g} these machines may still run:"
+            f" {', '.join(left)}; the same command goes on with them"
+        )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from rl_agent.pool.scale.catalog import CATALOG
+
+    parser = verb_parser("pool scale", SUMMARY, EXAMPLE)
+    known = "; ".join(f"{name}: {entry.summary}" for name, entry in CATALOG.items())
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="settings of the provider")
+    parser.add_argument("--provider", required=True, choices=tuple(CATALOG), help=known)
+    parser.add_argument(
+        "--provider-file", type=Path, metavar="YAML", help="settings of the provider, in a file"
+    )
+    parser.add_argument(
+        "--provider-python",
+        default=sys.executable,
+        metavar="PATH",
+        help="interpreter that has its library; default: this one",
+    )
+    parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
+    parser.add_argument(
+        "--engines-manager", metavar="URL", help="the manager as machines reach it; default: --manager"
+    )
+    parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
+    parser.add_argument(
+        "--admin-token-file", type=Path, help="token of admin_token_file, to drain; default: the token"
+    )
+    parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path("pool-scale.json"),
+        help="file that remembers the machines; keep it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--fleet", metavar="NAME", help="begins their names; default: that in --state, or random"
+    )
+    parser.add_argument("--max-engines", type=int, metavar="N", help="most machines of all kinds")
+    parser.add_argument(
+        "--max-dollars-per-hour", type=above_0, metavar="D", help="most that all may cost, those that end too"
+    )
+    for flag, default, words in (
+        ("--poll-s", 5.0, "how often it looks"),
+        ("--start-timeout-s", 900.0, "from asking for a machine until its engine is in the pool"),
+        ("--drain-s", 120.0, "how long an engine may take to hand its requests over"),
+        ("--settle-s", 60.0, "a machine that is not listed for so long is gone"),
+        ("--backoff-s", 30.0, "pause after a failed start; doubles up to --backoff-limit-s"),
+        ("--backoff-limit-s", 900.0, "longest such pause"),
+        ("--call-timeout-s", 90.0, "for one call to the provider"),
+        ("--manager-timeout-s", 1800.0, "a manager that does not answer for so long is lost"),
+        ("--leave-timeout-s", 900.0, "for ending all machines at the end"),
+    ):
+        parser.add_argument(
+            flag, type=seconds, default=default, metavar="S", help=f"{words} (default {default:g})"
+        )
+    parser.add_argument(
+        "--when-lost",
+        choices=("keep", "min"),
+        default="min",
+        help="without a manager: keep all machines, or drain to min_engines of each kind (default min)",
+    )
+    parser.add_argument(
+        "--leave",
+        choices=("drain", "keep"),
+        default="drain",
+        help="at Ctrl+C or TERM: drain and stop all machines, or keep them, paid for (default drain)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="look once, print what would be done, do nothing"
+    )
+    return parser
+
+
+def _check(options: argparse.Namespace) -> None:
+    for flag in ("manager", "engines_manager"):
+        url = getattr(options, flag)
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise UsageError(f"--{flag.replace('_', '-')} {url}: expected http://HOST:PORT")
+    if options.max_engines is not None and options.max_engines < 1:
+        raise UsageError(f"--max-engines {options.max_engines}: at least 1")
+    name = options.fleet
+    plain = name is None or (name.isascii() and name == name.lower() and name.replace("-", "").isalnum())
+    if not plain or (name is not None and not (name[0].isalpha() and len(name) <= MOST_NAME)):
+        raise UsageError(
+            f"--fleet {name}: expected small letters, digits and dashes, a letter first, {MOST_NAME} at most"
+        )
+
+
+def _fleet(options: argparse.Namespace) -> "Fleet":
+    """Return the fleet as it was left, or a new one."""
+    from rl_agent.pool.scale.fleet import Fleet, read_fleet
+
+    known = read_fleet(options.state)
+    if known is None:
+        return Fleet(options.fleet or f"rl-{secrets.token_hex(3)}")
+    if options.fleet not in (None, known.name):
+        raise UsageError(
+            f"--fleet {options.fleet}: {options.state} is of the fleet {known.name}; give another --state"
+        )
+    return known
+
+
+async def _scale(
+    options: argparse.Namespace,
+    fleet: "Fleet",
+    settings: dict[str, object],
+    leaving: asyncio.Event,
+    left: list[str],
+) -> None:
+    from rl_agent.pool.scale.catalog import connected
+    from rl_agent.pool.scale.manager_link import HttpManager
+
+    read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
+    manager = HttpManager(
+        options.manager, partial(read_token, options.token_file), read_admin, options.tls_ca
+    )
+    await _meet(manager, fleet, options.manager)
+    async with connected(options.provider, settings, options.provider_python) as provider:
+        keeper = _keeper(options, fleet, provider, manager)
+        if options.dry_run:
+            await keeper.look()
+            return
+        _report(f"the fleet is {fleet.name}, its state {options.state}")
+        await keeper.run(leaving)
+        names = ", ".join(keeper.fleet.machines) or "none"
+        if options.leave == "keep":
+            _report(f"left running: {names}")
+            return
+        _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
+        if not await keeper.end_all(options.leave_timeout_s):
+            left += keeper.fleet.machines
+
+
+async def _meet(manager: "ManagerLink", fleet: "Fleet", url: str) -> None:
+    """Look at the manager once, before anything is asked for. Raises ConfigError if it cannot be followed."""
+    try:
+        view = await manager.view()
+    except RetryLater as error:
+        _report(f"waiting for the manager: {error}")
+        return
+    if not view.kinds and not fleet.machines:
+        raise ConfigError(
+            f"{url} names no kinds of engines; give its manager scale.kinds (a run: pool.scale.kinds)"
+        )
+
+
+def _keeper(
+    options: argparse.Namespace, fleet: "Fleet", provider: "Provider", manager: "ManagerLink"
+) -> "Keeper":
+    from rl_agent.pool.scale.fleet import write_fleet
+    from rl_agent.pool.scale.keeper import Keeper, KeeperTimes
+    from rl_agent.pool.scale.reconcile import ScaleRules, WhenLost
+
+    rules = ScaleRules(
+        start_timeout_s=options.start_timeout_s,
+        drain_s=options.drain_s,
+        settle_s=options.settle_s,
+        backoff_s=options.backoff_s,
+        backoff_limit_s=options.backoff_limit_s,
+        stop_again_s=options.settle_s / 2,
+        manager_timeout_s=options.manager_timeout_s,
+        when_lost=WhenLost(options.when_lost),
+        max_engines=options.max_engines,
+        max_price_per_hour=options.max_dollars_per_hour,
+    )
+    return Keeper(
+        replace(fleet, kept_since=None),  # the time without this command is not the manager's
+        provider,
+        manager,
+        rules,
+        KeeperTimes(options.poll_s, options.call_timeout_s),
+        write=partial(write_fleet, options.state),
+        report=_report,
+        clock=time.time,
+        is_dry=options.dry_run,
+    )
+
+
+def _report(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,60 @@
+"""The manager as a reconciler asks it, over HTTP: what its pool has and wants, and drains by name."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+
+from rl_agent.errors import RetryLater
+from rl_agent.pool.client import Manager
+from rl_agent.pool.scale.keeper import PoolView
+from rl_agent.pool.scale.reconcile import PoolEngine
+from rl_agent.pool.scale.records import EngineKind, Wanted
+
+ReadToken = Callable[[], str | None]
+_KINDS = TypeAdapter(tuple[EngineKind, ...])
+_COUNTS = TypeAdapter(dict[str, int])
+
+
+class HttpManager:
+    """One manager. Tokens are read anew for each call, for they may be exchanged meanwhile."""
+
+    def __init__(
+        self, url: str, read_token: ReadToken, read_admin_token: ReadToken, tls_ca: Path | None = None
+    ) -> None:
+        self._url = url
+        self._read_token = read_token
+        self._read_admin_token = read_admin_token
+        self._tls_ca = tls_ca
+
+    async def view(self) -> PoolView:
+        """Raises RetryLater or ConfigError."""
+        manager = Manager(self._url, self._read_token(), self._tls_ca)
+        return view_of(await asyncio.to_thread(manager.ask, "/status"), self._url)
+
+    async def drain(self, name: str, deadline_s: float, why: str) -> None:
+        """Raises RetryLater or ConfigError."""
+        manager = Manager(self._url, self._read_admin_token() or self._read_token(), self._tls_ca)
+        body = {"deadline_s": deadline_s, "reason": f"pool scale: {why}"[:200]}
+        await asyncio.to_thread(manager.ask, f"/engines/{quote(name, safe='')}/drain", body)
+
+
+def view_of(status: dict[str, Any], url: str) -> PoolView:
+    """Read a manager's status. Raises RetryLater for one that cannot be read."""
+    try:
+        engines = {
+            str(one["name"]): PoolEngine(str(one["name"]), int(one["running"]), one["state"] == "draining")
+            for one in status["engines"]
+        }
+        answer = status.get("wanted")
+        if answer is None:  # an older manager
+            return PoolView(engines, None, ())
+        kinds = _KINDS.validate_python(answer["kinds"])
+        wanted = Wanted(_COUNTS.validate_python(answer["counts"]), str(answer["reason"]))
+        return PoolView(engines, wanted if kinds else None, kinds)
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RetryLater(f"{url}/status cannot be read: {reason}") from error

@@ -1,0 +1,52 @@
+"""`pool scale` refuses what cannot work before it asks a provider for anything."""
+
+import pytest
+
+from rl_agent.cli.__main__ import main
+from rl_agent.pool.scale.fleet import Fleet, write_fleet
+
+COMMAND = ["pool", "scale", "--provider", "command", "start=true {name}", "stop=true {name}", "list=true"]
+
+
+def refused(capsys, tmp_path, *words, provider=COMMAND):
+    status = main([*provider, "--state", str(tmp_path / "state.json"), *words])
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--manager", "localhost:5000"], "--manager localhost:5000: expected http://HOST:PORT"),
+        (["--engines-manager", "x"], "--engines-manager x: expected http://HOST:PORT"),
+        (["--fleet", "Lab A"], "--fleet Lab A: expected small letters"),
+        (["--fleet", "-a"[1:] * 41], "40 at most"),
+        (["--max-engines", "0"], "--max-engines 0: at least 1"),
+        (["nonsense"], "'nonsense': expected KEY=VALUE"),
+    ],
+)
+def test_a_wrong_option_is_named(capsys, tmp_path, words, line):
+    status, said = refused(capsys, tmp_path, *words)
+    assert status == 2 and line in said and said.count("\n") == 1
+
+
+def test_a_missing_setting_is_named_before_the_manager_is_asked(capsys, tmp_path):
+    status, said = refused(capsys, tmp_path, provider=COMMAND[:-1])
+    assert status == 78 and "list: Field required" in said
+
+
+def test_a_state_of_another_fleet_is_not_taken_over(capsys, tmp_path):
+    write_fleet(tmp_path / "state.json", Fleet("rl-1"))
+    status, said = refused(capsys, tmp_path, "--fleet", "rl-2")
+    assert status == 2 and "is of the fleet rl-1; give another --state" in said
+
+
+def test_a_damaged_state_is_not_begun_anew(capsys, tmp_path):
+    (tmp_path / "state.json").write_text("{")
+    status, said = refused(capsys, tmp_path)
+    assert status == 1 and "is no state of `pool scale`" in said
+
+
+def test_the_verb_pool_names_the_action(capsys):
+    with pytest.raises(SystemExit):
+        main(["pool", "scale", "--help"])
+    assert "FLEET-NUMBER" in capsys.readouterr().out
