@@ -11,14 +11,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.context_config import ContextConfig
-from rl_agent.env_config import EnvConfig
+from rl_agent.env_config import ContextConfig, EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
 from rl_agent.grpo_config import GrpoConfig
 from rl_agent.judge_config import JudgeConfig
 from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
+from rl_agent.pool_scale_config import PoolScaleConfig
 from rl_agent.sections import (
     Above0,
     CallersPath,
@@ -194,6 +194,7 @@ class PoolConfig(Section):
     max_body_mib: Positive
     max_sessions: Positive
     on_demand_price_per_hour: NotNegative
+    scale: PoolScaleConfig
 
 
 class PageConfig(Section):

@@ -87,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--price", type=not_negative, default=0.0, help="dollars an hour, for the pool to count"
     )
+    parser.add_argument(
+        "--kind", default="", help="which of the manager's scale.kinds it is, if it was started for that"
+    )
     parser.add_argument("--name", help="default: host name and GPUs, or a random end")
     parser.add_argument(
         "--direct",
@@ -175,6 +178,7 @@ def _settings(options: argparse.Namespace) -> object:
         is_direct=is_direct,
         capacity=options.capacity,
         price_per_hour=options.price,
+        kind=options.kind,
         manager_timeout_s=options.manager_timeout_s,
         start_timeout_s=options.start_timeout_s,
         drain_s=options.drain_s,
@@ -228,6 +232,7 @@ def _settings_of_run(plan: Plan) -> object:
         is_direct=is_local,
         capacity=run_pool.capacity(plan),
         price_per_hour=0.0,
+        kind="",
         manager_timeout_s=engine.start_timeout_s,
         start_timeout_s=engine.start_timeout_s,
         drain_s=engine.stop_timeout_s / 2,  # the rest is the engine's own, to end

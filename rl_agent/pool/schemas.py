@@ -58,6 +58,8 @@ class RegisterRequest(RequestBody):
     api_key: Annotated[str, Field(max_length=500)] | None = None
     capacity: Annotated[int, Field(ge=1, le=100_000)] | None = None
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    kind: Annotated[str, Field(max_length=63), AfterValidator(printable)] = ""
+    """Of those below `pool.scale.kinds`; empty: of none, it came by itself."""
     has_worker: bool = False
     """A worker will send the signs of life; else the manager looks for itself."""
     weights: WeightsReport | None = None
@@ -69,6 +71,56 @@ class RegisterAnswer(Message):
     """For the header `X-Engine-Secret` of every further call about this engine; the one given, if one was."""
     lease_s: float
     heartbeat_s: float
+
+
+class StepRequest(RequestBody):
+    """`POST /runs/{run}/step`: an optimizer step of the streaming trainer that has just ended."""
+
+    waited_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
+    """Without a group to train on."""
+    lasted_s: Annotated[float, Field(gt=0, le=LONGEST_S)]
+    steps_of_iteration: Annotated[int, Field(ge=1, le=10_000)] = 1
+    price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Of the trainer."""
+    is_last: bool = False
+    """The run ends with what has been submitted."""
+
+
+class KindAnswer(Message):
+    """A kind of engine that may be asked for."""
+
+    name: str
+    price_per_hour: float
+    min_engines: int
+    max_engines: int
+    start_s: float
+    """Seconds from asking for one until it serves, as learned."""
+
+
+class WantedAnswer(Message):
+    """`GET /wanted`: the engines that the pool wants, for whoever starts them."""
+
+    counts: dict[str, int]
+    """By the name of the kind; empty where `pool.scale.kinds` is."""
+    present: dict[str, int]
+    """Ready, by the name of the kind."""
+    reason: str
+    since: float | None
+    """Unix time at which these counts were first wanted."""
+    ceiling: str
+    """The key below `pool.scale` that keeps more from being wanted; empty: none does."""
+    spent: float
+    """Dollars, by all engines of this pool."""
+    kinds: list[KindAnswer]
+
+
+class KeptScaling(BaseModel):
+    """What the file of a manager's scaling says."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    counts: dict[str, Annotated[int, Field(ge=0)]]
+    spent: Annotated[float, Field(ge=0)]
+    start_s: dict[str, Annotated[float, Field(ge=0)]]
 
 
 class BeatRequest(RequestBody):

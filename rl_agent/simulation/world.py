@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rl_agent.pool.api.status import totals_of
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineOffer, Order, Request, RequestId, Weights
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
+from rl_agent.pool.scheduler.state import totals_of
 from rl_agent.simulation.engine import VirtualEngine
 from rl_agent.simulation.speeds import EngineSpeed
 from rl_agent.simulation.virtual_pool import MODEL, VirtualPool

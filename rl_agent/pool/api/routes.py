@@ -22,6 +22,7 @@ from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.results import Run
 from rl_agent.pool.runtime.runs import Batches, TooMany, weights_of
 from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scale.gauge import TrainerStep
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import Engine, EngineOffer
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
@@ -42,6 +43,8 @@ from rl_agent.pool.schemas import (
     ModelRequest,
     RegisterAnswer,
     RegisterRequest,
+    StepRequest,
+    WantedAnswer,
     WeightsAnswer,
     WeightsOffer,
     WeightsRequest,
@@ -81,6 +84,7 @@ class PoolApi:
             web.get("/health", self.health),
             web.get("/status", self.status),
             web.get("/metrics", self.metrics),
+            web.get("/wanted", self.wanted),
             web.post("/engines", self.register),
             web.get("/engines/{engine}/tunnel", self.tunnel),
             web.post("/engines/{engine}/beat", self.beat),
@@ -91,6 +95,7 @@ class PoolApi:
             web.get("/weights/{version}/{file}", self.weights_file),
             web.post("/runs/{run}/requests", self.submit),
             web.get("/runs/{run}/samples", self.samples),
+            web.post("/runs/{run}/step", self.step_ended),
             web.delete("/runs/{run}", self.drop),
         ]
 
@@ -109,6 +114,19 @@ class PoolApi:
         """Return the metrics as Prometheus text."""
         return web.Response(text=metrics_text(self._batches), content_type="text/plain")
 
+    @described(answer=WantedAnswer)
+    async def wanted(self, request: web.Request) -> web.Response:
+        """Return how many engines of each kind the pool wants, and why."""
+        return web.json_response(self._batches.scaling.answer().model_dump())
+
+    @described(body=StepRequest, answer=WantedAnswer)
+    async def step_ended(self, request: web.Request) -> web.Response:
+        """Record how long the trainer waited in a step; return how many engines are wanted therefore."""
+        _run_name(request)
+        asked = await read(request, StepRequest)
+        answer = self._batches.scaling.step_ended(TrainerStep(**asked.model_dump()))
+        return web.json_response(answer.model_dump())
+
     @described(body=RegisterRequest, status=201, answer=RegisterAnswer)
     async def register(self, request: web.Request) -> web.Response:
         """Register an engine with the pool."""
@@ -123,6 +141,7 @@ class PoolApi:
             name=asked.name if asked.has_worker or url is None else url,
             capacity=asked.capacity or self._config.default_capacity,
             price_per_hour=asked.price_per_hour,
+            kind=asked.kind,
             secret=self._secret_for(request),
         )
         self._check_name(offer, request)

@@ -1,6 +1,6 @@
 """Reports the state of a pool to people and to Prometheus."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from rl_agent.config import PoolConfig
 from rl_agent.pool.runtime.runs import Batches
 from rl_agent.pool.scheduler.records import Engine, EngineState, EngineTotals
-from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.scheduler.state import totals_of
 
 
 def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
         "engine_deaths": account.engine_deaths,
         "wrong_answers": account.wrong_answers,
         "engines": engines,
+        "wanted": batches.scaling.answer().model_dump(),
         "runs": [
             {
                 "name": run.name,
@@ -57,20 +58,13 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
     }
 
 
-def totals_of(state: PoolState, now: float) -> EngineTotals:
-    """Return the totals over all engines that this manager has had."""
-    totals = replace(state.account.gone)
-    for engine in state.engines.values():
-        totals.add(engine, now)
-    return totals
-
-
 def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
     own = EngineTotals()
     own.add(engine, now)
     return {
         "id": engine.engine_id[:8],
         "name": engine.offer.name,
+        "kind": engine.offer.kind,
         "state": engine.state.value,
         "reason": engine.reason,
         "is_doubted": engine.is_doubted,
@@ -129,8 +123,16 @@ class _Collector:
         for engine in state.engines.values():
             by_engine.add_metric([engine.offer.name, "useful"], engine.useful_tokens)
             by_engine.add_metric([engine.offer.name, "recomputed"], engine.recomputed_tokens)
+        scaling = self._batches.scaling.answer()
+        wanted = GaugeMetricFamily("rl_pool_wanted_engines", "Engines wanted by kind", labels=["kind"])
+        present = GaugeMetricFamily("rl_pool_present_engines", "Engines ready by kind", labels=["kind"])
+        for name, number in scaling.counts.items():
+            wanted.add_metric([name], number)
+            present.add_metric([name], scaling.present.get(name, 0))
         return [
             engines,
+            wanted,
+            present,
             requests,
             by_engine,
             CounterMetricFamily("rl_pool_moves", "Requests moved to another engine", value=account.moves),

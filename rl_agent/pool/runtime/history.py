@@ -1,6 +1,7 @@
 """What became of a pool's engines, as lines of a file beside the journal: for those who look at it later.
 
     engine changed ─► {"at", "engine", "id", "state", "reason", "weight_version"}
+    wanted changed ─► {"at", "wanted": {kind: count}, "present": {kind: count}, "reason", "ceiling"}
     now and then   ─► {"at", "weight_version", "open", …, "engines": {name: [state, version, running]}}
 
 It holds no prompts and no responses. A line that cannot be written is dropped: the pool comes first.
@@ -16,6 +17,7 @@ from typing import Any
 
 from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.schemas import WantedAnswer
 
 log = logging.getLogger(__name__)
 SAMPLE_EVERY_S = 2.0
@@ -52,6 +54,18 @@ class PoolHistory:
                 "state": state.value,
                 "reason": reason[:MAX_REASON],
                 "weight_version": weight_version,
+            }
+        )
+
+    def wanted_changed(self, answer: WantedAnswer) -> None:
+        """Note that another number of engines is wanted."""
+        self._lines.append(
+            {
+                "at": self._clock(),
+                "wanted": answer.counts,
+                "present": answer.present,
+                "reason": answer.reason[:MAX_REASON],
+                "ceiling": answer.ceiling,
             }
         )
 

@@ -22,6 +22,7 @@ from rl_agent.pool.runtime.journal_rows import (
 )
 from rl_agent.pool.runtime.restore import Restore
 from rl_agent.pool.runtime.results import ClockOffsets, Run, Submission, failed_sample, sample_of
+from rl_agent.pool.runtime.scaling import Scaling, scaling_file
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.migration import can_continue
@@ -62,6 +63,10 @@ class Batches:
         self._history = PoolHistory(history_file(self._journal.path)) if self._journal else None
         if self._history is not None:
             self.pool.on_engine_changed = self._history.changed
+        scaling = scaling_file(self._journal.path) if self._journal else None
+        self.scaling = Scaling(config.scale, self.pool.state, self.pool.clock, scaling)
+        if self._history is not None:
+            self.scaling.on_changed = self._history.wanted_changed
         self.is_over = False
         """Nothing more will come from this manager: whoever waits for samples gets what there is."""
 
@@ -69,6 +74,7 @@ class Batches:
         """Read the journal and submit again what waited or ran. Raises StoreError."""
         if self._journal is None:
             return
+        self.scaling.restore()
         found = Restore(self._journal, self.pool.clock())
         found.read()
         self.runs, self.calls.left = found.runs, found.calls
@@ -89,6 +95,7 @@ class Batches:
                 jobs.create_task(self._journal_progress(self._journal), name="journal progress")
             if self._history is not None:
                 jobs.create_task(self._history.run(self.pool.state), name="history")
+            jobs.create_task(self.scaling.run(), name="scaling")
             jobs.create_task(self._record_ends(), name="record results")
 
     def end(self) -> None:

@@ -91,6 +91,8 @@ class EngineOffer:
     capacity: int
     """Requests it may run at once."""
     price_per_hour: float = 0.0
+    kind: str = ""
+    """Of those below `pool.scale.kinds`; empty: of none, it came by itself."""
     secret: str = field(default="", repr=False)
     """What its worker has to give with every further call."""
 

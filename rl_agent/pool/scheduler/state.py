@@ -6,6 +6,7 @@
 import heapq
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, pairwise
 
 from rl_agent.pool.scheduler import crash_suspects
@@ -17,6 +18,7 @@ from rl_agent.pool.scheduler.records import (
     Account,
     Engine,
     EngineState,
+    EngineTotals,
     FailureKind,
     PoolRules,
     Request,
@@ -98,6 +100,14 @@ class PoolState:
     def wake_at(self) -> float | None:
         """Return when the next Tick is due; None if no timer is set."""
         return self.timers[0][0] if self.timers else None
+
+
+def totals_of(state: PoolState, now: float) -> EngineTotals:
+    """Return the totals over all engines that this manager has had."""
+    totals = replace(state.account.gone)
+    for engine in state.engines.values():
+        totals.add(engine, now)
+    return totals
 
 
 def set_timer(state: PoolState, when: float, kind: str, of: str | RequestId, attempt: int = 0) -> None:

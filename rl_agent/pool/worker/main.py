@@ -325,6 +325,7 @@ class Worker:
             "name": settings.name,
             "capacity": settings.capacity,
             "price_per_hour": settings.price_per_hour,
+            "kind": settings.kind,
             "has_worker": True,
             "weights": self._weights_report(),
         }

@@ -24,6 +24,8 @@ class WorkerSettings:
     """The manager connects to the engine; else the worker holds the connection."""
     capacity: int | None
     price_per_hour: float
+    kind: str
+    """Of those that the manager asks for; empty: of none."""
     manager_timeout_s: float
     """Longest wait for a manager that was never there."""
     start_timeout_s: float

@@ -53,6 +53,7 @@ def worker_settings(pool_url, folder, name):
         is_direct=True,
         capacity=8,
         price_per_hour=0.0,
+        kind="",
         manager_timeout_s=60.0,
         start_timeout_s=300.0,
         drain_s=5.0,

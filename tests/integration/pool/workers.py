@@ -34,6 +34,7 @@ def settings(pool_url: str, folder: Path, **more) -> WorkerSettings:
         "is_direct": True,
         "capacity": None,
         "price_per_hour": 0.0,
+        "kind": "",
         "manager_timeout_s": 20.0,
         "start_timeout_s": 20.0,
         "drain_s": 5.0,

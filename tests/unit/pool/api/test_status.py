@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.pool.api.status import totals_of
+from rl_agent.pool.scheduler.state import totals_of
 from rl_agent.testing.pool_world import World
 
 

@@ -1,0 +1,145 @@
+"""How many engines the manager wants: decided again and again, told to whoever starts them.
+
+gauge ─► demand ─► decide_wanted ─► GET /wanted, /status, /metrics, the history, the log
+  ▲                                        │
+  └── POST /runs/{run}/step (the trainer)  └─► a file beside the journal: what the next manager goes on with
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rl_agent.files import write_whole
+from rl_agent.pool.scale.demand import WantedRules
+from rl_agent.pool.scale.gauge import DemandGauge, TrainerStep
+from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
+from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.schemas import KeptScaling, KindAnswer, WantedAnswer
+from rl_agent.pool_scale_config import PoolScaleConfig
+
+log = logging.getLogger(__name__)
+MOST_BYTES = 2**20
+
+
+def scaling_file(journal: Path) -> Path:
+    """Return the file of the pool that has this journal."""
+    return journal.with_suffix(".scale.json")
+
+
+def wanted_rules(config: PoolScaleConfig) -> WantedRules:
+    """Return the settings as the decision takes them."""
+    keys = config.model_dump(exclude={"kinds", "interval_s"})
+    return WantedRules(kinds=tuple(EngineKind(**kind.model_dump()) for kind in config.kinds), **keys)
+
+
+class Scaling:
+    """The decisions of one manager."""
+
+    def __init__(
+        self,
+        config: PoolScaleConfig,
+        state: PoolState,
+        clock: Callable[[], float],
+        file: Path | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.rules = wanted_rules(config)
+        self.on_changed: Callable[[WantedAnswer], None] = lambda answer: None
+        self._interval_s = config.interval_s
+        self._state = state
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._file = file
+        self._has_failed = False
+        self._gauge = DemandGauge(self.rules.kinds)
+        self._memory = WantedMemory()
+        self._present: dict[str, int] = {}
+        self._spent = 0.0
+
+    def restore(self) -> None:
+        """Go on with what an earlier manager of this journal wanted, had learned and had spent."""
+        if self._file is None or not self._file.is_file():
+            return
+        try:
+            with self._file.open("rb") as file:
+                kept = KeptScaling.model_validate_json(file.read(MOST_BYTES))
+        except (OSError, ValidationError) as error:
+            reason = " ".join(str(error).split())[:200]
+            log.warning("%s: cannot be read, what was spent before is not counted: %s", self._file, reason)
+            return
+        self._gauge.spent_before = kept.spent
+        names = {kind.name for kind in self.rules.kinds}
+        self._gauge.start_s = {name: took for name, took in kept.start_s.items() if name in names}
+        counts = {name: kept.counts.get(name, 0) for name in names}
+        self._memory = WantedMemory(Wanted(counts, "as before the manager was restarted"))
+
+    async def run(self) -> None:
+        """Decide every `interval_s` until cancelled; where no kind is known, there is nothing to decide."""
+        while self.rules.kinds:
+            self.decide()
+            await self._keep()
+            await asyncio.sleep(self._interval_s)
+
+    def step_ended(self, step: TrainerStep) -> WantedAnswer:
+        """Record a step of the trainer, and decide at once."""
+        if self.rules.kinds:
+            self._gauge.step_ended(self._state, step, self._clock())
+            self.decide()
+        return self.answer()
+
+    def decide(self) -> None:
+        """Decide how many are wanted now."""
+        now, before = self._clock(), self._memory.wanted
+        demand = self._gauge.demand(self._state, now)
+        self._memory = decide_wanted(self.rules, self._memory, demand, now)
+        self._present = {kind.name: demand.present.get(kind.name, 0) for kind in self.rules.kinds}
+        self._spent = demand.spent
+        wanted = self._memory.wanted
+        assert wanted is not None
+        self._gauge.decided(wanted, now)
+        if before is None or dict(before.counts) != dict(wanted.counts):
+            log.info("%s (%s)", wanted.reason, ", ".join(f"{n} {kind}" for kind, n in wanted.counts.items()))
+            self.on_changed(self.answer())
+
+    def answer(self) -> WantedAnswer:
+        """Return what is wanted, and what is there."""
+        wanted = self._memory.wanted or Wanted({}, "")
+        return WantedAnswer(
+            counts=dict(wanted.counts),
+            present=self._present,
+            reason=wanted.reason,
+            since=self._wall_clock() - (self._clock() - self._memory.since) if wanted.counts else None,
+            ceiling=self._memory.ceiling,
+            spent=self._spent,
+            kinds=[
+                KindAnswer(
+                    name=kind.name,
+                    price_per_hour=kind.price_per_hour,
+                    min_engines=kind.min_engines,
+                    max_engines=kind.max_engines,
+                    start_s=self._gauge.start_s.get(kind.name, kind.start_s),
+                )
+                for kind in self.rules.kinds
+            ],
+        )
+
+    async def _keep(self) -> None:
+        """Write down what a later manager needs."""
+        if self._file is None:
+            return
+        counts = self._memory.wanted.counts if self._memory.wanted else {}
+        kept = {"counts": dict(counts), "spent": self._spent, "start_s": self._gauge.start_s}
+        try:
+            await asyncio.to_thread(write_whole, self._file, json.dumps(kept), is_durable=False)
+        except OSError as error:
+            if not self._has_failed:
+                log.warning(
+                    "%s: cannot be written, a restart forgets what was spent: %s", self._file, error.strerror
+                )
+            self._has_failed = True
