@@ -255,6 +255,9 @@ GRPO_UPDATE = Chapter(
         after_window_waiting_s | s | without a group to train on, after that engine's turn
         publish_s | s | to put the version where engines fetch it
         model_s | s | to put it at `model.pt`, where it was due
+        sent_tcp_bytes | bytes | of weights that the trainer sent over TCP since the version before
+        sent_in_host_bytes | bytes | the same, to engines of its own host
+        sent_paired_bytes | bytes | the same, by NCCL
         """,
     ),
 )

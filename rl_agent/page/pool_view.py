@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -28,6 +28,7 @@ MAX_SAMPLES = 20_000
 MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
 MAX_ENGINES = 60
+SHOWN_ITERATIONS = 50
 CURVES = {
     "requests": {"waiting": "waiting for an engine", "running": "at engines"},
     "engines that are ready": {"ready": "ready"},
@@ -38,7 +39,11 @@ RATES = ("tokens a second",)
 STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
 """Colour of each state."""
 COUNTS = ("weight_version", "open", "running", "completed", "failed", "moves", "tokens")
-WEIGHTS = ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s")
+WEIGHTS = {
+    "weights/": ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s"),
+    "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),
+}
+"""What is known of weights on their way: to engines of `weights=inplace`, and from a streaming trainer."""
 
 
 @dataclass(slots=True)
@@ -124,12 +129,18 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
             for event in reversed(record.events[-SHOWN_EVENTS:])
         ],
         "weights": [
-            (iteration, [row.get(f"weights/{name}") for name in WEIGHTS])
-            for iteration, row in numbers.rows.items()
-            if "weights/bytes" in row
-        ][-50:],
-        "weight_columns": WEIGHTS,
+            (names, rows) for prefix, names in WEIGHTS.items() if (rows := _rows_of(numbers, prefix, names))
+        ],
     }
+
+
+def _rows_of(numbers: Numbers, prefix: str, names: Sequence[str]) -> list[tuple[int, list[Any]]]:
+    """Return the newest iterations that have the first of some numbers, with all of them."""
+    return [
+        (iteration, [row.get(f"{prefix}{name}") for name in names])
+        for iteration, row in numbers.rows.items()
+        if f"{prefix}{names[0]}" in row
+    ][-SHOWN_ITERATIONS:]
 
 
 def _points(record: PoolRecord, name: str, start: float) -> tuple[tuple[float, float], ...]:

@@ -33,6 +33,7 @@ from rl_agent.trainer.publish.feed import WeightFeed
 from rl_agent.trainer.publish.served import export
 from rl_agent.trainer.settings import StreamSettings, TrainerSettings
 from rl_agent.trainer.trainer import Trainer
+from rl_agent.weights.server.server import SentBytes
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Stream:
         self._policy = policy
         self._trainer = trainer
         self._devices = self._shared_devices() if ranks.rank == 0 else None
+        self._sent = SentBytes()
+        """By the publication of the version before."""
 
     def _shared_devices(self) -> SharedDevices | None:
         sharing, manager = self._run.sharing, self._run.pool_manager
@@ -130,6 +133,10 @@ class Stream:
             if self._devices is not None:
                 numbers |= self._devices.numbers()
             numbers |= {"publish_s": published_s, "model_s": time.monotonic() - began - published_s}
+            before, self._sent = self._sent, feed.sent()
+            sent = self._sent.since(before)
+            numbers |= {"sent_tcp_bytes": sent.tcp, "sent_in_host_bytes": sent.in_host}
+            numbers |= {"sent_paired_bytes": sent.paired}
             self._record(numbers)
             feed.wait_until_known(run.known_timeout_s, lambda: trainer.is_stop_requested)
         if self._ranks.rank == 0:

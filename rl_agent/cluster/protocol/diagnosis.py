@@ -35,7 +35,8 @@ def diagnose(look: FolderPolls) -> tuple[list[str], list[str]]:
 
 def _header(look: FolderPolls) -> Iterator[str]:
     view = look.view
-    yield f"run {view.run_id}, attempt {view.attempt}, {len(view.weights)} nodes"
+    nodes = "1 node" if len(view.weights) == 1 else f"{len(view.weights)} nodes"
+    yield f"run {view.run_id}, attempt {view.attempt}, {nodes}"
     if view.ended is not None:
         yield f"ended with status {view.ended.status}: {view.ended.reason}"
     elif view.order is None:

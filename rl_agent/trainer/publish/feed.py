@@ -31,6 +31,7 @@ from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.publish.served import ServedWeights
 from rl_agent.trainer.settings import StreamSettings
 from rl_agent.weights.publish.publish import Publisher
+from rl_agent.weights.server.server import SentBytes
 from rl_agent.weights.settings import server_settings
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
@@ -96,6 +97,10 @@ class WeightFeed(ExitStack):
         if self._outlet is not None:
             self._outlet.announcer.wait(timeout_s, is_stopping)
 
+    def sent(self) -> SentBytes:
+        """Return what this rank has sent to engines so far."""
+        return SentBytes() if self._outlet is None else self._outlet.server.sent
+
     def discard(self) -> None:
         """Remove the versions from the disk; done at the end of a run."""
         if self._outlet is not None:
@@ -116,12 +121,12 @@ class _Outlet:
         self._publisher = Publisher(self._store, weights)
         transport = open_transport(weights.transport, own[0])
         listening = server_settings(weights, own, weights.port)
-        server = stack.enter_context(transport.server(Catalog(store), token.encode(), listening))
+        self.server = stack.enter_context(transport.server(Catalog(store), token.encode(), listening))
         self.announcer = stack.enter_context(
             Announcer(
                 manager,
                 transfer_token=token,
-                sources=server.sources,
+                sources=self.server.sources,
                 every_s=weights.announce_every_s,
                 max_staleness=batch.max_staleness,
                 finish_within_s=batch.finish_within_s,

@@ -18,7 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Protocol, assert_never
@@ -58,6 +58,21 @@ class ServerSettings:
     piece_timeout_s: float
     bytes_per_s: float | None
     """Cap on what leaves this host; None: no cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentBytes:
+    """Bytes of pieces that a server has sent, by how; what a transfer engine reads itself is not counted."""
+
+    tcp: int = 0
+    in_host: int = 0
+    """Over a connection to a receiver of the same host."""
+    paired: int = 0
+    """By a pair, such as NCCL's."""
+
+    def since(self, before: "SentBytes") -> "SentBytes":
+        """Return what was sent since then."""
+        return SentBytes(self.tcp - before.tcp, self.in_host - before.in_host, self.paired - before.paired)
 
 
 class Memory(Protocol):
@@ -104,7 +119,7 @@ class WeightServer:
         self._settings = settings
         self._throttle = Throttle(settings.bytes_per_s)
         self._lock = threading.Lock()
-        self._sent_bytes = 0
+        self._sent = SentBytes()
         self._listener = Listener(
             settings.hosts,
             settings.port,
@@ -144,7 +159,13 @@ class WeightServer:
     @property
     def sent_bytes(self) -> int:
         """Return the bytes of pieces that were sent so far, over connections and pairs."""
-        return self._sent_bytes
+        sent = self.sent
+        return sent.tcp + sent.in_host + sent.paired
+
+    @property
+    def sent(self) -> SentBytes:
+        """Return the same, by how."""
+        return self._sent
 
     def __enter__(self) -> "WeightServer":
         self._listener.__enter__()
@@ -252,7 +273,7 @@ class WeightServer:
         def send(channel: Channel, deadline: Deadline) -> None:
             pair.send(size_bytes, self._until(channel, deadline.sooner(MOVE_S)))
             with self._lock:
-                self._sent_bytes += size_bytes
+                self._sent = replace(self._sent, paired=self._sent.paired + size_bytes)
 
         return send
 
@@ -275,4 +296,8 @@ class WeightServer:
                 channel.wire.send(view[start : start + size_bytes], deadline)
             start += size_bytes
             with self._lock:
-                self._sent_bytes += size_bytes
+                sent = self._sent
+                if view is None:
+                    self._sent = replace(sent, tcp=sent.tcp + size_bytes)
+                else:
+                    self._sent = replace(sent, in_host=sent.in_host + size_bytes)

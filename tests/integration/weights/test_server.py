@@ -39,6 +39,15 @@ def test_receivers_with_peers_take_about_one_copy_from_the_sender(tmp_path, send
         assert sent < 2 * newest.manifest.full.size_bytes
 
 
+def test_what_it_sends_is_counted_by_how_it_goes(sender, receiver):
+    newest = sender.store.newest
+    before = sender.server.sent
+    receive(receiver, announced(newest), [sender.source])
+    sent = sender.server.sent.since(before)
+    assert (sent.tcp + sent.in_host, sent.paired) == (newest.manifest.full.size_bytes, 0)
+    assert sender.server.sent_bytes == newest.manifest.full.size_bytes
+
+
 def test_a_cap_on_the_sender_holds_over_all_its_connections(tmp_path, sender, receiver):
     newest = sender.store.newest
     with capped_copy(tmp_path / "slow", sender, bytes_per_s=2e5) as slow:

@@ -1,7 +1,9 @@
 """The view of the pool: when engines came, served which version and went, and why."""
 
 import json
+import re
 
+from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.pool.runtime.history import PoolHistory, history_file
 from rl_agent.pool.scheduler.records import EngineState
@@ -51,6 +53,19 @@ async def test_engines_are_shown_with_their_states_and_reasons(tmp_path, look):
     assert "spot-1 ready, 50.0 s" in html and "spot-1 registered, 10.0 s" in html
     assert "its lease ended" in html and "waiting for an engine: 4 at minute" in html
     assert "sampled: 100 at minute" in html and "ready: 0 at minute" in html
+
+
+async def test_bytes_of_weights_are_shown_by_how_they_went(tmp_path, look):
+    write_history(tmp_path, sample(120.0))
+    line = {"iteration": 3, "phase": "update", "update/publish_s": 0.25, "update/sent_tcp_bytes": 1234567}
+    metrics.append(RunPaths(tmp_path).metrics, line | {"update/sent_in_host_bytes": 5, "weights/bytes": 77})
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    rows = re.findall(r"<tr><th scope=\"row\">3</th>(.*?)</tr>", html)
+    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows] == [
+        ["77", "-", "-", "-", "-"],
+        ["1,234,567", "5", "-", "0.250"],
+    ]
 
 
 async def test_a_run_without_a_pool_says_so(tmp_path, look):
