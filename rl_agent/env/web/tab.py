@@ -25,6 +25,7 @@ _MAX_NOTES = 5
 _MAX_PICTURES = 4
 """So often a picture is tried while pages follow each other."""
 _CLOSE_TIMEOUT_S = 5.0
+_NO_FILES = "The page asked for a file; there are no files here."
 _PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
 
 
@@ -190,12 +191,24 @@ class Tabs:
     async def _captured(self) -> str:
         page = self.front
         if self._devtools is None or self._devtools[0] is not page:
-            self._devtools = (page, await self.bounded(self._context.new_cdp_session(page)))
+            await self._attach(page)
+        assert self._devtools is not None
         shown = await self.bounded(
             self._devtools[1].send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})
         )
         encoded: str = shown["data"]
         return encoded
+
+    async def _attach(self, page: Any) -> None:
+        """Open a connection to a tab that tells of file choosers before the next picture of it.
+
+        What the library tells of them comes after round trips of its own, often too late for the answer.
+        """
+        session = await self.bounded(self._context.new_cdp_session(page))
+        session.on("Page.fileChooserOpened", lambda _: self.note(_NO_FILES))
+        asked = session.send("Page.setInterceptFileChooserDialog", {"enabled": True})
+        await self.bounded(asyncio.gather(session.send("Page.enable"), asked))
+        self._devtools = (page, session)
 
     async def replace(self, reason: str) -> None:
         """Close what is stuck and open the first page again."""
@@ -222,7 +235,7 @@ class Tabs:
         page.on("crash", self._note_crash)
         page.on("dialog", self._answer_dialog)
         page.on("download", self._refuse_download)
-        page.on("filechooser", lambda _: self.note("The page asked for a file; there are no files here."))
+        page.on("filechooser", lambda _: None)  # with a listener no dialog opens
         page.on("request", self._note_request)
         page.on("requestfailed", self._note_failure)
         page.on("framenavigated", self._note_arrival)
