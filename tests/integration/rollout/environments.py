@@ -30,3 +30,39 @@ class OftenEqual:
 
     async def close(self) -> None:
         pass
+
+
+class Counting:
+    """Numbers from 1 on, each to be answered with the next one."""
+
+    LENGTH = 7
+    _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
+
+    @classmethod
+    def texts(cls) -> list[str]:
+        return [cls._asked(number) for number in range(cls.LENGTH)] + [*cls._WORDS]
+
+    @classmethod
+    def right_answer(cls, asked: str) -> str:
+        """Return what is to be said after an observation, or a text that ends with one."""
+        number = max(cls._WORDS.index(word) for word in cls._WORDS if f"I say {word}." in asked)
+        return cls._WORDS[number + 1]
+
+    @classmethod
+    def _asked(cls, number: int) -> str:
+        return f"I say {cls._WORDS[number]}. What comes next?"
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self._number = 0
+        return Observation(f"{task.prompt}\n{self._asked(0)}")
+
+    async def step(self, action: str) -> StepResult:
+        is_right = action == self._WORDS[self._number + 1]
+        self._number += 1
+        done = self._number == self.LENGTH
+        return StepResult(
+            Observation("" if done else self._asked(self._number)), is_right / self.LENGTH, done=done
+        )
+
+    async def close(self) -> None:
+        pass
