@@ -96,3 +96,64 @@ async def test_a_browser_is_replaced_by_age_and_its_last_episode_ends_it(web):
     await first.close()
     assert not await asyncio.to_thread(wait_until_gone, old)
     assert (await second.step("answer yes")).reward == 1.0
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.timeout(300)
+async def test_a_page_that_builds_a_gigabyte_costs_its_episode_alone_and_the_browser_is_replaced(
+    web, monkeypatch
+):
+    monkeypatch.setattr("rl_agent.env.web.browser._MEASURE_EVERY_S", 0.0)
+    settings = {"max_page_mib": 4096, "max_browser_mib": 1024, "action_timeout_s": 60, "at_once": 4}
+    greedy, neighbour, later = (web(**settings) for _ in range(3))
+    await greedy.reset(hostile("large"), 0)
+    await neighbour.reset(hostile("calm"), 0)
+    grown = greedy._browser
+    assert neighbour._browser is grown
+    family = descendants(grown.pid)
+    building = asyncio.ensure_future(greedy.step("click 500 500"))
+    async with asyncio.timeout(120):
+        while await asyncio.to_thread(grown.resident_bytes) < GIB:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.2)
+
+    await later.reset(hostile("calm"), 0)  # where the page takes more than a browser may have
+    assert later._browser is not grown
+    assert (await neighbour.step("answer yes")).reward == 1.0
+    await neighbour.close()
+    building.cancel()
+    await asyncio.wait([building])
+    await greedy.close()
+    assert not await asyncio.to_thread(wait_until_gone, family)
+    assert (await later.step("answer yes")).reward == 1.0
+
+
+@pytest.mark.timeout(300)
+async def test_a_page_that_builds_more_than_a_page_may_have_is_ended_and_no_other_page_with_it(web):
+    settings = {"max_page_mib": 1024, "action_timeout_s": 60, "at_once": 4}
+    greedy, neighbour = web(**settings), web(**settings)
+    await greedy.reset(hostile("large"), 0)
+    await neighbour.reset(hostile("calm"), 0)
+    browser = greedy._browser
+    most = 0
+
+    async def measure():
+        nonlocal most
+        while True:
+            most = max(most, await asyncio.to_thread(browser.resident_bytes))
+            await asyncio.sleep(0.05)
+
+    measuring = asyncio.ensure_future(measure())
+    told = ""
+    async with asyncio.timeout(200):
+        for action in ("click 500 500", *["wait 1"] * 60):
+            told = (await greedy.step(action)).observation.text
+            if "The first page was opened again." in told:
+                break
+    measuring.cancel()
+    assert "The page crashed. The first page was opened again." in told
+    assert most > 0.9 * GIB
+    assert (await neighbour.step("answer yes")).reward == 1.0
+    assert (await greedy.step("answer yes")).reward == 1.0
+    assert neighbour._browser is greedy._browser is browser and not browser.has_died
