@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from urllib.parse import urlencode
 
 import pytest
 from yarl import URL
@@ -11,6 +10,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.types import (
     Observation,
 )
+from tests.unit.page.asking import address, text_of
 from tests.unit.page.stores import keep_bytes, keep_png, record, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
@@ -19,17 +19,6 @@ from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 def paths(tmp_path):
     (tmp_path / "log").mkdir()
     return RunPaths(tmp_path / "log")
-
-
-def address(task="task-0", attempt=0, view="episode", **more):
-    key = {"split": "train", "iteration": 1, "task": task, "group": 0, "attempt": attempt, **more}
-    return f"/runs/log/{view}?{urlencode(key)}"
-
-
-async def text_of(client, path):
-    answer = await client.get(path)
-    assert answer.status == 200, await answer.text()
-    return await answer.text()
 
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'

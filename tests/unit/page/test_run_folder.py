@@ -1,22 +1,9 @@
 """The numbers of a run are read as its files grow."""
 
-import json
-
 from rl_agent.monitor import metrics
 from rl_agent.page.run_folder import MAX_POINTS, RunFolder
 from rl_agent.paths import RunPaths
-
-
-def lines(*records: dict) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def write_run(log_path, *records, spans=()):
-    paths = RunPaths(log_path)
-    for record in records:
-        metrics.append(paths.metrics, record)
-    paths.timeline.write_text(lines(*spans))
-    return paths
+from tests.unit.page.run_files import lines, write_run
 
 
 async def test_files_of_another_shape_are_passed_over(tmp_path, look):

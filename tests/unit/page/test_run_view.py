@@ -3,22 +3,9 @@
 import json
 import re
 
-from rl_agent.monitor import metrics
-from rl_agent.paths import RunPaths
+from tests.unit.page.run_files import write_run
 
 SCRIPT = "<script>alert(1)</script>"
-
-
-def lines(*records: dict) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
-def write_run(log_path, *records, spans=()):
-    paths = RunPaths(log_path)
-    for record in records:
-        metrics.append(paths.metrics, record)
-    paths.timeline.write_text(lines(*spans))
-    return paths
 
 
 async def test_tables_and_curves_show_the_numbers_of_the_files(tmp_path, look):

@@ -21,6 +21,7 @@ from rl_agent.types import (
     Status,
     TokenSpan,
 )
+from tests.unit.page.asking import address, text_of
 from tests.unit.page.stores import attempts, keep_png, record, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
@@ -31,17 +32,6 @@ EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{7*7}}${7
 def paths(tmp_path):
     (tmp_path / "log").mkdir()
     return RunPaths(tmp_path / "log")
-
-
-def address(task="task-0", attempt=0, view="episode", **more):
-    key = {"split": "train", "iteration": 1, "task": task, "group": 0, "attempt": attempt, **more}
-    return f"/runs/log/{view}?{urlencode(key)}"
-
-
-async def text_of(client, path):
-    answer = await client.get(path)
-    assert answer.status == 200, await answer.text()
-    return await answer.text()
 
 
 class Tags(HTMLParser):

@@ -1,10 +1,5 @@
 """Where models of the hub are read from and downloaded to."""
 
-import http.server
-import threading
-
-import pytest
-
 from rl_agent.plan.environment import shared_environment
 from tests.unit.plan.conftest import download, own_hub
 
@@ -51,27 +46,3 @@ def test_the_users_cache_wins(place):
     assert place.cache(HF_HOME="/x").as_posix() == "/x/hub"
     assert place.cache(HF_HUB_CACHE="/y", HF_HOME="/x").as_posix() == "/y"
     assert not {"HF_HOME", "HF_HUB_CACHE"} & set(place.variables(HF_HOME="/x"))
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """Answers for the hub with `told`, and keeps what it was asked."""
-
-    class Hub(http.server.BaseHTTPRequestHandler):
-        told: bytes = b"{}"
-
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(Hub.told)))
-            self.end_headers()
-            self.wfile.write(Hub.told)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    Hub.environ = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_address[1]}"}
-    yield Hub
-    server.shutdown()
-    server.server_close()

@@ -6,29 +6,13 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import line
-from rl_agent.rollout.trajectories.shard import read_shard
-from rl_agent.rollout.trajectories.store import ShardWriter
 from rl_agent.types import Status, TokenSpan
-from tests.unit.rollout.trajectories_made import make_header, make_step, make_trajectory
-
-
-@pytest.fixture
-def growing(tmp_path: Path) -> Path:
-    return RunPaths(tmp_path / "log with space ü").checkpoint_shard("train", 1)
-
-
-def create(growing: Path, **changes):
-    return ShardWriter.create(growing, make_header(), **changes)
-
-
-def read(path: Path) -> list:
-    return list(read_shard(path)[1])
+from tests.unit.rollout.trajectories.growing_files import create, read
+from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 
 async def test_numbers_that_json_cannot_hold_survive(growing):

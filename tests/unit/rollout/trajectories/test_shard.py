@@ -1,36 +1,15 @@
 """Files of trajectories are read up to what is whole, and what is bad is named."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.shard import read_header, read_shard, read_undamaged, whole_bytes
 from rl_agent.rollout.trajectories.store import ShardWriter
 from rl_agent.types import EpisodeKey
-from tests.unit.rollout.trajectories_made import make_header, make_trajectory
-
-
-@pytest.fixture
-def growing(tmp_path: Path) -> Path:
-    return RunPaths(tmp_path / "log with space ü").checkpoint_shard("train", 1)
-
-
-def create(growing: Path, **changes):
-    return ShardWriter.create(growing, make_header(), **changes)
-
-
-async def write_unfinished(growing: Path, count: int) -> Path:
-    async with create(growing) as writer:
-        for index in range(count):
-            await writer.append(make_trajectory(index))
-    return growing
-
-
-def read(path: Path) -> list:
-    return list(read_shard(path)[1])
+from tests.unit.rollout.trajectories.growing_files import read, write_unfinished
+from tests.unit.rollout.trajectories_made import make_trajectory
 
 
 @pytest.mark.parametrize("kept_bytes", [1, 200, -1])

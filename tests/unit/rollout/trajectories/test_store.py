@@ -3,37 +3,16 @@
 import asyncio
 import os
 import resource
-from pathlib import Path
 
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import store
-from rl_agent.rollout.trajectories.shard import read_header, read_shard
+from rl_agent.rollout.trajectories.shard import read_header
 from rl_agent.rollout.trajectories.store import ShardWriter
 from rl_agent.types import Status, Trajectory
+from tests.unit.rollout.trajectories.growing_files import create, read, write_unfinished
 from tests.unit.rollout.trajectories_made import make_header, make_trajectory
-
-
-@pytest.fixture
-def growing(tmp_path: Path) -> Path:
-    return RunPaths(tmp_path / "log with space ü").checkpoint_shard("train", 1)
-
-
-def create(growing: Path, **changes):
-    return ShardWriter.create(growing, make_header(), **changes)
-
-
-async def write_unfinished(growing: Path, count: int) -> Path:
-    async with create(growing) as writer:
-        for index in range(count):
-            await writer.append(make_trajectory(index))
-    return growing
-
-
-def read(path: Path) -> list:
-    return list(read_shard(path)[1])
 
 
 async def test_a_closed_file_reads_back_what_was_appended(growing):
