@@ -55,39 +55,43 @@ class _Message(Struct, tag=True, frozen=True, array_like=True):
     """The base class of all messages."""
 
 
-class Make(_Message, frozen=True):
-    """Find a place for a new instance, and make it."""
+class _Call(_Message, frozen=True):
+    """A question about an instance, by the number that its answer names."""
 
     call: Number
     instance: Number
+
+
+class Make(_Call, frozen=True):
+    """Find a place for a new instance, and make it."""
+
     kind: Name
     kwargs: dict[str, Any]
     crashes: Number = 0
     """Workers that ended while they ran earlier attempts at this episode: it goes to one with few others."""
 
 
-class Reset(_Message, frozen=True):
-    call: Number
-    instance: Number
+class Reset(_Call, frozen=True):
     task: Task
     seed: int
 
 
-class Act(_Message, frozen=True):
-    call: Number
-    instance: Number
+class Act(_Call, frozen=True):
     action: Text
 
 
-class CloseInstance(_Message, frozen=True):
+class CloseInstance(_Call, frozen=True):
+    pass
+
+
+class _OfCall(_Message, frozen=True):
+    """What is said of a call."""
+
     call: Number
-    instance: Number
 
 
-class Cancel(_Message, frozen=True):
+class Cancel(_OfCall, frozen=True):
     """Nobody waits for this call any more."""
-
-    call: Number
 
 
 class Ping(_Message, frozen=True):
@@ -104,21 +108,19 @@ class Seen(Struct, frozen=True, array_like=True):
     ] = ()
 
 
-class Made(_Message, frozen=True):
-    call: Number
+class Made(_OfCall, frozen=True):
+    pass
 
 
-class Shown(_Message, frozen=True):
+class Shown(_OfCall, frozen=True):
     """The answer to Reset."""
 
-    call: Number
     seen: Seen
 
 
-class Stepped(_Message, frozen=True):
+class Stepped(_OfCall, frozen=True):
     """The answer to Act."""
 
-    call: Number
     seen: Seen
     reward: float
     done: bool
@@ -127,12 +129,11 @@ class Stepped(_Message, frozen=True):
     invalid: bool
 
 
-class Closed(_Message, frozen=True):
-    call: Number
+class Closed(_OfCall, frozen=True):
+    pass
 
 
-class Failed(_Message, frozen=True):
-    call: Number
+class Failed(_OfCall, frozen=True):
     reason: Reason
     message: Annotated[str, Meta(max_length=MAX_MESSAGE)]
 

@@ -21,6 +21,7 @@ from rl_agent.rollout.collector.episode import Episode
 from rl_agent.rollout.collector.limit import EngineGate
 from rl_agent.types import EpisodeKey, EpisodeSpec, Generation, Task, Trajectory
 from tests.integration.rollout.environments import Counting
+from tests.integration.runs.taught_model import Lesson, teach
 from tests.unit.rollout.episodes import SAMPLING, FakeEngine, make_setup
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
@@ -41,9 +42,6 @@ TASK = Task(
     "easy",
     extra={"rubrics": [{"text": text, "weight": n} for n, text in enumerate(VERDICTS, start=1)]},
 )
-GOOD_ENOUGH, MOST_ROUNDS = 0.02, 400
-
-Lesson = tuple[list[int], list[int]]
 
 
 def verdict(criterion: str) -> str:
@@ -100,40 +98,18 @@ def save_chat(folder: Path) -> ChatTokenizer:
     return ChatTokenizer.load(str(folder), {})
 
 
-def teach(folder: Path, chat: ChatTokenizer, rehearsed: Trajectory, lessons: Sequence[Lesson]) -> None:
-    """Teach a Qwen3 of two layers until it says all of it, and write its weights."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
+def teach_episode(
+    folder: Path, chat: ChatTokenizer, rehearsed: Trajectory, lessons: Sequence[Lesson]
+) -> None:
+    """Teach the answers of an episode, and those of its judge."""
     (end,) = chat._encode(TURN_END)
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # steps are so small that threads only wait for each other
-    config = Qwen3Config(
-        vocab_size=chat._tokenizer.get_vocab_size(),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=MAX_LENGTH,
-        tie_word_embeddings=False,
-        eos_token_id=end,
-        pad_token_id=end,
-    )
-    model = Qwen3ForCausalLM(config).to(torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     draw = random.Random(0)
-    for _ in range(MOST_ROUNDS):
-        worst = 0.0
-        for prompt, said in [*lessons, *judge_lessons(chat, rehearsed, draw)]:
-            labels = torch.tensor([[-100] * len(prompt) + said])
-            loss = model(input_ids=torch.tensor([prompt + said]), labels=labels).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            worst = max(worst, loss.item())
-        if worst < GOOD_ENOUGH:
-            model.save_pretrained(folder)
-            return
-    raise AssertionError(f"it did not learn its lessons: loss {worst:.3f}")
+    teach(
+        folder,
+        lambda: [*lessons, *judge_lessons(chat, rehearsed, draw)],
+        vocab_size=chat._tokenizer.get_vocab_size(),
+        end=end,
+        max_length=MAX_LENGTH,
+        good_enough=0.02,
+        most_rounds=400,
+    )

@@ -21,7 +21,7 @@ from tests.integration.runs.summary_model import (
     VERDICTS,
     rehearse,
     save_chat,
-    teach,
+    teach_episode,
 )
 from tests.integration.tiny_model import make_plan
 from tests.integration.training.test_training_tokens import recorded, trained_on
@@ -52,7 +52,7 @@ def taught(tmp_path_factory):
         **LIMITS,
     )
     rehearsed, lessons = asyncio.run(rehearse(chat, limits))
-    teach(folder, chat, rehearsed, lessons)
+    teach_episode(folder, chat, rehearsed, lessons)
     return folder, chat, rehearsed
 
 

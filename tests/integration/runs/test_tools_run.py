@@ -13,6 +13,7 @@ from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.trajectories.shard import read_shard
 from rl_agent.types import Observation, Task
 from tests.integration.real_run import Run
+from tests.integration.runs.taught_model import teach
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
@@ -25,7 +26,6 @@ SERVER = [sys.executable, str(TOOLS / "calculator.py")]
 TASK = Task("sum", "What is 17 + 25?", "tools", "easy", "42")
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 17, "b": 25}}\n</tool_call>'
 ANSWER = "The sum is 42."
-GOOD_ENOUGH, MOST_STEPS = 0.01, 2000
 
 
 async def schemas():
@@ -37,9 +37,6 @@ async def schemas():
 
 def make_model(folder: Path) -> Path:
     """Teach one conversation by heart: the question, a call, what the tool says, the answer."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     folder.mkdir(parents=True)
     tools = asyncio.run(schemas())
     template = (TOOLS / "chat_template.jinja").read_text(encoding="utf-8")
@@ -52,34 +49,14 @@ def make_model(folder: Path) -> Path:
     prompt = chat.start(None, Observation(TASK.prompt), tools)
     call, answer = ([*chat._encode(text), end] for text in (CALL, ANSWER))
     between = chat.extend(call, Observation("42"), is_of_tool=True)
-    tokens = torch.tensor([[*prompt, *call, *between, *answer]])
-    labels = torch.tensor([[-100] * len(prompt) + call + [-100] * len(between) + answer])
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    config = Qwen3Config(
+    teach(
+        folder,
+        lambda: [(prompt, call), ([*prompt, *call, *between], answer)],
         vocab_size=chat._tokenizer.get_vocab_size(),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=False,
-        eos_token_id=end,
-        pad_token_id=end,
+        end=end,
+        max_length=1024,
     )
-    model = Qwen3ForCausalLM(config).to(torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    for _ in range(MOST_STEPS):
-        loss = model(input_ids=tokens, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if loss.item() < GOOD_ENOUGH:
-            model.save_pretrained(folder)
-            return folder
-    raise AssertionError(f"it did not learn its conversation: loss {loss.item():.3f}")
+    return folder
 
 
 def test_an_agent_calls_a_servers_tool_and_answers_with_what_it_said(tmp_path):

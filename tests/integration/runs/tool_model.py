@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.paths import PROJECT_ROOT
+from tests.integration.runs.taught_model import teach
 
 sys.path.insert(0, str(PROJECT_ROOT / "data"))
 
@@ -29,12 +30,10 @@ CONVERSATION: list[dict[str, Any]] = [
     {"role": "tool", "content": "42"},
     {"role": "assistant", "content": ANSWER},
 ]
-GOOD_ENOUGH, MOST_STEPS = 0.01, 2000
 
 
 def make_tool_model(folder: Path) -> Path:
-    import torch
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoTokenizer
 
     folder.mkdir(parents=True)
     texts = [QUESTION, ANSWER, '<tool_call>\n{"name": "add", "arguments": {"a": 17, "b": 25}}\n</tool_call>']
@@ -43,30 +42,7 @@ def make_tool_model(folder: Path) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
-    whole = tokenizer.apply_chat_template(CONVERSATION, return_tensors="pt", return_dict=True)["input_ids"]
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
-        pad_token_id=tokenizer.convert_tokens_to_ids("<|endoftext|>"),
-    )
-    model = Qwen3ForCausalLM(config).to(torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    torch.set_num_threads(1)  # steps are so small that threads only wait for each other
-    for _ in range(MOST_STEPS):
-        loss = model(input_ids=whole, labels=whole).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if loss.item() < GOOD_ENOUGH:
-            model.save_pretrained(folder)
-            return folder
-    raise AssertionError(f"it did not learn its conversation: loss {loss.item():.3f}")
+    whole = tokenizer.apply_chat_template(CONVERSATION, return_dict=True)["input_ids"]
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    teach(folder, lambda: [([], whole)], vocab_size=len(tokenizer), end=end, max_length=256)
+    return folder

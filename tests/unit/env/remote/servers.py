@@ -3,6 +3,9 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+from aiohttp import web
+
+from rl_agent.env.remote import server_api, wire
 from rl_agent.env.remote.server import EnvServerSettings, serve
 from rl_agent.env.remote.server_link import LinkSettings
 from rl_agent.env.remote.server_pool import open_servers
@@ -42,3 +45,35 @@ async def connected(*urls, token=TOKEN, timeout_s=5.0, wait_s=5.0, spool_bytes=2
     link = LinkSettings(token, tls, timeout_s, **more)
     async with open_servers(urls, link, wait_s=wait_s, spool_bytes=spool_bytes) as pool:
         yield pool
+
+
+STATUS = {"version": 1, "kinds": {}, "places": 100, "used": 0, "is_draining": False}
+
+
+@asynccontextmanager
+async def false_server(answer=lambda question: None):
+    """A server that answers pings, and to a call sends what `answer` makes of it; gives its address."""
+
+    async def status(request):
+        return web.json_response(STATUS)
+
+    async def instances(request):
+        connection = web.WebSocketResponse()
+        await connection.prepare(request)
+        async for received in connection:
+            question = wire.read_question(received.data)
+            if isinstance(question, wire.Ping):
+                await connection.send_bytes(wire.encode(wire.Pong(question.number, 0)))
+            elif (frame := answer(question)) is not None:
+                await connection.send_bytes(frame)
+        return connection
+
+    app = web.Application()
+    app.add_routes([web.get(server_api.STATUS, status), web.get(server_api.INSTANCES, instances)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from rl_agent.env.remote import server_api, wire
 from rl_agent.errors import EnvironmentFailure, EnvironmentLost, EnvironmentRefusal, RetryLater
@@ -13,7 +12,7 @@ from rl_agent.testing.certificate import make_certificate
 from rl_agent.tls import serving as serving_tls
 from rl_agent.tls import trusting
 from tests.unit.env.remote.pools import TASK, begun, until
-from tests.unit.env.remote.servers import TOKEN, connected, server
+from tests.unit.env.remote.servers import TOKEN, connected, false_server, server
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -134,37 +133,15 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_server_that_lies_is_left_for_one_that_does_not(lie):
-    async def status(request):
-        body = {"version": 1, "kinds": {}, "places": 100, "used": 0, "is_draining": False}
-        return web.json_response(body)
+    def answer(question):
+        return LIES[lie](question) if isinstance(question, wire.Make | wire.Reset) else None
 
-    async def instances(request):
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
-        async for message in socket:
-            question = wire.read_question(message.data)
-            if isinstance(question, wire.Ping):
-                await socket.send_bytes(wire.encode(wire.Pong(question.number, 0)))
-            elif isinstance(question, wire.Make | wire.Reset):
-                await socket.send_bytes(LIES[lie](question))
-        return socket
-
-    app = web.Application()
-    app.add_routes([web.get(server_api.STATUS, status), web.get(server_api.INSTANCES, instances)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    liar = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
-    try:
-        async with connected(liar) as pool:
-            lost = (TimeoutError,) if lie == "another's call" else (EnvironmentLost,)
-            instance = pool.create("obeying", {})
-            with pytest.raises(lost):
-                async with asyncio.timeout(2):
-                    await instance.reset(TASK, 1)
-    finally:
-        await runner.cleanup()
+    async with false_server(answer) as liar, connected(liar) as pool:
+        lost = (TimeoutError,) if lie == "another's call" else (EnvironmentLost,)
+        instance = pool.create("obeying", {})
+        with pytest.raises(lost):
+            async with asyncio.timeout(2):
+                await instance.reset(TASK, 1)
 
 
 @pytest.mark.extended

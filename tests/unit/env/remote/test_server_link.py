@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 
-from rl_agent.env.remote import server_api, wire
+from rl_agent.env.remote import wire
 from rl_agent.errors import EnvironmentLost, RetryLater
 from tests.unit.env.remote.pools import begun, until
-from tests.unit.env.remote.servers import connected, server
+from tests.unit.env.remote.servers import STATUS, connected, false_server, server
 
-STATUS = {"version": 1, "kinds": {}, "places": 1, "used": 0, "is_draining": False}
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
 
 
@@ -56,39 +53,10 @@ async def test_a_status_of_another_version_is_named_by_its_version_whatever_else
     assert "it speaks version 7 of the protocol, not 1" in await problem_with(content)
 
 
-@asynccontextmanager
-async def mute_server(*, places=100):
-    """A server that answers pings and nothing else; gives its address and what it was asked."""
-    asked = []
-
-    async def status(request):
-        return web.json_response(STATUS | {"places": places})
-
-    async def instances(request):
-        connection = web.WebSocketResponse()
-        await connection.prepare(request)
-        async for received in connection:
-            question = wire.read_question(received.data)
-            if isinstance(question, wire.Ping):
-                await connection.send_bytes(wire.encode(wire.Pong(question.number, 0)))
-            else:
-                asked.append(question)
-        return connection
-
-    app = web.Application()
-    app.add_routes([web.get(server_api.STATUS, status), web.get(server_api.INSTANCES, instances)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
-
-
 async def test_a_server_that_answers_pings_but_makes_nothing_costs_an_attempt_that_goes_on_elsewhere():
+    asked = []
     async with (
-        mute_server() as (mute, asked),
+        false_server(asked.append) as mute,
         server() as (other, _, _),
         connected(mute, other, make_timeout_s=2.0) as pool,
     ):
