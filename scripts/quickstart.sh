@@ -220,12 +220,14 @@ prepare_web() {
 
 # Usage: show_result
 show_result() {
+  local model=Qwen/Qwen3-VL-8B-Instruct
+  [[ $TRAINER != grpo ]] || model="Qwen/Qwen3-8B trainer=grpo rollout.group_size=8 trainer.placement=colocated"
   "$PYTHON_BIN" -m rl_agent.cli report --log-path "$OUT/run"
   cat <<EOF
 
 On a GPU node, the same tasks with a real model:
   bash scripts/run.sh --data-path $OUT/tasks --log-path $OUT/gpu-run --rl-phase both --eval-interval 6 \\
-      model_config.base_model=Qwen/Qwen3-VL-8B-Instruct
+      model_config.base_model=$model
 EOF
 }
 

@@ -117,7 +117,7 @@ def _commands(prepared: PreparedStart) -> str:
         lines.append(shlex.join(server_argv(plan)))
     if plan.config.is_streaming and command.rl_phase == "both":
         lines += _streaming_trainer(plan)
-    for split in splits_of(command):
+    for split in reversed(splits_of(command)):  # an iteration that evaluates begins with that
         lines.append(f"{verb} rollout --plan PLAN --iteration {iteration} --split {split}")
     if command.rl_phase != "rollout" and not plan.config.is_streaming:
         setup = setup_of(plan, command.num_nodes)

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -205,3 +206,17 @@ def test_the_table_that_a_page_promises_has_the_headings_of_the_real_one(page):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(reward_table({1: {"test/success_rate": 0.5}}))
     assert headings((PROJECT_ROOT / page).read_text()) == headings(console.export_text())
+
+
+@pytest.mark.parametrize("trainer", ["llamafactory", "grpo"])
+def test_the_command_for_a_gpu_node_that_the_quickstart_ends_with_would_start(trainer, place, elsewhere):
+    script = (PROJECT_ROOT / "scripts" / "quickstart.sh").read_text()
+    function = re.search(r"^show_result\(\) \{\n.*?^\}\n", script, re.MULTILINE | re.DOTALL)[0]
+    variables = f"PYTHON_BIN=true TRAINER={trainer} OUT={place / 'quickstart'}"
+    shown = subprocess.run(
+        ["bash", "-euc", f"{variables}\n{function}\nshow_result"], capture_output=True, text=True, check=True
+    )
+    words = tuple(shlex.split(shown.stdout.partition("model:\n")[2].replace("\\\n", " ")))
+    assert planned(Line(PROJECT_ROOT / "README.md", words), place).plan.config.is_streaming == (
+        trainer == "grpo"
+    )
