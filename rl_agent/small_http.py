@@ -1,6 +1,7 @@
 """One small request over HTTP, for those who keep no connection; `urllib`, for it loads in no time.
 
-Engines and managers are reached directly: a proxy for the outer world does not know 127.0.0.1.
+Engines and managers are reached directly: a proxy for the outer world does not know 127.0.0.1. A token goes to
+the address that was asked for alone: a redirect to another one is followed without it.
 """
 
 import contextlib
@@ -8,10 +9,13 @@ import http.client
 import socket
 import ssl
 import threading
+import urllib.error
 import urllib.request
+from email.message import Message
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 from rl_agent.tls import trusting
 
@@ -43,7 +47,11 @@ def request(
         asked.add_header("Authorization", f"Bearer {token}")
     context = trusting(tls_ca) if url.startswith("https:") else None
     with _Deadline(timeout_s) as deadline:
-        handlers: list[urllib.request.BaseHandler] = [_Handler(deadline), _TlsHandler(deadline, context)]
+        handlers: list[urllib.request.BaseHandler] = [
+            _Handler(deadline),
+            _TlsHandler(deadline, context),
+            _Redirects(),
+        ]
         if not uses_proxy:
             handlers.append(urllib.request.ProxyHandler({}))
         try:
@@ -126,3 +134,15 @@ class _TlsHandler(urllib.request.HTTPSHandler):
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(self._connection, req, context=self._tls)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith(("http://", "https://")):
+            raise urllib.error.HTTPError(req.full_url, code, "a redirect to no HTTP address", headers, fp)
+        found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if found is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            found.remove_header("Authorization")
+        return found

@@ -14,7 +14,7 @@ Serve = Callable[[socket.socket, threading.Event], None]
 
 
 @contextmanager
-def served(serve: Serve) -> Iterator[str]:
+def served(serve: Serve, asked: list[bytes] | None = None) -> Iterator[str]:
     """The address of a server that treats each connection so, until the test is over."""
     is_over = threading.Event()
 
@@ -25,7 +25,9 @@ def served(serve: Serve) -> Iterator[str]:
             except OSError:
                 return
             with arrived:
-                arrived.recv(65536)
+                said = arrived.recv(65536)
+                if asked is not None:
+                    asked.append(said)
                 with suppress(OSError):
                     serve(arrived, is_over)
 
@@ -85,3 +87,26 @@ def test_an_answer_is_returned_and_a_refusal_raised():
         small_http.request(url, timeout_s=60)
     with refused.value:
         assert refused.value.code == 404
+
+
+@pytest.mark.parametrize(("host", "has_token"), [("127.0.0.1", True), ("localhost", False)])
+def test_a_redirect_takes_the_token_to_no_other_address(host, has_token):
+    asked: list[bytes] = []
+
+    def serve(arrived: socket.socket, _: threading.Event) -> None:
+        there = f"http://{host}:{arrived.getsockname()[1]}/there"
+        found = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwell"
+        moved = f"HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n".encode()
+        arrived.sendall(found if len(asked) == 2 else moved)
+
+    with served(serve, asked) as url:
+        assert small_http.request(url, token="secret", timeout_s=60) == b"well"
+    assert [b"Bearer secret" in one for one in asked] == [True, has_token]
+
+
+def test_a_redirect_to_another_protocol_is_not_followed():
+    moved = b"HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1:1/x\r\nContent-Length: 0\r\n\r\n"
+    with served(lambda arrived, _: arrived.sendall(moved)) as url:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            small_http.request(url, timeout_s=60)
+        refused.value.close()
