@@ -200,6 +200,8 @@ def _manager_file(options: argparse.Namespace) -> "ManagerFile | None":
         return None
     if options.manager is not None:
         raise UsageError("--manager-file: states the manager's address; leave --manager out")
+    if "://" in options.manager_file and not options.manager_file.startswith(("http://", "https://")):
+        raise UsageError(f"--manager-file {options.manager_file}: expected a path, or http://HOST:PORT/FILE")
     return ManagerFile(options.manager_file)
 
 

@@ -68,6 +68,9 @@ class ManagerCalls:
         found = await file.read(self._session)
         if found is None or found == str(self.url.origin()):
             return False
+        if self.url.scheme == "https" and URL(found).scheme != "https":
+            log.warning("%s states %s: the token goes over https alone, as before", file.where, found)
+            return False
         status, payload = await self._ask(URL(found), "GET", "status", None)
         if status != 200 or not isinstance(payload, dict) or "engines" not in payload:
             return False
@@ -105,7 +108,12 @@ class ManagerCalls:
         timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
         try:
             async with self._session.request(
-                method, url / path, json=body, headers=self.engine_headers, timeout=timeout
+                method,
+                url / path,
+                json=body,
+                headers=self.engine_headers,
+                timeout=timeout,
+                allow_redirects=False,  # or the keys in headers and body would go to another address
             ) as answer:
                 return answer.status, await answer.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:

@@ -4,6 +4,9 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,10 +15,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from rl_agent.cli.__main__ import main
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.errors import RetryLater
 from rl_agent.files import write_whole
 from rl_agent.pool.worker import manager_file
+from rl_agent.pool.worker.manager_client import ManagerCalls
 from rl_agent.pool.worker.manager_file import ManagerFile, address_in, wait_for_address
 from rl_agent.testing.pool_setup import expected, item, manager
 from tests.integration.pool.test_restart import manager_process
@@ -39,7 +44,7 @@ def test_what_states_no_address_is_none(text):
 
 def test_an_address_is_the_file_s_only_line():
     assert address_in("http://127.0.0.1:5000\n") == "http://127.0.0.1:5000"
-    assert address_in("https://pool.example:5000/status") == "https://pool.example:5000"
+    assert address_in("https://pool.example:5000/status\n") == "https://pool.example:5000"
     assert address_in("http://127.0.0.1:5000\nhttp://127.0.0.1:5001\n") is None
 
 
@@ -57,17 +62,96 @@ async def test_a_file_that_never_comes_ends_the_wait_with_its_name(tmp_path):
         await wait_for_address(ManagerFile(str(tmp_path / "pool.url")), 0)
 
 
-async def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(tmp_path, monkeypatch):
+async def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(monkeypatch):
     monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 0.05)
-    path = tmp_path / "pool.url"
-    os.mkfifo(path)  # opening it waits for a writer
-    file = ManagerFile(str(path))
+    goes_on, reads = threading.Event(), []
+
+    def hang(path):
+        reads.append(path)
+        goes_on.wait()
+        return "http://127.0.0.1:5000\n"
+
+    monkeypatch.setattr(manager_file, "_content", hang)
+    file = ManagerFile("pool.url")
     async with aiohttp.ClientSession() as session:
         assert [await file.read(session) for _ in range(3)] == [None] * 3
+        assert len(reads) == 1 and file.problem == "the file system does not answer"
         monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 5)
-        reading = asyncio.ensure_future(file.read(session))
-        await asyncio.to_thread(path.write_text, "http://127.0.0.1:5000\n")  # for the one that reads
-        assert await reading == "http://127.0.0.1:5000"
+        goes_on.set()  # for the one that reads
+        assert await file.read(session) == "http://127.0.0.1:5000"
+
+
+@pytest.mark.parametrize("made", ["fifo", "folder", "device", "huge", "half", "binary", "dangling"])
+def test_what_is_no_file_with_an_address_ends_the_wait_with_the_reason_and_holds_up_no_exit(tmp_path, made):
+    path = tmp_path / "pool.url"
+    match made:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "huge":
+            path.write_text("http://127.0.0.1:5000\n" * 1000)
+        case "half":
+            path.write_text("http://127.0.0.1:50")
+        case "binary":
+            path.write_bytes(b"\xff\xfe\n")
+        case "dangling":
+            path.symlink_to(tmp_path / "nowhere")
+    words = ["join-pool", "--manager-file", str(path), "--manager-timeout-s", "0.2", "--model", "x"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rl_agent.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 75
+    assert f"{path}: states no address after 0.2 s: " in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("where", ["file:///etc/hostname", "ftp://host/pool.url"])
+def test_an_address_of_another_protocol_is_refused_at_once(capsys, where):
+    assert main(["join-pool", "--manager-file", where, "--model", "x"]) == 2
+    assert f"--manager-file {where}: expected a path, or http://HOST:PORT/FILE" in capsys.readouterr().err
+
+
+async def test_a_file_that_arrives_in_pieces_is_read_whole_and_no_redirect_is_followed():
+    async def drip(request: web.Request) -> web.StreamResponse:
+        if request.path == "/moved":
+            raise web.HTTPFound("/drips")
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for piece in (b"http://127.0.0.1:50", b"00", b"\n"):
+            await answer.write(piece)
+            await asyncio.sleep(0.02)
+        return answer
+
+    async with serving(drip) as server, aiohttp.ClientSession() as session:
+        assert await ManagerFile(server + "/drips").read(session) == "http://127.0.0.1:5000"
+        moved = ManagerFile(server + "/moved")
+        assert await moved.read(session) is None and moved.problem == "it is answered by the status 302"
+
+
+async def test_keys_go_to_no_address_that_a_manager_redirects_to_and_never_from_https_to_http(tmp_path):
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path == "/engines":
+            raise web.HTTPTemporaryRedirect(f"http://localhost:{request.url.port}/stolen")
+        return web.json_response({"engines": []})
+
+    path = tmp_path / "pool.url"
+    async with serving(answer) as server, aiohttp.ClientSession() as session:
+        calls = ManagerCalls(session, server, lambda: "secret")
+        assert (await calls.call("POST", "engines", {"api_key": "k"}))[0] != 200
+        assert asked == ["/engines"]
+        path.write_text(server + "\n")
+        secure = ManagerCalls(session, "https://127.0.0.1:1", lambda: "secret", ManagerFile(str(path)))
+        assert (await secure.call("GET", "status"))[0] == 0 and str(secure.url) == "https://127.0.0.1:1"
+        assert asked == ["/engines"]
 
 
 @asynccontextmanager
@@ -135,12 +219,12 @@ async def test_a_lying_file_costs_no_engine(tmp_path, answer):
         return web.Response(text=answer, status=503 if "engines" in answer else 200)
 
     async with serving(lie) as liar:
-        path.write_text(liar)
+        path.write_text(liar + "\n")
         async with worker(f"http://127.0.0.1:{port}", tmp_path, manager_file=ManagerFile(str(path))):
             async with asyncio.timeout(20):
                 while asked < 2:  # noqa: ASYNC110 - a server's counter
                     await asyncio.sleep(0.02)
-            path.write_text("http://127.0.0")
+            path.write_text("http://127.0.0\n")
             async with manager(f"port={port}", "model=model-a") as pool:
                 await pool.ready(1)
                 assert len(pool.state.engines) == 1
