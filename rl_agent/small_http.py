@@ -1,7 +1,7 @@
 """One small request over HTTP, for those who keep no connection; `urllib`, for it loads in no time.
 
-Engines and managers are reached directly: a proxy for the outer world does not know 127.0.0.1. A token goes to
-the address that was asked for alone: a redirect to another one is followed without it.
+Engines and managers are reached directly: a proxy for the outer world does not know 127.0.0.1. A token goes
+to the address that was asked for alone: a redirect to another one is followed without it.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from email.message import Message
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -138,7 +137,13 @@ class _TlsHandler(urllib.request.HTTPSHandler):
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
     ) -> urllib.request.Request | None:
         if not newurl.startswith(("http://", "https://")):
             raise urllib.error.HTTPError(req.full_url, code, "a redirect to no HTTP address", headers, fp)
