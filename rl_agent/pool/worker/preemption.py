@@ -81,7 +81,7 @@ class AwsNotice:
     async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
         action = await self._get(session, "spot/instance-action")
         if action is not None:
-            words = f"AWS will {action['action']} this machine"
+            words = f"AWS will {_word(action['action'])} this machine"
             left_s = _seconds_until(action.get("time"), datetime.fromisoformat, self.now(), AWS_NOTICE_S)
             return Notice(words, left_s)
         if self._has_logged or await self._get(session, "events/recommendations/rebalance") is None:
@@ -159,10 +159,12 @@ class AzureNotice:
 
     def _is_own_end(self, event: Mapping[str, Any]) -> bool:
         is_end = event["EventType"] in ("Preempt", "Terminate")
-        return is_end and (not self._own_name or self._own_name in event.get("Resources", []))
+        names = event.get("Resources")
+        is_own = not self._own_name or (isinstance(names, list) and self._own_name in names)
+        return is_end and is_own
 
     def _notice(self, event: Mapping[str, Any]) -> Notice:
-        words = f"Azure announces {event['EventType']} of this machine"
+        words = f"Azure announces {_word(event['EventType'])} of this machine"
         return Notice(words, _seconds_until(event.get("NotBefore"), parsedate_to_datetime, self.now(), 30.0))
 
     async def _read_own_name(self, session: aiohttp.ClientSession) -> str:
@@ -209,7 +211,15 @@ class AnyNotice:
         return None
 
 
-_FAILURES = (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError, AttributeError)
+_FAILURES = (
+    aiohttp.ClientError,
+    TimeoutError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
 """No such service here, it is busy, or it answers what its cloud does not."""
 
 SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
@@ -259,9 +269,14 @@ def _seconds_until(text: object, parse: Callable[[str], datetime], now: datetime
     """
     try:
         left_s = (parse(str(text)) - now).total_seconds()
-    except (ValueError, TypeError):  # no time, or one without a zone
+    except (ValueError, TypeError, OverflowError):  # no time, or one without a zone
         left_s = usual_s
     return min(usual_s, max(SHORTEST_S, left_s))
+
+
+def _word(text: object) -> str:
+    """Return what a cloud says as it can be logged."""
+    return str(text)[:40] if str(text).isprintable() else "end"
 
 
 def _json_object(text: str) -> dict[str, Any]:

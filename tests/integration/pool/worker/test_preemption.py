@@ -1,11 +1,15 @@
 """Notices of the clouds, by stand-ins that speak the protocols of their metadata services."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rl_agent.pool.worker import preemption
 from rl_agent.pool.worker.preemption import SOURCES, AnyNotice, AwsNotice, AzureNotice, GcpNotice
@@ -179,3 +183,53 @@ async def test_a_notice_drains_and_no_request_is_lost(tmp_path, cloud):
                 samples = await pool.samples("run", at_least=8)
         assert all(s["token_ids"] == expected(200, int(s["id"][1:])) for s in samples)
         assert pool.state.departed[0].reason == "left in order"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "[" * 200_000,
+        '{"Events": 3}',
+        '{"Events": [{}]}',
+        '{"Events": [1]}',
+        '{"Events": [{"EventType": {}, "Resources": "vm-1"}]}',
+        '{"Events": [{"EventType": "Preempt", "Resources": "not-vm-1-but-vm-10"}]}',
+        '{"Events": [{"EventType": "Preempt", "Resources": null}]}',
+        '{"action": {"a": 1}}'[:-1],
+        "null",
+        "\x00",
+    ],
+)
+@pytest.mark.parametrize("source", [AwsNotice, GcpNotice, AzureNotice, AnyNotice])
+async def test_an_odd_answer_of_a_metadata_service_is_no_notice_and_ends_no_worker(source, odd):
+    asked = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if request.path.endswith("/name"):
+            return web.Response(text="vm-1")
+        if request.path.endswith("/token"):
+            return web.Response(text="t")
+        return web.Response(text=odd, headers={"Metadata-Flavor": "Google"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server, watched(source(str(server.make_url("")).rstrip("/"))) as job:
+        await until(lambda: asked >= 8)
+        assert not job.done()
+
+
+@pytest.mark.parametrize("when", ["Feb 01 " + "9" * 60, "9" * 5000, "", "-", "9999-12-31T23:59:59-23:59"])
+def test_an_odd_time_of_a_notice_counts_as_the_usual_one(when):
+    now = datetime(2020, 1, 1, tzinfo=UTC)
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        assert preemption._seconds_until(when, parse, now, 30.0) == 30.0
+
+
+async def test_what_a_cloud_says_is_logged_as_one_short_line():
+    aws = Aws()
+    async with served(aws) as base, watched(AwsNotice(base)) as job:
+        aws.take_back(json.dumps({"action": "stop\n" * 1000}))
+        notice = await notice_of(job)
+    assert notice.words.isprintable() and len(notice.words) < 100
