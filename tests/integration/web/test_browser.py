@@ -1,10 +1,12 @@
 """However a browser or its owner ends, nothing of it is left, and the next episode has another."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from rl_agent.env.guard import descendants, has_word
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.errors import EnvironmentFailure
+from rl_agent.testing.small_disk import small_disk_at
 
 from .conftest import hostile, is_alive
 
@@ -157,3 +160,30 @@ async def test_a_page_that_builds_more_than_a_page_may_have_is_ended_and_no_othe
     assert (await neighbour.step("answer yes")).reward == 1.0
     assert (await greedy.step("answer yes")).reward == 1.0
     assert neighbour._browser is greedy._browser is browser and not browser.has_died
+
+
+async def test_a_full_disk_fails_the_episode_with_its_reason_and_the_next_one_works(
+    web, tmp_path, monkeypatch
+):
+    with small_disk_at(tmp_path / "disk", "32m") as disk:
+        monkeypatch.setattr(tempfile, "tempdir", str(disk))
+        environment = web()
+        try:
+            await environment.reset(hostile("calm"), 0)
+            filler = disk / "filler"
+            fill(filler)
+            with pytest.raises(EnvironmentFailure, match=r"its screenshot .* cannot be kept: No space left"):
+                await environment.step("click 500 500")
+            filler.unlink()
+            await environment.reset(hostile("calm"), 0)
+            assert (await environment.step("answer yes")).reward == 1.0
+        finally:
+            await environment.close()
+            await WebEnvironment.close_shared()
+
+
+def fill(file):
+    """Take all that a disk has left."""
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as unbuffered:
+        while True:
+            unbuffered.write(b"x" * 4096)
