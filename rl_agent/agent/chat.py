@@ -159,16 +159,13 @@ class ChatTokenizer:
             text = text.partition(ending)[0]
         return text
 
-    def control_token_in(self, text: str) -> str | None:
-        """Return the first control token that a server would read in this text; None if there is none."""
-        found = self._control.search(text) if self._control else None
-        return found[0] if found else None
+    def plain(self, text: str, is_of_tool: bool = False) -> str:
+        """Return the text with each control token broken by a space, so that a server reads characters.
 
-    def plain(self, text: str) -> str:
-        """Return the text with each control token broken by a space, so that a server reads characters."""
-        if self.control_token_in(text) is None or self._control is None:
-            return text
-        return self._control.sub(lambda found: f"{found[0][:1]} {found[0][1:]}", text)
+        In what a tool answers the model's markers are broken, too, as `extend` has it.
+        """
+        pattern = self._markers if is_of_tool else self._control
+        return pattern.sub(_broken, text) if pattern is not None else text
 
     def encode_messages(self, messages: list[Message], tools: Sequence[Schema] = ()) -> list[int] | None:
         """Return the tokens of a prompt of messages, each image one; None if the template takes none."""
@@ -236,7 +233,7 @@ class ChatTokenizer:
         if self._markers is None:
             return list(tools)
         text = json.dumps(list(tools), ensure_ascii=False)
-        return json.loads(self._markers.sub(lambda found: f"{found[0][:1]} {found[0][1:]}", text))
+        return json.loads(self._markers.sub(_broken, text))
 
     def _encode(self, text: str, control: Sequence[str] = ()) -> list[int]:
         """Encode a rendered text, in which each placeholder stands for the text of a control token.
@@ -249,6 +246,10 @@ class ChatTokenizer:
             for piece in (part, word[:1], word[1:]):  # neither part is the token
                 ids += self._tokenizer.encode(piece, add_special_tokens=False).ids if piece else []
         return ids
+
+
+def _broken(found: re.Match[str]) -> str:
+    return f"{found[0][:1]} {found[0][1:]}"
 
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")

@@ -93,7 +93,9 @@ def _conversation(system_prompt: str | None, has_image: Sequence[bool]) -> list[
     shown = [Observation(_RESULT, (_IMAGE,) if one else ()) for one in has_image]
     rounds = [Round(one, "a call", _CALL.name, is_call=True) for one in shown[:-1]]
     return countable(
-        messages_of(system_prompt, ContextView(), rounds, shown[-1], lambda _: {"type": _IMAGE}, str)
+        messages_of(
+            system_prompt, ContextView(), rounds, shown[-1], lambda _: {"type": _IMAGE}, lambda text, _: text
+        )
     )
 
 

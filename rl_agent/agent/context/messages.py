@@ -1,6 +1,7 @@
 """Writes a view of an episode as the tokens of a text context, or as the messages that images need."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rl_agent.agent.chat import ChatTokenizer, tool_message
@@ -39,23 +40,28 @@ def messages_of(
     rounds: Sequence[Round],
     observation: Observation,
     image_part: Callable[[str], dict[str, Any]],
-    plain: Callable[[str], str],
+    plain: Callable[[str, bool], str],
     *,
     is_of_user: bool = False,
 ) -> list[Message]:
     """Return the messages of a whole prompt; `image_part` makes the part that shows an image.
 
-    `plain` takes control tokens out of a text that is not shown where it was said. `is_of_user`: the last
-    message is not what a tool answered, whatever was called before it.
+    `plain` takes control tokens out of all that the model did not say, and the model's markers out of what a
+    tool answered, which is its second argument: a server reads both in a text. `is_of_user`: the last message
+    is not what a tool answered, whatever was called before it.
     """
     messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    before, is_of_tool = plain(opening(view, rounds, observation)), False
+    before, is_of_tool = plain(opening(view, rounds, observation), False), False
+
+    def shown(one: Observation, *, is_of_tool: bool) -> Message:
+        harmless = replace(one, text=plain(one.text, is_of_tool))
+        return _shown(_content(before, harmless, image_part), is_of_tool=is_of_tool)
+
     for one in rounds[view.whole_from :]:
-        messages.append(_shown(_content(before, one.observation, image_part), is_of_tool=is_of_tool))
+        messages.append(shown(one.observation, is_of_tool=is_of_tool))
         messages.append({"role": "assistant", "content": one.response})
         before, is_of_tool = "", one.is_call
-    content = _content(before, observation, image_part)
-    return [*messages, _shown(content, is_of_tool=is_of_tool and not is_of_user)]
+    return [*messages, shown(observation, is_of_tool=is_of_tool and not is_of_user)]
 
 
 def _shown(content: str | list[dict[str, Any]], *, is_of_tool: bool) -> Message:

@@ -15,7 +15,7 @@ from rl_agent.agent.context.messages import countable, messages_of, tokens_of
 from rl_agent.agent.context.window import ContextView, Round, images_of
 from rl_agent.agent.template import Message
 from rl_agent.agent.tool_formats import Schema
-from rl_agent.errors import EnvironmentRefusal, PromptTooLong
+from rl_agent.errors import PromptTooLong
 from rl_agent.off_loop import SMALL, off_loop
 from rl_agent.rollout.trajectories.images import digest_of, image_size
 from rl_agent.types import Generation, Observation
@@ -144,12 +144,6 @@ class PromptBuilder:
     def _visual(
         self, view: ContextView, observation: Observation, paths: list[str], is_of_user: bool
     ) -> Prompt:
-        for seen in (*(one.observation for one in self.rounds[view.whole_from :]), observation):
-            if (token := self._chat.control_token_in(seen.text)) is not None:
-                raise EnvironmentRefusal(
-                    f"{self._task_id}: it shows {token!r}, which the server would read as a control"
-                    " token beside images; let the environment write it differently"
-                )
         messages = messages_of(
             self._system_prompt,
             view,

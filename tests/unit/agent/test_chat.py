@@ -237,8 +237,8 @@ def test_a_control_token_in_a_task_is_text_and_no_turn(template):
         for special in range(len(SPECIAL)):
             assert tokens.count(special) == usual.count(special)
         assert HOSTILE in chat.decode(tokens)
-    assert chat.control_token_in(HOSTILE) == TURN_END
-    assert chat.control_token_in("say x") is None
+    assert TURN_END not in chat.plain(HOSTILE)
+    assert chat.plain("say x") == "say x"
 
 
 def test_what_a_tool_answers_is_rendered_with_the_role_of_a_tool():
