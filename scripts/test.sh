@@ -74,6 +74,7 @@ main() {
   fi
   ensure_environment "$extra"
   cd "$PROJECT_ROOT"
+  [[ $what != extended ]] || ensure_ray
   unset PYTHONDONTWRITEBYTECODE # else every process that a test starts compiles the package anew
   [[ $what != lint && $what != all ]] || lint
   case $what in

@@ -9,6 +9,7 @@ readonly DEBIAN_PACKAGES=(libnuma1 g++) # vLLM links libnuma; DeepSpeed compiles
 readonly BROWSERS=(chromium-headless-shell chromium) # the first takes a quarter of the processor time of the second
 readonly BROWSER_FONTS=(fonts-liberation)             # without, the pages differ from machine to machine
 readonly VISION_PACKAGES=(torchvision==0.28.0 requirements/placeholders/torchvision_operators) # as requirements/cpu-overrides.txt says
+readonly RAY_PACKAGE=ray==2.60.0 # for the tests with a real cluster; a cluster brings its own
 readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 
 # Print a line for a person on stderr.
@@ -102,6 +103,18 @@ ensure_chromium() {
     if install_packages "$browser" "${BROWSER_FONTS[@]}"; then return 0; fi
   done
   say "setup: could not install ${BROWSERS[*]}: the tests with a real browser will be skipped"
+}
+
+# Make an environment with Ray for the tests with a real cluster, once; without, those tests are skipped. It is not in
+# the lock: a provider of machines on Ray has to run the version that its cluster has.
+# Usage: ensure_ray
+ensure_ray() {
+  local folder=$PROJECT_ROOT/.venv/ray
+  [[ ! -x $folder/bin/ray ]] || return 0
+  rm -rf "$folder"
+  if "$PROJECT_ROOT/.venv/bin/python" -m venv "$folder" &&
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$RAY_PACKAGE"; then return 0; fi
+  say "setup: could not install $RAY_PACKAGE: the tests with a real Ray cluster will be skipped"
 }
 
 # Install what image processors need, once, and let this process and its children find it. It lies beside the

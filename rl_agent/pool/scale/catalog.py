@@ -34,6 +34,9 @@ CATALOG: Mapping[str, ProviderEntry] = {
     "command": ProviderEntry(
         "command", "CommandSettings", "command lines for start, stop and list: any cloud"
     ),
+    "ray": ProviderEntry(
+        "ray_cluster", "RaySettings", "actors of a Ray cluster, which remembers them", has_own_process=True
+    ),
 }
 
 

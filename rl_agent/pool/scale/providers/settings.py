@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -54,6 +54,41 @@ class CommandSettings(ProviderSettings):
             raise ValueError("{name} is missing: it says which machine")
         if not shlex.split(text):
             raise ValueError("expected a command line")
+        return text
+
+
+class RayResources(BaseModel):
+    """What an actor of one kind takes of its node."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    num_gpus: float = Field(default=0.0, ge=0)
+    num_cpus: float = Field(default=0.0, ge=0)
+    resources: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """The cluster's own, such as a type of accelerator."""
+
+
+class RaySettings(ProviderSettings):
+    """A Ray cluster, and what to run on it."""
+
+    worker: str
+    """The command line of an engine's worker (join_pool.sh) as it works on every node, with {name} in it."""
+    address: str = "auto"
+    """HOST:PORT of the cluster, or auto: that of this machine."""
+    namespace: str = "rl-agent"
+    resources: dict[str, RayResources] = {}
+    """By the name of the kind; without an entry an engine takes one GPU."""
+    drain_s: float = Field(default=60.0, gt=0, le=86_400)
+    """A worker that has not ended so long after it was told to leave is killed."""
+    log: str = "/tmp/{name}.log"  # noqa: S108 - on each node
+    """File on its node for the worker's output."""
+
+    @field_validator("worker")
+    @classmethod
+    def _names_the_machine(cls, text: str) -> str:
+        if unknown := [name for name in _FIELD.findall(text) if name not in FIELDS]:
+            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(FIELDS)}")
+        if "{name}" not in text:
+            raise ValueError("{name} is missing: under it the engine joins the pool")
         return text
 
 
