@@ -1,6 +1,6 @@
 """An actor of a Ray cluster that runs an engine's worker. Standard library alone: Ray carries it to its node.
 
-The worker leads a process group of its own. It is told to drain by TERM, and killed only once its time is over;
+The worker leads a process group of its own. It is told to drain by TERM and killed once its time is over;
 if the actor dies, the kernel sends it TERM. Once the worker has ended the actor ends, and frees what it held.
 """
 
