@@ -2,10 +2,10 @@
 
     python benchmarks/pool/scale_kills.py [--seeds 30] [--first 0] [--jobs 2]
 
-A history is a manager with a journal, the command `pool scale --provider command`, machines that are processes
-of this host (`scripts/examples/local_machines.sh`) with simulated engines, and 60 requests. For 15 s its seed
-draws SIGKILL for each of them, while starts, stops and lists fail, hang or are forgotten. Then all requests must
-have ended once, and TERM to `pool scale` must leave no machine of its own, and one of a stranger.
+A history is a manager with a journal, the command `pool scale --provider command`, 60 requests, and machines
+that are processes of this host (`scripts/examples/local_machines.sh`) with simulated engines. For 15 s its
+seed draws SIGKILL for each of them, while starts, stops and lists fail, hang or are forgotten. Then all
+requests must have ended once, and TERM to `pool scale` must leave no machine of its own, and a stranger's.
 """
 
 import argparse
@@ -25,12 +25,12 @@ from pathlib import Path
 
 import aiohttp
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.testing.pool_setup import expected, item
 from rl_agent.testing.ports import quiet_port
 
+ROOT = Path(__file__).resolve().parents[2]
 LOCAL = ROOT / "scripts/examples/local_machines.sh"
 MACHINE = ROOT / "tests/integration/pool/scale/machine.py"
 MOST, REQUESTS, TOKENS, TROUBLE_S = 3, 60, 400, 15.0

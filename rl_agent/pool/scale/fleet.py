@@ -50,6 +50,7 @@ class Rented:
     missing_since: float | None = None
     """Since when neither provider nor pool have shown it; None: they do."""
     drain_until: float | None = None
+    ending_since: float | None = None
     stopped_at: float | None = None
     """When a stop of it last succeeded, as its provider says."""
     why: str = ""

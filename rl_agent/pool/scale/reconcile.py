@@ -211,7 +211,11 @@ def _look_at(
 
 
 def _has_settled(machine: Rented, now: float, rules: ScaleRules) -> bool:
-    return machine.stopped_at is not None and now - machine.stopped_at >= rules.settle_s
+    """Return whether a stop had its time; or twice as long, for many refuse to stop what is not there."""
+    if machine.stopped_at is not None and now - machine.stopped_at >= rules.settle_s:
+        return True
+    since = max(machine.ending_since or now, machine.missing_since or now)
+    return now - since >= 2 * rules.settle_s
 
 
 def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
@@ -230,7 +234,8 @@ def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
         stage, why = (
             (Stage.ENDING, "it had ended and is listed again") if is_ours_to_end else (Stage.ASKED, "")
         )
-        found = Rented(listed.name, kind, sight.now, stage, was_listed=True, why=why)
+        since = sight.now if is_ours_to_end else None
+        found = Rented(listed.name, kind, sight.now, stage, was_listed=True, ending_since=since, why=why)
         fleet = _with(fleet, found)
         next_number = max(next_number, number + 1)
     return replace(fleet, next_number=next_number)
@@ -328,7 +333,7 @@ def _actions(fleet: Fleet, sight: Sight, rules: ScaleRules, new: Set[str]) -> li
 def _end(
     fleet: Fleet, machine: Rented, why: str, rules: ScaleRules, now: float, *, is_setback: bool = False
 ) -> Fleet:
-    fleet = _with(fleet, replace(machine, stage=Stage.ENDING, why=why))
+    fleet = _with(fleet, replace(machine, stage=Stage.ENDING, why=why, ending_since=now))
     if not is_setback:
         return fleet
     count = fleet.setbacks[machine.kind].count + 1 if machine.kind in fleet.setbacks else 1

@@ -13,9 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 from tests.integration.pool.workers import worker
 
 
-async def main(manager: str, name: str, kind: str, price: str, folder: str, interval_s: str = "0.01") -> None:
-    own = Path(folder, f"machine-{name}")
-    own.mkdir(parents=True, exist_ok=True)
+async def main(manager: str, name: str, kind: str, price: str, own: Path, interval_s: str = "0.01") -> None:
     leaving = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, leaving.set)
@@ -29,4 +27,7 @@ async def main(manager: str, name: str, kind: str, price: str, folder: str, inte
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    manager, name, kind, price, folder, *interval = sys.argv[1:]
+    own = Path(folder, f"machine-{name}")
+    own.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(manager, name, kind, price, own, *interval))

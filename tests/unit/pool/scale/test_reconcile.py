@@ -36,6 +36,8 @@ RULES = ScaleRules(
 class Play:
     """A reconciler's looks, one after the other."""
 
+    stops_work = True
+
     def __init__(self, *kinds: EngineKind, fleet=None, rules=RULES):
         self.kinds = kinds or (SPOT,)
         self.rules = rules
@@ -53,7 +55,7 @@ class Play:
         sight = Sight(self.now, self.engines, wanted, kinds, listed)
         self.fleet, actions = decide(self.fleet, sight, self.rules, is_leaving=is_leaving)
         for one in actions:
-            if isinstance(one, Stop):  # as its provider says
+            if isinstance(one, Stop) and self.stops_work:  # as its provider says
                 self.fleet = stopped(self.fleet, one.name, self.now)
         return actions
 
@@ -270,6 +272,16 @@ def test_a_stop_is_repeated_while_its_machine_is_listed():
     assert [type(one) for one in play.look(is_leaving=True)] == [Stop]
     assert play.look(is_leaving=True) == []
     assert [type(one) for one in play.look(20.0, is_leaving=True)] == [Stop]
+
+
+def test_a_provider_that_refuses_to_stop_what_is_not_there_holds_no_name_for_good():
+    play = Play().serving("f-1")
+    play.stops_work = False
+    play.goes("f-1")
+    play.look(spot=0)
+    for _ in range(20):
+        play.look(spot=0)
+    assert play.fleet.machines == {}
 
 
 def test_leaving_ends_all_whatever_is_wanted_and_starts_nothing():
