@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
 from rl_agent.errors import ConfigError
 from rl_agent.monitor.flops import ModelShape
 from rl_agent.overrides.compose import Schema, compose_words
+from rl_agent.pool.runtime.scaling import wanted_rules
+from rl_agent.pool.scale.demand import WantedRules
+from rl_agent.pool.scale.records import EngineKind
 from rl_agent.pool.settings import load_settings, rules_of
 from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
-from rl_agent.simulation.scenario import Scenario, rules_for_simulation
+from rl_agent.simulation.scenario import KIND, Scenario, rules_for_simulation
 from rl_agent.simulation.speeds import (
     OTHER_TRAINER_TFLOPS,
     SHAPES,
@@ -32,6 +36,7 @@ class WhatIfConfig(Section):
     model: str
     seed: Seed
     hours: Above0 | None
+    iterations: Positive | None
     trainer_gpus: Positive
     trainer_price: NotNegative
     engine_gpus: Positive
@@ -46,6 +51,7 @@ class WhatIfConfig(Section):
     prompt_tokens: Positive
     mean_tokens: Above0
     longest: Positive
+    length_growth: NotNegative
     sigma: Above0
     mini_batches: Positive
     order: Literal["arrival", "shuffled"]
@@ -122,9 +128,26 @@ def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Sce
         on_demand_price=config.on_demand_price,
         on_demand_engines=config.on_demand_engines or max(1, round(mean)),
         shared_engines=max(1, config.trainer_gpus // config.engine_gpus),
-        rules=rules_for_simulation(rules, config.resolution_s),
+        rules=rules_for_simulation(rules, config.resolution_s, config.chunk),
         chunk=config.chunk,
+        wanted=wanted_of(config, trace),
+        iterations=config.iterations,
+        seed=config.seed,
     )
+
+
+def wanted_of(config: WhatIfConfig, trace: Sequence[Change]) -> WantedRules:
+    """Return the rules by which machines are asked for: a pool's own, for the machines of the trace."""
+    rules = wanted_rules(load_settings((), {}).scale)
+    most = max(accumulate(1 if change.is_join else -1 for change in trace))
+    kind = EngineKind(
+        KIND,
+        config.engine_price,
+        min_engines=0,
+        max_engines=max(1, most),
+        start_s=config.engine_start_s,
+    )
+    return replace(rules, kinds=(kind,))
 
 
 def shape_of(model: str) -> ModelShape:

@@ -19,6 +19,7 @@ from rl_agent.simulation.work import Work
 from rl_agent.simulation.world import RentedPool
 
 FOREVER_S = 1e9
+
 RECOMPUTE = {"presence_penalty": 0.1}
 """A parameter that a request cannot be continued with: what it had is thrown away when its engine goes."""
 
@@ -38,6 +39,8 @@ class Loop:
     """Called at the end of an iteration, before what follows from it."""
     on_iteration: Callable[[], None] = lambda: None
     world: RentedPool = field(init=False)
+    last_iteration: int | None = None
+    """None: it goes on for ever."""
     version: int = 0
     submitted: int = 0
     """Iterations that have begun."""
@@ -66,6 +69,10 @@ class Loop:
     def iteration(self) -> int:
         """The one that is trained on, from 1."""
         return self.version + 1
+
+    @property
+    def has_ended(self) -> bool:
+        return self.version == self.last_iteration
 
     @property
     def is_waiting(self) -> bool:
@@ -158,7 +165,8 @@ class Loop:
 
     def _submit(self) -> None:
         """Every iteration that may begin now."""
-        while self.submitted <= self.version + self.max_staleness:
+        most = FOREVER_S if self.last_iteration is None else self.last_iteration
+        while self.submitted <= self.version + self.max_staleness and self.submitted < most:
             self.submitted += 1
             oldest = max(0, self.submitted - 1 - self.max_staleness)
             for index, tokens in enumerate(self.work.lengths(self.submitted)):

@@ -6,6 +6,9 @@ elastic             beside it machines that come and go by the trace, at their p
                     their tokens
 elastic_recompute   the same, but what was generated is thrown away when its machine goes
 elastic_hybrid      like elastic, and the trainer's devices generate, too, as long as that saves waiting
+autoscaled          like elastic, but only as many machines are rented as the pool wants (`pool.scale`)
+
+`fleet:N` is a fixed number of machines, where the trace has so many.
 """
 
 from collections import deque
@@ -14,15 +17,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from rl_agent.pool.scale.demand import WantedRules
 from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.simulation.devices import SharedEngines
+from rl_agent.simulation.fleet import AutoscaledFleet, VirtualFleet
 from rl_agent.simulation.loop import Loop
 from rl_agent.simulation.speeds import EngineSpeed, TrainerSpeed
 from rl_agent.simulation.spot import Change
 from rl_agent.simulation.work import Work
 from rl_agent.simulation.world import RentedPool
 
-SETUPS = ("static", "on_demand", "elastic", "elastic_recompute", "elastic_hybrid")
+SETUPS = ("static", "on_demand", "elastic", "elastic_recompute", "elastic_hybrid", "autoscaled")
+FIXED = "fleet:"
+KIND = "rented"
+"""Name of the one kind of machine."""
 NO_HANGING_S = 3600.0
 """No engine hangs here, and a long prompt may keep it from giving tokens for a while."""
 
@@ -48,6 +56,10 @@ class Scenario:
     """That fit on the trainer's devices."""
     rules: PoolRules
     chunk: int
+    wanted: WantedRules
+    iterations: int | None
+    """To end after; None: when the time is over."""
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +88,24 @@ class Outcome:
     engine_deaths: int
 
 
-def rules_for_simulation(rules: PoolRules, resolution_s: float) -> PoolRules:
-    """A pool's own, but it learns speeds and moves work only so often, which is most of what it computes."""
+def is_fixed(setup: str) -> bool:
+    """Return whether this names a fixed number of machines."""
+    number = setup.removeprefix(FIXED)
+    return setup != number and number.isdecimal() and len(number) < 5
+
+
+def rules_for_simulation(rules: PoolRules, resolution_s: float, chunk: int) -> PoolRules:
+    """A pool's own, but it learns speeds and moves work only so often, which is most of what it computes.
+
+    Tokens are counted in chunks.
+    """
     interval_s = max(resolution_s, rules.rebalance_interval_s)
-    return replace(rules, stall_timeout_s=NO_HANGING_S, rebalance_interval_s=interval_s)
+    return replace(
+        rules,
+        stall_timeout_s=NO_HANGING_S,
+        rebalance_interval_s=interval_s,
+        min_progress_tokens=max(1, rules.min_progress_tokens // chunk),
+    )
 
 
 def simulate(
@@ -96,19 +122,36 @@ def simulate(
     if setup == "on_demand":
         for number in range(scenario.on_demand_engines):
             world.rent(f"on-demand-{number}", scenario.engine)
+    elif setup == "autoscaled" or setup.startswith(FIXED):
+        _rent_as_wanted(scenario, setup, loop, world)
     elif setup != "static":
         _plan(world, scenario.trace, scenario.engine)
     price = scenario.on_demand_price if setup == "on_demand" else scenario.engine_price
     reached: deque[Outcome] = deque(maxlen=1)
+    loop.last_iteration = scenario.iterations
     loop.on_published = lambda: reached.append(_outcome(setup, loop, scenario.trainer_price, price))
     loop.begin(world)
     if setup in ("static", "elastic_hybrid"):
         _share(scenario, "colocated" if setup == "static" else "hybrid", loop, world)
     slices = 200
     for number in range(1, slices + 1):
+        if loop.has_ended:
+            break
         world.run(scenario.until_s * number / slices)
         on_progress(number / slices)
     return reached[-1] if reached else None
+
+
+def _rent_as_wanted(scenario: Scenario, setup: str, loop: Loop, world: RentedPool) -> None:
+    """Rent a fixed number of machines, or as many as the pool wants, as far as the trace has them."""
+    fixed = int(setup.removeprefix(FIXED)) if setup.startswith(FIXED) else None
+    fleet = VirtualFleet(world, scenario.engine, KIND, fixed or 0, scenario.seed)
+    fleet.begin(scenario.trace)
+    if fixed is None:
+        asked = AutoscaledFleet(fleet, scenario.wanted, loop, scenario.trainer_price)
+        asked.is_last = lambda: scenario.iterations is not None and loop.submitted >= scenario.iterations
+        loop.on_iteration = asked.iteration_ended
+        world.at(0.0, asked.begin)
 
 
 def _share(

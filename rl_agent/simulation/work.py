@@ -10,6 +10,9 @@ from typing import Literal
 from rl_agent.errors import UsageError
 from rl_agent.simulation.spot import Change
 
+MOST_OF_LONGEST = 0.6
+"""Mean lengths grow no further."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -25,6 +28,8 @@ class Work:
     seed: int
     order: Literal["arrival", "shuffled"] = "arrival"
     """As `trainer.batch.order`."""
+    length_growth: float = 0.0
+    """By which the mean length grows from one iteration to the next, up to `MOST_OF_LONGEST` of `longest`."""
 
     def steps_of(self, iteration: int) -> list[list[int]]:
         """For each group the step of each of its responses, where they are dealt."""
@@ -42,7 +47,9 @@ class Work:
     def lengths(self, iteration: int) -> list[int]:
         """Return the tokens of every response of an iteration."""
         random_ = random.Random(f"{self.seed}:{iteration}")
-        mu = _mu(self.mean_tokens, self.longest, self.sigma)
+        grown = self.mean_tokens * (1 + self.length_growth) ** (iteration - 1)
+        mean = min(grown, max(self.mean_tokens, MOST_OF_LONGEST * self.longest))
+        mu = _mu(mean, self.longest, self.sigma)
         count = self.prompts * self.group_size
         return [
             max(1, min(self.longest, round(random_.lognormvariate(mu, self.sigma)))) for _ in range(count)

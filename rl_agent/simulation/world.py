@@ -64,15 +64,16 @@ class RentedPool(VirtualPool[VirtualEngine]):
         for engine in list(self.engines.values()):
             self._fetch(engine)
 
-    def rent(self, name: str, speed: EngineSpeed) -> None:
+    def rent(self, name: str, speed: EngineSpeed, kind: str = "") -> None:
         """A machine that is paid from now on, and whose engine answers when it has started."""
         self.machines.append(name)
         self._joined[name] = self.now
-        self.at(self.now + speed.start_s, lambda: self._started(name, speed))
+        self.at(self.now + speed.start_s, lambda: self._started(name, speed, kind))
 
-    def lose(self, *, with_notice: bool) -> None:
-        """Take the oldest machine away: told before, or from one moment to the next."""
-        name = self.machines.popleft()
+    def lose(self, name: str | None = None, *, with_notice: bool) -> None:
+        """Take a machine away, the oldest if none is named: told before, or from one moment to the next."""
+        name = self.machines[0] if name is None else name
+        self.machines.remove(name)
         self.machine_s += self.now - self._joined.pop(name)
         engine = self.engine_named(name)
         if engine is None:
@@ -84,13 +85,13 @@ class RentedPool(VirtualPool[VirtualEngine]):
             self.handle(events.Beat(engine.engine_id))  # its last one was not long ago
             self._gone(engine)
 
-    def join(self, name: str, speed: EngineSpeed, *, weight_version: int) -> VirtualEngine:
+    def join(self, name: str, speed: EngineSpeed, *, weight_version: int, kind: str = "") -> VirtualEngine:
         """Return an engine that serves this version from now on."""
         engine_id = f"{name}#{next(self.numbers)}"
         engine = VirtualEngine(self, name, engine_id, speed, weight_version, self._length_of)
         self.engines[engine_id] = engine
         report = WeightsReport(weight_version, _digest(weight_version)) if weight_version else NO_WEIGHTS
-        self.handle(events.Registered(EngineOffer(engine_id, name, speed.capacity), report))
+        self.handle(events.Registered(EngineOffer(engine_id, name, speed.capacity, kind=kind), report))
         self._beat(engine)
         self._fetch(engine)
         return engine
@@ -149,9 +150,9 @@ class RentedPool(VirtualPool[VirtualEngine]):
 
         self.at(self.now, answer)
 
-    def _started(self, name: str, speed: EngineSpeed) -> None:
+    def _started(self, name: str, speed: EngineSpeed, kind: str) -> None:
         if name in self._joined:
-            self.join(name, speed, weight_version=0)
+            self.join(name, speed, weight_version=0, kind=kind)
 
     def _fetch(self, engine: VirtualEngine) -> None:
         wanted = self.state.weights

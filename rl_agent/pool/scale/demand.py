@@ -32,6 +32,8 @@ class TrainerSteps:
     """Engine-seconds meanwhile; over `lasted_s`, the mean number of engines."""
     idle_s: float
     """Engine-seconds without a request."""
+    engine_tokens_per_s: float = 0.0
+    """Mean of the engines that were there, each with all it can do; 0: unknown."""
     price_per_hour: float = 0.0
     """Of the trainer; 0: unknown."""
     is_last: bool = False

@@ -46,6 +46,7 @@ class _Measured:
     tokens: float
     engine_s: float
     idle_s: float
+    engine_tokens_per_s: float
 
 
 @dataclass(slots=True)
@@ -69,11 +70,13 @@ class DemandGauge:
         """Record a step of the trainer, which has just ended."""
         totals, tokens = totals_of(state, now), float(state.account.tokens)
         before = self._totals_then
+        speeds = [one.tokens_per_s for one in state.living(EngineState.READY) if one.tokens_per_s]
         made = _Measured(
             step,
             max(0.0, tokens - self._tokens_then),
             max(0.0, totals.up_s - before.up_s),
             max(0.0, totals.idle_s - before.idle_s),
+            sum(speeds) / len(speeds) if speeds else 0.0,
         )
         self._tokens_then, self._totals_then, self._step_at = tokens, totals, now
         self._steps.append(made)
@@ -129,6 +132,7 @@ class DemandGauge:
             tokens=sum(one.tokens for one in self._steps),
             engine_s=sum(one.engine_s for one in self._steps),
             idle_s=sum(one.idle_s for one in self._steps),
+            engine_tokens_per_s=self._steps[-1].engine_tokens_per_s,
             price_per_hour=newest.price_per_hour,
             is_last=newest.is_last,
         )

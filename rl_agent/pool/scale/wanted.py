@@ -3,12 +3,14 @@
     demand ─► the fleets that may be had, each one engine larger ─► the best of them ─► cooldown, hysteresis
 
 While a trainer waits for what is sampled, the best fleet makes a step cheapest, the trainer's price included.
-A step with engines of the speed R takes `busy + wait(R)`: what the trainer computes, and
+A step with n engines takes `busy + wait(n)`: what the trainer computes, and
 
-    wait(R) = max(0, wait now + tokens × (1/R − 1/R now) − slack)
+    wait(n) = max(0, wait now + work × (1/n − 1/n now) − slack)
+
+where `work` are the seconds that one engine needs for all that was sampled,
 
 since what an engine is idle while the trainer has all it needs is slack, and what remains of waiting however
-many engines there are (the longest response, a first group) does not change with R. Tokens per dollar are
+many engines there are (the longest response, a first group) does not change with n. Tokens per dollar are
 highest there. A trainer whose price is not known gets the smallest fleet with which it waits no more than
 `waiting_share` of a step.
 
@@ -27,6 +29,7 @@ DEAD_BAND = 0.02
 """Share of a step's cost by which another fleet must be cheaper to be taken."""
 MOST_GROWTH = 2.0
 """A fleet grows and shrinks by at most this factor over the one whose speed was seen: beyond is a guess."""
+STEPS_SEEN = 1.5
 LOOKAHEAD_S = 300.0
 """The rest of a run's dollars must pay the fleet for so long: it takes a while to give machines back."""
 HOUR_S = 3600.0
@@ -74,9 +77,10 @@ def decide_wanted(rules: WantedRules, memory: WantedMemory, demand: Demand, now:
     """Return the memory after a decision; `memory.wanted` is what is wanted from now on."""
     fleets = _fleets(rules, demand)
     choice = _choose(rules, memory, demand, fleets)
-    counts = _steady(rules, memory, choice.counts, demand, fleets, now)
     ceiling = fleets.ceiling if choice.is_short else ""
-    needs = (*(one for one in memory.needs if one[0] > now - rules.lower_after_s), (now, choice.counts))
+    oldest = now - lower_after_s(rules, demand)
+    memory = replace(memory, needs=tuple(one for one in memory.needs if one[0] > oldest))
+    counts = _steady(rules, memory, choice.counts, demand, fleets, now)
     before = memory.wanted.counts if memory.wanted is not None else {}
     has_changed = memory.wanted is None or dict(before) != dict(counts)
     is_raised = any(number > before.get(kind, 0) for kind, number in counts.items())
@@ -89,7 +93,7 @@ def decide_wanted(rules: WantedRules, memory: WantedMemory, demand: Demand, now:
         since=now if has_changed else memory.since,
         raised_at=now if is_raised else memory.raised_at,
         began=now if memory.began is None else memory.began,
-        needs=needs,
+        needs=(*memory.needs, (now, choice.counts)),
         ceiling=ceiling,
     )
 
@@ -157,10 +161,10 @@ def _for_trainer(
     rules: WantedRules, memory: WantedMemory, demand: Demand, fleets: _Fleets, steps: TrainerSteps
 ) -> _Choice:
     seen_engines = steps.engine_s / steps.lasted_s
-    seen_speed = seen_engines * _mean_speed(demand)
-    waits = [_wait_s(steps, seen_speed, seen_engines, speed) for speed in fleets.speeds]
-    busy_s = max(steps.lasted_s - steps.waited_s, 1e-9)
     sizes = [speed / _mean_speed(demand) for speed in fleets.speeds]
+    work_s = steps.tokens / (steps.engine_tokens_per_s or _mean_speed(demand))
+    waits = [_wait_s(steps, work_s, seen_engines, size) for size in sizes]
+    busy_s = max(steps.lasted_s - steps.waited_s, 1e-9)
     near = [
         at
         for at, size in enumerate(sizes)
@@ -188,12 +192,15 @@ def _for_trainer(
     return _Choice(fleets.counts[best], reason, is_short)
 
 
-def _wait_s(steps: TrainerSteps, seen_speed: float, seen_engines: float, speed: float) -> float:
-    """Return how long the trainer would wait in a step like these, with engines of this speed."""
-    if speed <= 0:
+def _wait_s(steps: TrainerSteps, work_s: float, seen_engines: float, engines: float) -> float:
+    """Return how long the trainer would wait in a step like these, with so many engines.
+
+    `work_s` is what all that was sampled takes one engine that does all it can.
+    """
+    if engines <= 0:
         return float("inf")
-    slack_s = max(0.0, steps.idle_s / max(seen_engines, 1e-9) - steps.waited_s)
-    slower_s = steps.tokens * (1 / speed - 1 / seen_speed)
+    slack_s = max(0.0, steps.idle_s / seen_engines - steps.waited_s)
+    slower_s = work_s * (1 / engines - 1 / seen_engines)
     return max(0.0, steps.waited_s + (slower_s if slower_s < 0 else max(0.0, slower_s - slack_s)))
 
 
@@ -256,9 +263,9 @@ def _steady(
 ) -> Counts:
     """Apply cooldown and hysteresis: raised at once but not twice in a row, lowered after a long time."""
     before = memory.wanted.counts if memory.wanted is not None else _present_of(rules, demand)
-    lately = [counts for at, counts in memory.needs if at > now - rules.lower_after_s]
+    lately = [counts for _, counts in memory.needs]
     may_raise = now - memory.raised_at >= rules.raise_after_s
-    is_known = memory.began is not None and now - memory.began >= rules.lower_after_s
+    is_known = memory.began is not None and now - memory.began >= lower_after_s(rules, demand)
     found = {}
     for kind in rules.kinds:
         held = before.get(kind.name, 0)
@@ -267,6 +274,12 @@ def _steady(
         count = min(held, lowest) if need[kind.name] <= held else (need[kind.name] if may_raise else held)
         found[kind.name] = max(kind.min_engines, min(count, kind.max_engines))
     return _within_ceilings(rules, found, demand)
+
+
+def lower_after_s(rules: WantedRules, demand: Demand) -> float:
+    """Return how long fewer must have been better: never only one step of the trainer, which may be odd."""
+    steps = demand.steps
+    return max(rules.lower_after_s, 0.0 if steps is None or steps.is_last else STEPS_SEEN * steps.lasted_s)
 
 
 def _present_of(rules: WantedRules, demand: Demand) -> Counts:

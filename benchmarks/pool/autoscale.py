@@ -1,0 +1,125 @@
+"""What it is worth to rent machines by `pool.scale`: against fleets of every fixed size, in virtual time.
+
+    python benchmarks/pool/autoscale.py                    two trainers, three seeds: minutes
+    python benchmarks/pool/autoscale.py --trainers small --seeds 1 --growth 0
+
+The same iterations, with responses that grow from one to the next, are trained on by each fleet; machines can
+be had, and are lost without a notice, as `traces/aws_p3_12h.csv` says (see `what_if.py`). A fixed fleet has
+its number whenever the trace has so many; the autoscaled one what `decide_wanted` asks for. A dollar pays the
+trainer, too. `at its speed`: the fixed fleet with most tokens per dollar of those that are at least 98 % as
+fast as the autoscaled one; `of all`: of all fixed fleets, which is known in hindsight only.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from rl_agent.simulation.config import read_config, scenario_of
+from rl_agent.simulation.scenario import FIXED, Outcome, simulate
+from rl_agent.simulation.spot import read_trace
+from rl_agent.testing.pool_setup import later_wins
+
+RECORDED = Path(__file__).parent / "traces" / "aws_p3_12h.csv"
+TRAINERS = {
+    "small": ("trainer_gpus=2", "trainer_price=20.95"),
+    "large": ("trainer_gpus=8", "trainer_price=83.79"),
+}
+"""GPUs and dollars an hour; an engine has 2 GPUs for 5.32."""
+WORK = ("model=8b", "prompts=64", "mean_tokens=600", "max_staleness=1", "chunk=64", "hours=11.5")
+SIZES = (1, 2, 3, 4, 6, 8, 10, 12)
+EQUAL = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A fleet's figures over all seeds."""
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return mean(one.tokens_per_s for one in self.outcomes)
+
+    @property
+    def tokens_per_dollar(self) -> float:
+        return mean(1e6 / one.cost_per_million_tokens for one in self.outcomes)
+
+    def row(self) -> str:
+        one = self.outcomes
+        return (
+            f"{self.name:<12} {mean(o.engines for o in one):>8.1f} {mean(o.hours for o in one):>7.2f}"
+            f" {self.tokens_per_s:>10,.0f} {self.tokens_per_dollar / 1e3:>10,.0f}"
+            f" {mean(o.waiting_share for o in one):>7.0%} {mean(o.engines_idle_share for o in one):>6.0%}"
+            f" {mean(o.engine_deaths for o in one):>7.1f}"
+        )
+
+
+def play(name: str, seeds: int, words: list[str], iterations: int) -> Played | None:
+    """Play one fleet with each seed; None if the trace ends before the work does."""
+    trace = read_trace(RECORDED.read_text().splitlines(), str(RECORDED))
+    outcomes = []
+    for seed in range(seeds):
+        config = read_config(later_wins((*WORK, *words, f"iterations={iterations}", f"seed={seed}")))
+        found = simulate(scenario_of(config, trace, str(RECORDED)), name)
+        if found is None or found.iterations < iterations:
+            return None
+        outcomes.append(found)
+    return Played(name, tuple(outcomes))
+
+
+def table(trainer: str, seeds: int, words: list[str], iterations: int) -> None:
+    print(f"\n{trainer} trainer: {' '.join(TRAINERS[trainer])}, {iterations} iterations, {seeds} seeds")
+    print("fleet        machines   hours   tokens/s  thousand/$   waits   idle  deaths")
+    fixed = []
+    for size in SIZES:
+        found = play(f"{FIXED}{size}", seeds, words, iterations)
+        if found is None:
+            print(f"{FIXED}{size:<6} is not done when the trace ends", flush=True)
+            continue
+        fixed.append(found)
+        print(found.row(), flush=True)
+    scaled = play("autoscaled", seeds, words, iterations)
+    if scaled is None or not fixed:
+        raise SystemExit("the trace ends before the work is done: fewer --iterations")
+    print(scaled.row(), flush=True)
+    best = max(fixed, key=lambda one: one.tokens_per_dollar)
+    as_fast = [one for one in fixed if one.tokens_per_s >= EQUAL * scaled.tokens_per_s]
+    for label, one in (
+        ("of all", best),
+        ("at its speed", max(as_fast, key=lambda o: o.tokens_per_dollar) if as_fast else None),
+    ):
+        if one is None:
+            print(f"{label:<12} no fixed fleet is as fast")
+            continue
+        gain = scaled.tokens_per_dollar / one.tokens_per_dollar - 1
+        faster = scaled.tokens_per_s / one.tokens_per_s - 1
+        print(f"{label:<12} {one.name}: autoscaled has {gain:+.1%} tokens per dollar, {faster:+.1%} tokens/s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=80)
+    parser.add_argument(
+        "--growth", type=float, default=0.035, help="of lengths, from one iteration to the next"
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as what-if takes them")
+    options = parser.parse_intermixed_args()
+    for trainer in options.trainers:
+        words = [*TRAINERS[trainer], f"length_growth={options.growth}", *options.words]
+        table(trainer, options.seeds, words, options.iterations)
+    return 0
+
+
+if __name__ == "__main__":
+    from rl_agent.terminal import run_script
+
+    run_script(main)
