@@ -67,6 +67,7 @@ LINE = Chapter(
         time | s | when it was written, since the epoch
         iteration |  | trip round the loop, from 1
         phase |  | `update`; lines of a rollout have `split` instead
+        engines_wanted_because |  | of a step over a pool with `pool.scale.kinds`: `3 wanted: …`
         split |  | `train` or `test`
         update_step |  | optimizer step, counted over all iterations; in lines of single steps
         """,
@@ -186,6 +187,8 @@ STREAMED_STEP = Chapter(
         mfu | share | of the device's bf16 peak that this is; absent where the peak is not known, as on a
             CPU
         engines |  | ready in the pool at the end of the step
+        engines_wanted |  | that the pool wants (`pool.scale`); the reason is in the line's
+            `engines_wanted_because`
         engines_up_s | s | engine-seconds since the step before, of all engines
         engines_idle_s | s | of those: ready, and without a request
         engines_draining_s | s | of those: draining, to complete responses of older weights

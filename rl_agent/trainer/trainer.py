@@ -31,7 +31,7 @@ from rl_agent.trainer.gpu_sharing.window import LearntWindow
 from rl_agent.trainer.model.parallel import Ranks, release_memory
 from rl_agent.trainer.model.policy import PolicyModel, Scorer
 from rl_agent.trainer.settings import TrainerSettings
-from rl_agent.trainer.step.meter import Meter
+from rl_agent.trainer.step.meter import Meter, StepReport
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients, learning_rate
 from rl_agent.trainer.step.start_weights import StartWeights
 from rl_agent.trainer.step.step_metrics import OF_EVERY_TRAINER, STEP, IterationMetrics, Speedometer, log_line
@@ -300,16 +300,32 @@ class Trainer:
 
     def _record(self, numbers: dict[str, float], iteration: int | None) -> None:
         if self._meter is not None and self._ranks.rank == 0:
-            numbers |= self._meter.read(numbers["total_tokens"])
+            numbers |= self._meter.read(numbers["total_tokens"], self._report(numbers, iteration))
         self._of_iteration.add(numbers)
         if self._ranks.rank != 0:
             return
         head: dict[str, float | str] = {"time": time.time(), "phase": "update", STEP: self.steps}
         if iteration is not None:
             head["iteration"] = iteration
+        because = self._meter.wanted_reason if self._meter is not None else ""
+        if because:
+            head["engines_wanted_because"] = because
         line = {f"{_PREFIX_OF.get(name, 'trainer')}/{name}": value for name, value in numbers.items()}
         metrics.append(self._settings.metrics, head | line)
-        self._log_once(log_line(self.steps, numbers))
+        self._log_once(log_line(self.steps, numbers) + (f", {because}" if because else ""))
+
+    def _report(self, numbers: dict[str, float], iteration: int | None) -> StepReport | None:
+        """Return what the pool is told of a step; nothing where no run goes along."""
+        stream = self._settings.stream
+        if stream is None or iteration is None:
+            return None
+        newest = iteration + self._settings.batch.max_staleness
+        return StepReport(
+            waited_s=numbers["seconds/waiting"],
+            lasted_s=numbers["seconds/step"],
+            steps_of_iteration=self._settings.mini_batches,
+            is_last=stream.last_iteration is not None and newest >= stream.last_iteration,
+        )
 
     def _log_once(self, line: str) -> None:
         if self._ranks.rank == 0:

@@ -80,8 +80,8 @@ def metered(settings: TrainerSettings, ranks: Ranks) -> Iterator[Meter | None]:
     if manager is None:
         yield meter()
         return
-    with PoolWatch(manager) as watch:
-        yield meter(totals=watch.totals)
+    with PoolWatch(manager, stream.run_id, settings.price_per_hour) as watch:
+        yield meter(totals=watch.totals, report=watch.report)
 
 
 def run(settings: TrainerSettings, ranks: Ranks, policy: PolicyModel, trainer: Trainer) -> int:

@@ -1,5 +1,6 @@
 """Measures what the time between two steps cost, and what the engines of the pool did in it.
 
+    manager ◄─/step, how long the trainer waited─ PoolWatch
     manager ──/status──► PoolWatch (a thread) ─► PoolTotals ─┐
     price of this node ─────────────────────────────────────┴─► Meter.read ─► numbers since the last step
                                                                    └── file: where the next process goes on
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.files import write_whole
@@ -26,6 +28,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE_S = 0.25
 """Longest wait of a step for an answer."""
 _HOUR_S = 3600.0
+SHORTEST_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,22 @@ class PoolTotals:
     cost: float = 0.0
     finishing_s: float = 0.0
     """Without new requests, to finish what older weights began."""
+    wanted: int | None = None
+    """Engines that the pool wants now; None: it asks for none (`pool.scale.kinds`)."""
+    wanted_reason: str = ""
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "PoolTotals":
         """Read the totals from a manager's /status."""
         ready = sum(engine["state"] == "ready" for engine in status["engines"])
-        return cls(engines=ready, **{name: status["totals"][name] for name in cls._sums()})
+        asked: Mapping[str, Any] = status.get("wanted") or {}
+        counts = asked.get("counts") or {}
+        return cls(
+            engines=ready,
+            wanted=sum(counts.values()) if counts else None,
+            wanted_reason=str(asked.get("reason", "")) if counts else "",
+            **{name: status["totals"][name] for name in cls._sums()},
+        )
 
     def since(self, before: "PoolTotals") -> "PoolTotals":
         """Return the difference; all of it where the manager has begun to count again."""
@@ -56,7 +69,22 @@ class PoolTotals:
 
     @classmethod
     def _sums(cls) -> list[str]:
-        return [field.name for field in fields(cls) if field.name != "engines"]
+        return [field.name for field in fields(cls) if field.name not in NO_SUMS]
+
+
+NO_SUMS = frozenset({"engines", "wanted", "wanted_reason"})
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the manager is told of a step that has ended."""
+
+    waited_s: float
+    """Without a group to train on."""
+    lasted_s: float
+    steps_of_iteration: int
+    is_last: bool
+    """The run ends with what has been submitted to the pool."""
 
 
 class Meter:
@@ -71,19 +99,28 @@ class Meter:
         file: Path | None = None,
         *,
         totals: Callable[[], PoolTotals | None] = lambda: None,
+        report: Callable[[StepReport], None] = lambda step: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._price_per_hour = price_per_hour
         self._file = file
         self._totals = totals
+        self._report = report
+        self.wanted_reason = ""
+        """Why the pool wants as many engines as it does; empty where it asks for none."""
         self._clock = clock
         self._read_at, self._before = clock(), PoolTotals()
         if file is not None and file.exists():
             kept = json.loads(file.read_bytes())
             self._read_at, self._before = kept["time"], PoolTotals(**kept["pool"])
 
-    def read(self, trained_tokens: float) -> dict[str, float]:
-        """Return metrics of the time since the last reading, in which so many tokens were trained on."""
+    def read(self, trained_tokens: float, step: StepReport | None = None) -> dict[str, float]:
+        """Return metrics of the time since the last reading, in which so many tokens were trained on.
+
+        `step` is reported to the pool before it is asked.
+        """
+        if step is not None:
+            self._report(step)
         now, totals = self._clock(), self._totals()
         cost = max(0.0, now - self._read_at) * self._price_per_hour / _HOUR_S
         numbers: dict[str, float] = {}
@@ -98,6 +135,9 @@ class Meter:
                 "recomputed_tokens": done.recomputed_tokens,
                 "prefilled_again_tokens": done.prefilled_again_tokens,
             }
+            self.wanted_reason = totals.wanted_reason
+            if totals.wanted is not None:
+                numbers["engines_wanted"] = totals.wanted
             if done.up_s:
                 numbers["engines_idle_share"] = done.idle_s / done.up_s
         if self._price_per_hour or (totals is not None and totals.cost):
@@ -116,9 +156,14 @@ class Meter:
 class PoolWatch(BackgroundThread):
     """Asks a manager in a thread of its own, so that a step waits for an answer no longer than a moment."""
 
-    def __init__(self, manager: Manager) -> None:
+    def __init__(self, manager: Manager, run: str, price_per_hour: float) -> None:
         super().__init__("watch-pool")
         self._manager = manager
+        self._path = f"/runs/{quote(run, safe='')}/step"
+        self._price_per_hour = price_per_hour
+        self._step: StepReport | None = None
+        """Not reported yet; only the newest is."""
+        self._has_warned = False
         self._newest: PoolTotals | None = None
         self._is_asked = False
 
@@ -130,6 +175,11 @@ class PoolWatch(BackgroundThread):
             self._changed.wait_for(lambda: not self._is_asked, timeout=_PATIENCE_S)
             return self._newest
 
+    def report(self, step: StepReport) -> None:
+        """Tell the manager of a step, before it is asked the next time."""
+        with self._changed:
+            self._step = step
+
     def _run(self) -> None:
         problem = ""
         while True:
@@ -137,6 +187,9 @@ class PoolWatch(BackgroundThread):
                 self._changed.wait_for(lambda: self._is_asked or self._is_stopping)
                 if self._is_stopping:
                     return
+                step, self._step = self._step, None
+            if step is not None:
+                self._send(step)
             found = None
             try:
                 status = self._manager.ask("/status")
@@ -149,3 +202,13 @@ class PoolWatch(BackgroundThread):
                 self._newest = found or self._newest
                 self._is_asked = False
                 self._changed.notify_all()
+
+    def _send(self, step: StepReport) -> None:
+        """Report a step; a manager that does not take it decides without."""
+        body = asdict(step) | {"price_per_hour": self._price_per_hour}
+        try:
+            self._manager.ask(self._path, body | {"lasted_s": max(step.lasted_s, SHORTEST_S)})
+        except (ConfigError, RetryLater) as error:
+            if not self._has_warned:
+                _log.warning("the pool is not told how long the trainer waits: %s", error)
+            self._has_warned = True

@@ -23,6 +23,7 @@ SMALL_WRITERS = (
     "rollout/rank_rollout.py",
     "trainer/gpu_sharing/sharing.py",
     "trainer/stream.py",
+    "trainer/trainer.py",
     "update/llamafactory/training_log.py",
     "update/model/swap.py",
     "update/llamafactory/worker.py",
@@ -65,7 +66,7 @@ def of_a_streaming_trainer(folder) -> set[str]:
     settings = settings.model_copy(update={"peak_tflops": 1.0})
     meter = Meter(
         price_per_hour=1.0,
-        totals=lambda: PoolTotals(1, 10.0 * (now := next(times)), now, now, now, now),
+        totals=lambda: PoolTotals(1, 10.0 * (now := next(times)), now, now, now, now, wanted=2),
         clock=lambda: 1.0 * next(times),
     )
     with single_rank() as ranks:

@@ -103,6 +103,8 @@ class Manager:
     def __init__(self, url: str) -> None:
         self.url = url
         self.heard: list[dict[str, Any]] = []
+        self.steps: list[dict[str, Any]] = []
+        """How long the trainer waited in each."""
         self.status = 200
         self.began = time.monotonic()
 
@@ -113,7 +115,8 @@ class Manager:
         told = self.heard[-1] if self.heard else {"weight_version": 0, "digest": None}
         serves = {"weight_version": told["weight_version"], "weights_digest": told["digest"]}
         sums |= {"finishing_s": up_s / 4, "cost": up_s * 1e-3}
-        return serves | {"engines": 2 * [{"state": "ready"}], "totals": sums}
+        wanted = {"counts": {"spot": 3}, "reason": "3 wanted: the trainer waited"}
+        return serves | {"engines": 2 * [{"state": "ready"}], "totals": sums, "wanted": wanted}
 
     def newest(self) -> dict[str, Any]:
         return self.heard[-1]
@@ -131,6 +134,10 @@ def manager() -> Iterator[Manager]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/runs/run/step":
+                found.steps.append(body)
+                self._answer({})
+                return
             if found.status == 200:
                 found.heard.append(body)
             self._answer({"weight_version": body["weight_version"], "is_accepted": True})

@@ -73,6 +73,9 @@ def test_an_iteration_becomes_a_version_that_the_pool_is_told_of_and_a_model(bas
     assert [record["update_step"] for record in steps(paths)] == [1, 2, 3, 4]
     assert all(record["trainer/staleness/0"] == 8 for record in steps(paths))
     assert_metrics(paths, seconds=time.monotonic() - told.began)
+    assert [step["is_last"] for step in told.steps] == [False, False, True, True]
+    assert all(0 <= step["waited_s"] <= step["lasted_s"] for step in told.steps)
+    assert {step["price_per_hour"] for step in told.steps} == {PRICE_PER_HOUR}
     assert versions.served_folder(paths).name == "version-000002"
     assert newest_served(paths.streaming / "checkpoints") == "version-000002"  # a rollback would be noticed
     assert versions.rollback(paths).name == "version-000001"
@@ -85,6 +88,8 @@ def assert_metrics(paths: RunPaths, *, seconds: float) -> None:
     assert {name for record in records for name in record if catalog.find(name) is None} == set()
     last = steps(paths)[-1]
     assert last["trainer/engines"] == 2
+    assert last["trainer/engines_wanted"] == 3
+    assert last["engines_wanted_because"] == "3 wanted: the trainer waited"
     assert last["trainer/engines_idle_share"] == pytest.approx(0.5)
     assert last["trainer/flops"] > 0 and "trainer/mfu" not in last  # of a CPU no peak is known
     most = seconds / 3600 * (PRICE_PER_HOUR + 7.2)

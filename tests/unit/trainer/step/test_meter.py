@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.trainer.step.meter import Meter, PoolTotals
+from rl_agent.trainer.step.meter import Meter, PoolTotals, StepReport
 from rl_agent.trainer.step.step_metrics import IterationMetrics, log_line
 
 
@@ -129,3 +129,25 @@ def test_an_iteration_that_went_on_after_a_stop_adds_up_all_its_steps():
 
     numbers = iteration.numbers()
     assert (numbers["steps"], numbers["loss"], numbers["tokens"]) == (2.0, 2.0, 2 * STEP["total_tokens"])
+
+
+def test_a_step_is_reported_before_the_pool_is_asked_and_its_answer_says_how_many_engines_it_wants():
+    order = []
+
+    def answer() -> PoolTotals:
+        order.append("asked")
+        return PoolTotals(2, wanted=3, wanted_reason="3 wanted: the trainer waited 41 s of 60")
+
+    step = StepReport(41.0, 60.0, steps_of_iteration=1, is_last=False)
+    read = Meter(0.0, totals=answer, report=order.append)
+    assert read.read(1.0, step)["engines_wanted"] == 3
+    assert order == [step, "asked"]
+    assert read.wanted_reason == "3 wanted: the trainer waited 41 s of 60"
+
+
+def test_a_pool_that_asks_for_no_engines_says_nothing_of_it():
+    status = {"engines": [], "totals": dict.fromkeys(PoolTotals._sums(), 0)}
+    for wanted in ({}, {"wanted": {"counts": {}, "reason": ""}}):
+        assert PoolTotals.of(status | wanted) == PoolTotals()
+    asked = {"wanted": {"counts": {"spot": 2, "fast": 1}, "reason": "3 wanted: …"}}
+    assert PoolTotals.of(status | asked) == PoolTotals(wanted=3, wanted_reason="3 wanted: …")

@@ -1,0 +1,87 @@
+"""Machines that are rented as they are wanted, in virtual time."""
+
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.simulation.fleet import VirtualFleet
+from rl_agent.simulation.scenario import FIXED, is_fixed, rules_for_simulation, simulate
+from rl_agent.simulation.spot import Change
+from rl_agent.simulation.world import RentedPool
+from tests.unit.simulation.scenarios import SMALL, kills, scenario
+
+PLACES = [Change(0.0, is_join=True)] * 4
+
+
+def fleet(wanted: int, changes=PLACES) -> VirtualFleet:
+    one = scenario()
+    world = RentedPool(rules=one.rules, chunk=one.chunk, on_ended=lambda request: None)
+    found = VirtualFleet(world, one.engine, "rented", wanted, seed=0)
+    found.begin(tuple(changes))
+    return found
+
+
+def test_no_more_machines_are_rented_than_are_wanted_nor_than_there_are_places():
+    for wanted, count in ((0, 0), (3, 3), (9, 4)):
+        found = fleet(wanted)
+        found.world.run(100.0)
+        assert len(found.world.machines) == len(found.world.engines) == count
+
+
+def test_a_machine_that_is_lost_is_replaced_where_another_place_is_free():
+    found = fleet(2, [*PLACES, *(Change(at, is_join=False) for at in (100.0, 200.0, 300.0))])
+    for until, count in ((150.0, 2), (250.0, 2), (350.0, 1)):
+        found.world.run(until)
+        assert len(found.world.machines) == count
+
+
+def test_machines_that_are_no_longer_wanted_are_given_back_and_not_paid_any_more():
+    found = fleet(3)
+    found.world.run(3600.0)
+    found.want(1)
+    found.world.run(7200.0)
+    assert found.world.machine_hours() == pytest.approx(3 + 1)
+    assert found.world.state.account.engine_deaths == 0
+
+
+def test_a_fleet_of_as_many_as_there_are_is_the_elastic_one():
+    trace = kills(hours=0.25, every_s=120)
+    elastic, fixed = (simulate(scenario(trace), setup) for setup in ("elastic", f"{FIXED}2"))
+    assert fixed.tokens_per_s == pytest.approx(elastic.tokens_per_s, rel=0.05)
+    assert fixed.engines == pytest.approx(elastic.engines, rel=0.01)
+
+
+def test_an_autoscaled_fleet_follows_lengths_that_grow_and_ends_with_the_work():
+    words = ("length_growth=0.1", "iterations=12", "mean_tokens=300", "max_staleness=1", "engine_price=4")
+    one = scenario(PLACES, *words, hours=3.0)
+    found, largest = simulate(one, "autoscaled"), simulate(one, f"{FIXED}4")
+    assert found.iterations == largest.iterations == 12
+    assert found.cost_per_million_tokens < largest.cost_per_million_tokens
+    assert found.engines < largest.engines
+
+
+def test_the_mean_length_grows_up_to_a_bound_and_not_at_all_without_growth():
+    work = scenario(PLACES, "length_growth=0.5").work
+    means = [sum(work.lengths(iteration)) / 32 for iteration in (1, 3, 40, 80)]
+    assert means[0] < means[1] < means[2]
+    assert means[3] == pytest.approx(means[2], rel=0.3)
+    still = replace(work, length_growth=0.0)
+    assert still.lengths(1) == scenario().work.lengths(1)
+
+
+def test_tokens_that_count_as_progress_are_counted_in_chunks_too():
+    rules = scenario().rules
+    assert rules_for_simulation(replace(rules, min_progress_tokens=64), 2.0, 32).min_progress_tokens == 2
+    assert rules_for_simulation(replace(rules, min_progress_tokens=16), 2.0, 32).min_progress_tokens == 1
+
+
+@pytest.mark.parametrize("name", ["fleet:", "fleet:-1", "fleet:x", "elastic", "fleet:123456", "fleet"])
+def test_a_fixed_fleet_is_named_by_its_number(name):
+    assert is_fixed("fleet:3")
+    assert not is_fixed(name)
+
+
+def test_the_words_of_the_small_scenario_have_one_kind_of_machine_to_ask_for():
+    kind = scenario(PLACES).wanted.kinds[0]
+    assert f"engine_price={kind.price_per_hour:g}" in SMALL
+    assert kind.max_engines == 4
