@@ -79,7 +79,8 @@ class StepRequest(RequestBody):
     waited_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
     """Without a group to train on."""
     lasted_s: Annotated[float, Field(gt=0, le=LONGEST_S)]
-    steps_of_iteration: Annotated[int, Field(ge=1, le=10_000)] = 1
+    steps_together: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Of all iterations that may be under way at once: these wait for each other's responses."""
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Of the trainer."""
     is_last: bool = False

@@ -108,6 +108,7 @@ class AutoscaledFleet:
         step = TrainerStep(
             waited_s - self._waited_s,
             max(now - self._step_at, 1e-9),
+            steps_together=1 + self.loop.max_staleness,
             price_per_hour=self.trainer_price,
             is_last=self.is_last(),
         )

@@ -323,7 +323,7 @@ class Trainer:
         return StepReport(
             waited_s=numbers["seconds/waiting"],
             lasted_s=numbers["seconds/step"],
-            steps_of_iteration=self._settings.mini_batches,
+            steps_together=self._settings.mini_batches * (1 + self._settings.batch.max_staleness),
             is_last=stream.last_iteration is not None and newest >= stream.last_iteration,
         )
 

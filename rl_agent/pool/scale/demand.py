@@ -21,7 +21,7 @@ class WantedRules:
 
 @dataclass(frozen=True, slots=True)
 class TrainerSteps:
-    """The newest steps of a streaming trainer, as many as an iteration has, added up."""
+    """The newest steps of a streaming trainer, of all iterations that are under way, added up."""
 
     waited_s: float
     """Without a group to train on."""

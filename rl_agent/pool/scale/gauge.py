@@ -32,7 +32,8 @@ class TrainerStep:
 
     waited_s: float
     lasted_s: float
-    steps_of_iteration: int = 1
+    steps_together: int = 1
+    """Of all iterations that may be under way at once: one may wait for what the next need not."""
     price_per_hour: float = 0.0
     is_last: bool = False
     """The run ends with what has been submitted."""
@@ -80,7 +81,7 @@ class DemandGauge:
         )
         self._tokens_then, self._totals_then, self._step_at = tokens, totals, now
         self._steps.append(made)
-        while len(self._steps) > step.steps_of_iteration:
+        while len(self._steps) > step.steps_together:
             self._steps.popleft()
 
     def decided(self, wanted: Wanted, now: float) -> None:

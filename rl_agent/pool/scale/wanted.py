@@ -3,16 +3,14 @@
     demand ─► the fleets that may be had, each one engine larger ─► the best of them ─► cooldown, hysteresis
 
 While a trainer waits for what is sampled, the best fleet makes a step cheapest, the trainer's price included.
-A step with n engines takes `busy + wait(n)`: what the trainer computes, and
+A step with n engines takes
 
-    wait(n) = max(0, wait now + work × (1/n − 1/n now) − slack)
+    step(n) = (rest ^ 4 + (work / n) ^ 4) ^ (1 / 4), and no less than the trainer computes,
 
-where `work` are the seconds that one engine needs for all that was sampled,
-
-since what an engine is idle while the trainer has all it needs is slack, and what remains of waiting however
-many engines there are (the longest response, a first group) does not change with n. Tokens per dollar are
-highest there. A trainer whose price is not known gets the smallest fleet with which it waits no more than
-`waiting_share` of a step.
+where `work` are the seconds that one engine needs for all that was sampled, and `rest` is what remains
+however many engines there are (the trainer, the longest response), from the steps that were seen: about the
+larger of the two. Tokens per dollar are highest where a step is cheapest. A trainer whose price is not known
+gets the smallest fleet with which it waits no more than `waiting_share` of a step.
 
 Without a trainer, the best fleet is the smallest that samples the queue within `finish_within_s`, or before
 its deadline; it then stays until requests are too few for it. Where nothing else is coming, an engine that
@@ -30,8 +28,12 @@ DEAD_BAND = 0.02
 MOST_GROWTH = 2.0
 """A fleet grows and shrinks by at most this factor over the one whose speed was seen: beyond is a guess."""
 STEPS_SEEN = 1.5
+"""Steps of the trainer over which fewer must have been better."""
 LOOKAHEAD_S = 300.0
 """The rest of a run's dollars must pay the fleet for so long: it takes a while to give machines back."""
+BEND = 4
+"""How sharply a step turns from having too few engines to having enough; 4 fits what `simulation` does."""
+MOST_USE = 1e6
 HOUR_S = 3600.0
 
 Counts = Mapping[str, int]
@@ -163,8 +165,9 @@ def _for_trainer(
     seen_engines = steps.engine_s / steps.lasted_s
     sizes = [speed / _mean_speed(demand) for speed in fleets.speeds]
     work_s = steps.tokens / (steps.engine_tokens_per_s or _mean_speed(demand))
-    waits = [_wait_s(steps, work_s, seen_engines, size) for size in sizes]
-    busy_s = max(steps.lasted_s - steps.waited_s, 1e-9)
+    lasts = [_step_s(steps, work_s, seen_engines, size) for size in sizes]
+    busy_s = steps.lasted_s - steps.waited_s
+    waits = [(one - busy_s) / one if one < float("inf") else 1.0 for one in lasts]
     near = [
         at
         for at, size in enumerate(sizes)
@@ -172,8 +175,7 @@ def _for_trainer(
     ] or [min(range(len(sizes)), key=lambda at: abs(sizes[at] - seen_engines))]
     if steps.price_per_hour:
         costs = {
-            at: (steps.price_per_hour + demand.other_dollars_per_hour + fleets.dollars[at])
-            * (busy_s + waits[at])
+            at: (steps.price_per_hour + demand.other_dollars_per_hour + fleets.dollars[at]) * lasts[at]
             for at in near
         }
         best = min(near, key=lambda at: (costs[at], at))
@@ -181,27 +183,27 @@ def _for_trainer(
         if kept in costs and costs[kept] <= costs[best] * (1 + DEAD_BAND):
             best = kept
     else:
-        most = rules.waiting_share
-        enough = [at for at in near if waits[at] <= most * (busy_s + waits[at])]
+        enough = [at for at in near if waits[at] <= rules.waiting_share]
         best = enough[0] if enough else near[-1]
     reason = f"the trainer waited {steps.waited_s:.0f} s of {steps.lasted_s:.0f}"
     idle = steps.idle_s / steps.engine_s
     if idle >= 0.1:
         reason += f", the engines were idle for {idle:.0%}"
-    is_short = best == len(fleets.counts) - 1 and waits[best] > rules.waiting_share * (busy_s + waits[best])
+    is_short = best == len(fleets.counts) - 1 and waits[best] > rules.waiting_share
     return _Choice(fleets.counts[best], reason, is_short)
 
 
-def _wait_s(steps: TrainerSteps, work_s: float, seen_engines: float, engines: float) -> float:
-    """Return how long the trainer would wait in a step like these, with so many engines.
+def _step_s(steps: TrainerSteps, work_s: float, seen_engines: float, engines: float) -> float:
+    """Return how long a step like these would take with so many engines.
 
     `work_s` is what all that was sampled takes one engine that does all it can.
     """
+    busy_s = steps.lasted_s - steps.waited_s
     if engines <= 0:
         return float("inf")
-    slack_s = max(0.0, steps.idle_s / seen_engines - steps.waited_s)
-    slower_s = work_s * (1 / engines - 1 / seen_engines)
-    return max(0.0, steps.waited_s + (slower_s if slower_s < 0 else max(0.0, slower_s - slack_s)))
+    use = min(1.0, work_s / (seen_engines * steps.lasted_s))
+    then = min(MOST_USE, use * seen_engines / engines)
+    return max(busy_s, steps.lasted_s * max(0.0, 1 - use**BEND + then**BEND) ** (1 / BEND))
 
 
 def _mean_speed(demand: Demand) -> float:

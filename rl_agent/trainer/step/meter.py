@@ -82,7 +82,7 @@ class StepReport:
     waited_s: float
     """Without a group to train on."""
     lasted_s: float
-    steps_of_iteration: int
+    steps_together: int
     is_last: bool
     """The run ends with what has been submitted to the pool."""
 

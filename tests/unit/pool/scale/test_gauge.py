@@ -65,7 +65,7 @@ def test_the_steps_of_an_iteration_are_added_up_and_a_silent_trainer_waits_for_n
     join(world, "a", "spot")
     for number in range(1, 4):
         world.run(10.0 * number)
-        gauge.step_ended(world.state, TrainerStep(number, 10.0, steps_of_iteration=2), world.now)
+        gauge.step_ended(world.state, TrainerStep(number, 10.0, steps_together=2), world.now)
     steps = gauge.demand(world.state, world.now).steps
     assert (steps.waited_s, steps.lasted_s) == (5.0, 20.0)
     assert steps.engine_s == pytest.approx(20.0)

@@ -79,8 +79,7 @@ def test_an_engine_that_would_start_after_the_work_is_done_is_not_asked_for():
 
 def test_with_the_trainers_price_a_fleet_is_wanted_that_makes_a_step_cheapest():
     def cost(count: int, price: float) -> float:
-        wait_s = max(0.0, 40.0 + 12_000 / 100 * (1 / count - 1 / 2))
-        return (price + 2.0 * count) * (20.0 + wait_s)
+        return (price + 2.0 * count) * max(20.0, 120.0 / count)  # the engines were busy all the time
 
     for price in (0.5, 2.0, 20.0):
         best = min(range(1, 5), key=lambda count: cost(count, price))

@@ -138,7 +138,7 @@ def test_a_step_is_reported_before_the_pool_is_asked_and_its_answer_says_how_man
         order.append("asked")
         return PoolTotals(2, wanted=3, wanted_reason="3 wanted: the trainer waited 41 s of 60")
 
-    step = StepReport(41.0, 60.0, steps_of_iteration=1, is_last=False)
+    step = StepReport(41.0, 60.0, steps_together=1, is_last=False)
     read = Meter(0.0, totals=answer, report=order.append)
     assert read.read(1.0, step)["engines_wanted"] == 3
     assert order == [step, "asked"]
