@@ -29,9 +29,10 @@ MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
 MAX_ENGINES = 60
 SHOWN_ITERATIONS = 50
+READY = "engines that are ready"
 CURVES = {
     "requests": {"waiting": "waiting for an engine", "running": "at engines"},
-    "engines that are ready": {"ready": "ready"},
+    READY: {"ready": "ready"},
     "requests that moved to another engine": {"moves": "moved, in all"},
     "tokens a second": {"rate": "sampled"},
 }
@@ -52,9 +53,16 @@ class PoolRecord:
 
     samples: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    wanted: list[dict[str, Any]] = field(default_factory=list)
+    """Changes of how many engines the pool wants."""
 
     def add(self, line: dict[str, Any]) -> None:
         if not isinstance(at := line.get("at"), int | float) or not math.isfinite(at):
+            return
+        if isinstance(counts := line.get("wanted"), dict):
+            if all(_is_count(number) for number in counts.values()):
+                self.wanted.append(line)
+                self.wanted[:] = self.wanted[-MAX_EVENTS:]
             return
         is_event = isinstance(line.get("engine"), str)
         if not is_event:
@@ -92,7 +100,8 @@ class PoolHistoryReader:
                         continue
                     if isinstance(found, dict):
                         self._record.add(found)
-            return PoolRecord(list(self._record.samples), list(self._record.events))
+            record = self._record
+            return PoolRecord(list(record.samples), list(record.events), list(record.wanted))
 
     def engine_names(self) -> dict[str, str]:
         """Return the names of engines by the beginnings of their ids."""
@@ -101,7 +110,7 @@ class PoolHistoryReader:
 
 def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:
     """Return everything that the view of the pool shows."""
-    ats = [line["at"] for line in (*record.samples, *record.events)]
+    ats = [line["at"] for line in (*record.samples, *record.events, *record.wanted)]
     start, end = (min(ats), max(ats)) if ats else (0.0, 0.0)
     lanes, ticks, left_out = engine_lanes(record, start, end)
     return {
@@ -119,7 +128,14 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
                 one := chart(
                     title,
                     "minute",
-                    [Curve(label, _points(record, name, start)) for name, label in labels.items()],
+                    [
+                        *(Curve(label, _points(record, name, start)) for name, label in labels.items()),
+                        *(
+                            [Curve("wanted", _wanted_points(record, start, end))]
+                            if title == READY and record.wanted
+                            else []
+                        ),
+                    ],
                     counts=title not in RATES,
                 )
             )
@@ -127,6 +143,10 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
         "events": [
             {**event, "after": duration(event["at"] - start)}
             for event in reversed(record.events[-SHOWN_EVENTS:])
+        ],
+        "wanted": [
+            {**line, "after": duration(line["at"] - start)}
+            for line in reversed(record.wanted[-SHOWN_EVENTS:])
         ],
         "weights": [
             (names, rows) for prefix, names in WEIGHTS.items() if (rows := _rows_of(numbers, prefix, names))
@@ -152,6 +172,17 @@ def _points(record: PoolRecord, name: str, start: float) -> tuple[tuple[float, f
         if value is not None:
             points.append(((sample["at"] - start) / 60, value))
     return tuple(points)
+
+
+def _wanted_points(record: PoolRecord, start: float, end: float) -> tuple[tuple[float, float], ...]:
+    """Return how many engines were wanted, as steps."""
+    points: list[tuple[float, float]] = []
+    for line in record.wanted:
+        minute = (line["at"] - start) / 60
+        if points:
+            points.append((minute, points[-1][1]))
+        points.append((minute, float(sum(line["wanted"].values()))))
+    return (*points, ((end - start) / 60, points[-1][1])) if points else ()
 
 
 def _value(sample: dict[str, Any], before: dict[str, Any] | None, name: str) -> float | None:

@@ -105,3 +105,23 @@ def test_a_full_disk_costs_the_history_and_not_the_pool(tmp_path):
     history.changed("a", "id", EngineState.READY, "", 1)
     history.write()
     history.write()
+
+
+async def test_engines_wanted_are_shown_beside_those_that_are_ready_with_the_reasons(tmp_path, look):
+    def wanted(at: float, number: int, reason: str) -> dict:
+        return {"at": at, "wanted": {"spot": number}, "present": {"spot": 1}, "reason": reason, "ceiling": ""}
+
+    write_history(
+        tmp_path,
+        sample(100.0),
+        wanted(110.0, 1, "1 wanted: no engine's speed is known yet"),
+        wanted(160.0, 3, f"3 wanted: the trainer waited 41 s of 60 {EVIL}"),
+        {"at": 170.0, "wanted": {"spot": "many"}},
+        sample(220.0),
+    )
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    assert is_harmless(html)
+    assert "wanted: 3 at minute" in html and "ready: 1 at minute" in html
+    assert "3 wanted: the trainer waited 41 s of 60" in html and "3 spot" in html
+    assert "many" not in html
