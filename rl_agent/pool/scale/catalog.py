@@ -37,6 +37,10 @@ CATALOG: Mapping[str, ProviderEntry] = {
     "ray": ProviderEntry(
         "ray_cluster", "RaySettings", "actors of a Ray cluster, which remembers them", has_own_process=True
     ),
+    "slurm": ProviderEntry("slurm", "SlurmSettings", "Slurm jobs, by sbatch, squeue and scancel"),
+    "skypilot": ProviderEntry(
+        "skypilot", "SkypilotSettings", "clusters of SkyPilot, on any cloud it knows", has_own_process=True
+    ),
 }
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -48,44 +48,53 @@ class CommandProvider:
         fields = {**self._common, **fields}
         words = words_of(self._settings[which], fields, is_shell=self._settings["shell"])
         environ = {f"RL_AGENT_{name.upper()}": value for name, value in fields.items()}
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            status = await self._status(which, words, environ, output, errors)
-            if status != 0:
-                last = (_text(errors).strip() or _text(output).strip() or "it printed nothing").splitlines()[
-                    -1
-                ]
-                raise ProviderError(one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
-            return _text(output)
-
-    async def _status(
-        self, which: str, words: list[str], environ: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
-    ) -> int:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                env={**os.environ, **environ},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise ProviderError(f"{which}: {words[0]}: {error}") from error
-        limit_s = self._settings["command_timeout_s"]
-        try:
-            async with asyncio.timeout(limit_s):
-                return await process.wait()
-        except TimeoutError as error:
-            raise ProviderError(f"{which}: {words[0]}: no end after {limit_s:g} s") from error
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+        return await output_of(which, words, environ, self._settings["command_timeout_s"])
 
 
 def connect(settings: Mapping[str, Any]) -> CommandProvider:
     return CommandProvider(settings)
+
+
+async def output_of(which: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> str:
+    """Run a command to its end and return its output. Raises ProviderError, which begins with `which`."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        status = await _status_of(which, words, environ, limit_s, output, errors)
+        if status != 0:
+            said = _text(errors).strip() or _text(output).strip() or "it printed nothing"
+            last = said.splitlines()[-1]
+            raise ProviderError(one_line(f"{which}: {words[0]}: exit status {status}: {last}"))
+        return _text(output)
+
+
+async def _status_of(
+    which: str,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    limit_s: float,
+    output: IO[bytes],
+    errors: IO[bytes],
+) -> int:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            env={**os.environ, **environ},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ProviderError(f"{which}: {words[0]}: {error}") from error
+    try:
+        async with asyncio.timeout(limit_s):
+            return await process.wait()
+    except TimeoutError as error:
+        raise ProviderError(f"{which}: {words[0]}: no end after {limit_s:g} s") from error
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 def words_of(template: str, fields: Mapping[str, str], *, is_shell: bool) -> list[str]:

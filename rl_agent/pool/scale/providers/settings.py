@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from rl_agent.errors import ConfigError, UsageError
 
@@ -90,6 +98,50 @@ class RaySettings(ProviderSettings):
         if "{name}" not in text:
             raise ValueError("{name} is missing: under it the engine joins the pool")
         return text
+
+
+def _is_line_of_words(text: str) -> str:
+    shlex.split(text)  # ValueError: a quote is not closed
+    return text
+
+
+Words = Annotated[str, AfterValidator(_is_line_of_words)]
+"""Words as a shell splits them."""
+
+
+class SlurmSettings(ProviderSettings):
+    """One job of scripts/slurm/join_pool.sbatch a machine, its name the machine's."""
+
+    options: Words = ""
+    """Options of sbatch: `--partition=preemptible --gpus=1 --output=/shared/logs/%x.out`."""
+    kind_options: dict[str, Words] = {}
+    """More of them for a kind of engine, by its name."""
+    worker: Words = ""
+    """Options of join_pool.sh: `--token-file pool.token`; with --manager-file the manager may move."""
+    drain_s: float = Field(default=30.0, ge=0, le=3600)
+    """A job that is told to end and is still there after so long is cancelled."""
+    command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """A command of Slurm that takes longer is killed."""
+
+
+class SkypilotSettings(ProviderSettings):
+    """One cluster of SkyPilot a machine, from a task file."""
+
+    task: str
+    """YAML of the task, such as scripts/skypilot/worker.yaml."""
+    kind_resources: dict[str, dict[str, Any]] = {}
+    """What a kind of engine changes in the task's resources, by its name: {accelerators: H100:8}."""
+    envs: dict[str, str] = {}
+    """Variables of the task."""
+    call_timeout_s: float = Field(default=1800.0, gt=0, le=86400)
+    """A call of SkyPilot that takes longer has failed, which costs a call of `machines`, no machine."""
+
+    @field_validator("task")
+    @classmethod
+    def _is_file(cls, path: str) -> str:
+        if not Path(path).is_file():
+            raise ValueError(f"there is no file {path}")
+        return str(Path(path).resolve())
 
 
 Settings = TypeVar("Settings", bound=ProviderSettings)
