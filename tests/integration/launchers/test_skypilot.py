@@ -48,13 +48,23 @@ def test_skypilot_takes_the_task_file_and_bash_its_scripts(skypilot, file, is_sp
         assert checked.returncode == 0, checked.stderr
 
 
-async def test_without_a_cloud_a_start_fails_with_a_line_and_there_is_no_machine(skypilot, monkeypatch):
-    monkeypatch.chdir(PROJECT_ROOT)
+async def test_without_a_cloud_a_start_fails_with_a_line_and_there_is_no_machine(
+    skypilot, monkeypatch, tmp_path
+):
+    """Of a machine without a GPU: for those SkyPilot downloads a list of what each cloud calls them."""
+    task = tmp_path / "task.yaml"
+    task.write_text("resources: {cpus: 2}\nrun: sleep 1\n")
+    monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "a token of at least sixteen bytes")
     model = settings_model("skypilot")
-    settings = model(manager="http://127.0.0.1:5000", fleet="test", task=str(FILES / "worker.yaml"))
+    more = {"secrets_from_environment": ["RL_AGENT_POOL_TOKEN"]}
+    more |= {
+        "kind_resources": {"spot": {"use_spot": False}},
+        "envs": {"RL_AGENT_WORKER": "--capacity 8"},
+    }
+    settings = model(manager="http://127.0.0.1:5000", fleet="test", task=str(task), **more)
     async with connected("skypilot", settings.model_dump(), str(skypilot)) as provider:
         assert await provider.machines() == []
-        with pytest.raises(ProviderError):
+        with pytest.raises(ProviderError, match="could not launch test-1"):
             await provider.start("test-1", SPOT)
         assert await provider.machines() == []
         await provider.stop("test-1")

@@ -6,6 +6,7 @@ tasks, and requests that are under way.
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +34,7 @@ class SkypilotProvider:
         task = sky.Task.from_yaml(str(settings["task"]))
         own = {"RL_AGENT_NAME": name, "RL_AGENT_KIND": kind.name, "RL_AGENT_MANAGER": settings["manager"]}
         task.update_envs({**settings["envs"], **own, "RL_AGENT_PRICE": f"{kind.price_per_hour:g}"})
+        task.update_secrets({name: os.environ[name] for name in settings["secrets_from_environment"]})
         task.set_resources_override(dict(settings["kind_resources"].get(kind.name, {})))
         request = await self._call(sky.launch, task, cluster_name=name)
         for _ in range(EARLY_POLLS):

@@ -70,7 +70,7 @@ class SlurmProvider:
         worker = shlex.split(settings["worker"])
         if not any(word.partition("=")[0] == "--manager-file" for word in worker):
             worker += ["--manager", settings["manager"]]
-        worker += ["--name", name, "--price", f"{kind.price_per_hour:g}"]
+        worker += ["--name", name, "--kind", kind.name, "--price", f"{kind.price_per_hour:g}"]
         own = [f"--job-name={name}", f"--comment={kind.name}"]
         return [*shlex.split(options), *own, str(SCRIPT), *worker]
 
