@@ -1,0 +1,39 @@
+"""What an environment returned is checked before it is shown to a model or written down."""
+
+import numpy
+import pytest
+
+from rl_agent.env.values import checked_observation, checked_result, described
+from rl_agent.errors import EnvironmentFailure, EnvironmentRefusal
+from rl_agent.types import MAX_MESSAGE, Observation, StepResult
+
+
+def test_a_librarys_numbers_and_flags_become_plain_ones():
+    found = checked_result(StepResult(Observation("a"), numpy.float32(0.5), done=numpy.bool_(True)))
+    assert (found.reward, type(found.reward), found.done, found.truncated) == (0.5, float, True, False)
+
+
+@pytest.mark.parametrize("result", [None, "text", Observation("a"), StepResult("text")])
+def test_another_type_is_a_bug_that_every_attempt_meets(result):
+    with pytest.raises(EnvironmentRefusal, match=r"not an? (StepResult|Observation)"):
+        checked_result(result)
+
+
+@pytest.mark.parametrize("reward", ["much", None, float("nan"), float("-inf")])
+def test_a_reward_that_is_no_number_to_learn_from_is_a_failure(reward):
+    with pytest.raises(EnvironmentFailure, match="reward"):
+        checked_result(StepResult(Observation("a"), reward))
+
+
+@pytest.mark.parametrize(
+    "observation", [Observation("\ud800"), Observation(3), Observation("a", ("\udcff",))]
+)
+def test_what_cannot_be_written_is_a_failure_by_the_name_of_its_call(observation):
+    with pytest.raises(EnvironmentFailure, match="reset returned an observation"):
+        checked_observation(observation, "reset")
+
+
+def test_what_is_recorded_of_an_error_is_short_and_can_be_written():
+    assert described(KeyError()) == "KeyError"
+    long = described(ValueError("\ud800" + "x" * 10**6))
+    assert long.startswith("ValueError: ") and len(long.encode()) < MAX_MESSAGE + 100
