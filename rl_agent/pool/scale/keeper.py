@@ -197,11 +197,12 @@ class Keeper:
             self._report(f"{what}: {words}")
 
     def _show(self, sight: Sight, *, is_leaving: bool) -> None:
-        """Report a line if it is another than the last one."""
-        shown = summary(self.fleet, None if is_leaving else sight.wanted)
+        """Report a line if its numbers are others than the last time; a reason alone changes all the time."""
+        wanted = None if is_leaving else sight.wanted
+        shown = summary(self.fleet, wanted)
         if shown != self._shown:
             self._shown = shown
-            self._report(shown)
+            self._report(shown if wanted is None else f"{shown}: {wanted.reason}")
 
 
 def words_of(action: Action) -> str:
@@ -216,7 +217,7 @@ def words_of(action: Action) -> str:
 
 
 def summary(fleet: Fleet, wanted: Wanted | None) -> str:
-    """Say in one line what is wanted, what is there, and why."""
+    """Say in one line what is wanted and what is there."""
     stages = Counter(one.stage for one in fleet.machines.values())
     here = ", ".join(
         f"{len(present(fleet, kind.name))} of {wanted.counts.get(kind.name, 0)} {kind.name}"
@@ -225,8 +226,7 @@ def summary(fleet: Fleet, wanted: Wanted | None) -> str:
         for kind in fleet.kinds
     )
     counts = ", ".join(f"{stages[stage]} {words}" for stage, words in _WORDS.items() if stages[stage])
-    why = f": {wanted.reason}" if wanted is not None else ""
-    return f"{here or 'no kinds are known'} ({counts or 'no machines'}){why}"
+    return f"{here or 'no kinds are known'} ({counts or 'no machines'})"
 
 
 _WORDS = {

@@ -7,14 +7,12 @@ import sys
 
 from ray.cluster_utils import Cluster
 
-HOST = "127.0.0.1"
-
 if __name__ == "__main__":
     cluster = Cluster(
         initialize_head=True,
-        head_node_args={"num_cpus": 4, "num_gpus": 0, "include_dashboard": False, "node_ip_address": HOST},
+        head_node_args={"num_cpus": 4, "num_gpus": 0, "include_dashboard": False},
     )
-    cluster.add_node(num_cpus=4, num_gpus=1, node_ip_address=HOST)
+    cluster.add_node(num_cpus=4, num_gpus=1)
     cluster.wait_for_nodes()
     sys.stdout.write(f"cluster at {cluster.address}\n")
     sys.stdout.flush()

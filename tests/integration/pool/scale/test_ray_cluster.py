@@ -11,7 +11,7 @@ import pytest
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool.scale.catalog import connected
 from rl_agent.pool.scale.providers.settings import RaySettings, read_settings
-from rl_agent.pool.scale.records import EngineKind, ProviderError
+from rl_agent.pool.scale.records import EngineKind
 
 PYTHON = PROJECT_ROOT / ".venv/ray/bin/python"
 NODES = PROJECT_ROOT / "tests/integration/pool/scale/ray_nodes.py"
@@ -104,10 +104,3 @@ async def test_a_worker_that_does_not_leave_is_killed_and_one_that_ends_frees_it
         await asyncio.sleep(3.1)
         await provider.stop("rl-b-1")
         await states(provider, {})
-
-
-async def test_a_cluster_that_is_not_there_is_named(tmp_path):
-    given = settings("127.0.0.1:1", tmp_path, "true {name}", "rl-c")
-    async with connected("ray", given, str(PYTHON)) as provider, asyncio.timeout(120):
-        with pytest.raises(ProviderError, match=r"address=127.0.0.1:1"):
-            await provider.machines()

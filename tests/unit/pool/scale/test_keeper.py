@@ -18,7 +18,7 @@ class Cloud:
 
     def __init__(self):
         self.alive, self.calls, self.lines, self.written = [], [], [], []
-        self.wanted, self.fault, self.drained = 2, "", set()
+        self.wanted, self.fault, self.drained, self.views = 2, "", set(), 0
 
     async def start(self, name, kind):
         self.calls.append(f"start {name}")
@@ -37,7 +37,9 @@ class Cloud:
     async def view(self):
         await self._go_wrong("view")
         engines = {name: PoolEngine(name, 0, False) for name in self.alive if name not in self.drained}
-        return PoolView(engines, Wanted({"spot": self.wanted}, f"{self.wanted} are wanted"), (SPOT,))
+        self.views += 1
+        reason = f"{self.wanted} are wanted, by look {self.views}"
+        return PoolView(engines, Wanted({"spot": self.wanted}, reason), (SPOT,))
 
     async def drain(self, name, deadline_s, why):
         self.calls.append(f"drain {name}")
@@ -84,10 +86,10 @@ def test_it_says_what_it_does_and_nothing_while_nothing_changes():
     looks(cloud, cloud.keeper(), 20)
     assert cloud.alive == ["f-1", "f-2"]
     assert cloud.lines == [
-        "2 of 2 spot (2 starting): 2 are wanted",
+        "2 of 2 spot (2 starting): 2 are wanted, by look 1",
         "start f-1 (spot, $1 an hour)",
         "start f-2 (spot, $1 an hour)",
-        "2 of 2 spot (2 in the pool): 2 are wanted",
+        "2 of 2 spot (2 in the pool): 2 are wanted, by look 2",
     ]
 
 
