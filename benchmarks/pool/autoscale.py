@@ -72,11 +72,11 @@ def play(name: str, seeds: int, words: list[str], iterations: int) -> Played | N
     return Played(name, tuple(outcomes))
 
 
-def table(trainer: str, seeds: int, words: list[str], iterations: int) -> None:
+def table(trainer: str, seeds: int, words: list[str], iterations: int, sizes: list[int]) -> None:
     print(f"\n{trainer} trainer: {' '.join(TRAINERS[trainer])}, {iterations} iterations, {seeds} seeds")
     print("fleet        machines   hours   tokens/s  thousand/$   waits   idle  deaths")
     fixed = []
-    for size in SIZES:
+    for size in sizes:
         found = play(f"{FIXED}{size}", seeds, words, iterations)
         if found is None:
             print(f"{FIXED}{size:<6} is not done when the trace ends", flush=True)
@@ -107,6 +107,7 @@ def main() -> int:
     )
     parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="of the fixed fleets")
     parser.add_argument("--iterations", type=int, default=80)
     parser.add_argument(
         "--growth", type=float, default=0.035, help="of lengths, from one iteration to the next"
@@ -115,7 +116,7 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     for trainer in options.trainers:
         words = [*TRAINERS[trainer], f"length_growth={options.growth}", *options.words]
-        table(trainer, options.seeds, words, options.iterations)
+        table(trainer, options.seeds, words, options.iterations, options.sizes)
     return 0
 
 
