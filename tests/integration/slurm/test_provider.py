@@ -63,7 +63,9 @@ async def until_machines(provider, wanted):
 async def test_machines_start_once_join_under_their_names_and_drain_when_they_are_stopped(
     provider_for, slurm_here
 ):
-    strangers = slurm_here.call("sbatch", "--parsable", "--job-name=other-1", "--wrap=sleep 60")
+    strangers = slurm_here.call(
+        "sbatch", "--parsable", "--output=/dev/null", "--job-name=other-1", "--wrap=sleep 60"
+    )
     async with manager("lease_s=5.0") as pool:
         provider = provider_for(pool.url)
         for name in ("test-1", "test-2", "test-1"):
