@@ -10,6 +10,7 @@ import json
 import socket
 import sys
 import threading
+from pathlib import Path
 
 TOKENS = [*range(10, 17), 2]
 
@@ -34,10 +35,24 @@ def completion() -> bytes:
     return json.dumps({"id": "c", "object": "text_completion", "model": "m", "choices": [choice]}).encode()
 
 
+def chat_completion() -> bytes:
+    tokens = [{"token": f"token_id:{token}", "logprob": -0.5} for token in TOKENS]
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "0123456"},
+        "token_ids": TOKENS,
+        "logprobs": {"content": tokens},
+        "finish_reason": "stop",
+    }
+    answer = {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}
+    return json.dumps(answer | {"prompt_token_ids": [10, 11, 12]}).encode()
+
+
 def answers(root: str) -> dict[str, bytes]:
     card = {"id": "m", "root": root, "object": "model", "max_model_len": 32768}
     return {
         "/v1/completions": completion(),
+        "/v1/chat/completions": chat_completion(),
         "/v1/models": json.dumps({"object": "list", "data": [card]}).encode(),
         "/metrics": b'vllm:num_requests_running{engine="0"} 0.0\nvllm:num_requests_waiting{engine="0"} 0.0\n',
         "/health": b"",
@@ -71,6 +86,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # without `site` nothing else names the project
     from rl_agent.terminal import run_script
 
     run_script(main)

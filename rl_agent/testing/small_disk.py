@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,3 +19,10 @@ def small_disk_at(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+def fill(file: Path) -> None:
+    """Take all that the disk of a file has left."""
+    with suppress(OSError), file.open("wb", buffering=0) as unbuffered:
+        while True:
+            unbuffered.write(bytes(4096))

@@ -1,7 +1,6 @@
 """However a browser or its owner ends, nothing of it is left, and the next episode has another."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from rl_agent.env.guard import descendants, has_word
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.errors import EnvironmentFailure
-from rl_agent.testing.small_disk import small_disk_at
+from rl_agent.testing.small_disk import fill, small_disk_at
 
 from .conftest import hostile, is_alive
 
@@ -180,10 +179,3 @@ async def test_a_full_disk_fails_the_episode_with_its_reason_and_the_next_one_wo
         finally:
             await environment.close()
             await WebEnvironment.close_shared()
-
-
-def fill(file):
-    """Take all that a disk has left."""
-    with contextlib.suppress(OSError), file.open("wb", buffering=0) as unbuffered:
-        while True:
-            unbuffered.write(b"x" * 4096)
