@@ -122,6 +122,7 @@ async def test_what_waits_is_cancelled_at_once_and_what_does_not_drain_after_a_w
         stubborn = slurm_here.call(
             "sbatch",
             "--parsable",
+            "--output=/dev/null",
             "--job-name=test-2",
             "--comment=spot",
             "--wrap=trap '' TERM; sleep 60 & wait",
