@@ -44,6 +44,8 @@ def ask(
         found: dict[str, Any] = json.loads(answer)
         return found
     except urllib.error.HTTPError as error:
+        if error.code >= 500 or error.code == 429:
+            raise RetryLater(f"{url}{path} answers {error.code}: {error.reason}") from error
         words = "the token is missing or wrong" if error.code == 401 else error.reason
         raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
     except urllib.error.URLError as error:
@@ -51,5 +53,5 @@ def ask(
             why = error.reason.verify_message
             raise ConfigError(f"{url} shows a certificate that is not trusted ({why})") from error
         raise RetryLater(f"{url} does not answer: {error}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RetryLater(f"{url} does not answer: {error}") from error

@@ -14,13 +14,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from filelock import Timeout
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rl_agent.cluster.shared_fs.owner import owner_lock, read_owner
 from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.errors import RetryLater, StoreError
 from rl_agent.files import write_whole
 from rl_agent.pool.scale.records import EngineKind
+
+_STRICT = ConfigDict(extra="forbid")
+"""What a newer version wrote is refused, not forgotten."""
 
 
 class Stage(StrEnum):
@@ -40,10 +43,14 @@ class Stage(StrEnum):
 class Rented:
     """A machine of this fleet, from before it is asked for until it is certainly gone."""
 
+    __pydantic_config__ = _STRICT
+
     name: str
     kind: str
     asked_at: float
     stage: Stage = Stage.ASKED
+    price_per_hour: float = 0.0
+    """Dollars, as its kind cost when it was asked for; 0: not known."""
     unjoined_s: float = 0.0
     """Seconds for which the manager answered and did not have its engine, since it last had."""
     was_listed: bool = False
@@ -61,6 +68,8 @@ class Rented:
 class Setback:
     """Starts of a kind that failed one after the other, and until when none is tried."""
 
+    __pydantic_config__ = _STRICT
+
     count: int
     until: float
 
@@ -68,6 +77,8 @@ class Setback:
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """All that a reconciler knows from one look at the world to the next. Times are seconds of the epoch."""
+
+    __pydantic_config__ = _STRICT
 
     name: str
     """Its machines are named NAME-NUMBER."""
@@ -94,7 +105,13 @@ _FLEET = TypeAdapter(Fleet)
 def read_fleet(path: Path) -> Fleet | None:
     """Read the file of a fleet; None if there is none. Raises StoreError if it cannot be used."""
     try:
-        return _FLEET.validate_json(path.read_bytes())
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise StoreError(f"--state {path} cannot be read: it is no file")
+        fleet = _FLEET.validate_json(path.read_bytes())
+        for key, machine in fleet.machines.items():
+            if key != machine.name or fleet.number_of(key) is None:
+                raise StoreError(f"--state {path}: {key!r} is no machine of the fleet {fleet.name}")
+        return fleet
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -109,7 +126,7 @@ def read_fleet(path: Path) -> Fleet | None:
 def write_fleet(path: Path, fleet: Fleet) -> None:
     """Replace the file of a fleet, durably. Raises StoreError."""
     try:
-        write_whole(path, json.dumps(asdict(fleet)) + "\n")
+        write_whole(Path(os.path.realpath(path)), json.dumps(asdict(fleet)) + "\n")
     except OSError as error:
         raise StoreError(f"--state {path} cannot be written: {error.strerror}") from error
 
@@ -120,9 +137,10 @@ def sole_reconciler(path: Path) -> Iterator[None]:
 
     Raises RetryLater if another has it, StoreError if the file system has no locks.
     """
-    lock_file = path.with_name(path.name + ".lock")
+    real = Path(os.path.realpath(path))  # whatever link leads to it
+    lock_file = real.with_name(real.name + ".lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        real.parent.mkdir(parents=True, exist_ok=True)
         lock = owner_lock(lock_file, ProcessId.of(os.getpid()))
         lock.acquire()
     except Timeout:

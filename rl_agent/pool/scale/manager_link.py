@@ -6,16 +6,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rl_agent.errors import RetryLater
 from rl_agent.pool.client import Manager
 from rl_agent.pool.scale.keeper import PoolView
 from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool_scale_config import EngineKindConfig
 
 ReadToken = Callable[[], str | None]
-_KINDS = TypeAdapter(tuple[EngineKind, ...])
+_KINDS = TypeAdapter(tuple[EngineKindConfig, ...])
+MOST_REASON = 300
+MOST_KINDS = 64
+MOST_ENGINES = 4096
+"""Of one kind, whatever a manager says."""
 _COUNTS = TypeAdapter(dict[str, int])
 
 
@@ -46,15 +51,34 @@ def view_of(status: dict[str, Any], url: str) -> PoolView:
     """Read a manager's status. Raises RetryLater for one that cannot be read."""
     try:
         engines = {
-            str(one["name"]): PoolEngine(str(one["name"]), int(one["running"]), one["state"] == "draining")
+            str(one["name"]): PoolEngine(
+                str(one["name"]), int(one["running"]), one["state"] == "draining", str(one.get("kind", ""))
+            )
             for one in status["engines"]
         }
         answer = status.get("wanted")
         if answer is None:  # an older manager
             return PoolView(engines, None, ())
-        kinds = _KINDS.validate_python(answer["kinds"])
-        wanted = Wanted(_COUNTS.validate_python(answer["counts"]), str(answer["reason"]))
+        kinds = kinds_of(answer["kinds"])
+        wanted = Wanted(_COUNTS.validate_python(answer["counts"]), _one_line(str(answer["reason"])))
         return PoolView(engines, wanted if kinds else None, kinds)
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise RetryLater(f"{url}/status cannot be read: {reason}") from error
+
+
+def kinds_of(answer: list[dict[str, Any]]) -> tuple[EngineKind, ...]:
+    """Read the kinds that a manager names; as hard to please as its own settings. Raises ValueError."""
+    keys = EngineKindConfig.model_fields
+    kinds = _KINDS.validate_python([{key: one[key] for key in keys} for one in answer])
+    if len(kinds) > MOST_KINDS or len({kind.name for kind in kinds}) < len(kinds):
+        raise ValueError("it names a kind twice, or too many kinds")
+    if large := [kind for kind in kinds if kind.max_engines > MOST_ENGINES]:
+        raise ValueError(f"its max_engines of {large[0].name} is above {MOST_ENGINES}")
+    return tuple(EngineKind(**kind.model_dump()) for kind in kinds)
+
+
+def _one_line(text: str) -> str:
+    """Return what a manager says as people can be shown it."""
+    line = " ".join(text.split())[:MOST_REASON]
+    return line if line.isprintable() else ascii(line)

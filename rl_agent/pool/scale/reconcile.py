@@ -18,6 +18,8 @@ from rl_agent.pool.scale.records import EngineKind, RentedMachine, Wanted
 
 LONGEST_LOOK_S = 30.0
 """The most that one look counts of the time since the one before: after a pause it counts little."""
+MOST_STARTS = 32
+"""In one look; the next one asks for more."""
 
 
 class WhenLost(StrEnum):
@@ -56,6 +58,7 @@ class PoolEngine:
     name: str
     running: int
     is_draining: bool
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,29 @@ def decide(
     return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - known)
 
 
+def resumed(fleet: Fleet, now: float, rules: ScaleRules) -> Fleet:
+    """Return a fleet as it goes on after a pause in which nobody looked, on a clock that may have been set.
+
+    No time is in the future, nothing waits for longer than the rules say, and nothing was missed meanwhile.
+    """
+    machines = {
+        name: replace(
+            one,
+            asked_at=min(one.asked_at, now),
+            missing_since=None,
+            drain_until=None if one.drain_until is None else min(one.drain_until, now + rules.drain_s),
+            ending_since=None if one.ending_since is None else min(one.ending_since, now),
+            stopped_at=None if one.stopped_at is None or one.stopped_at > now else one.stopped_at,
+        )
+        for name, one in fleet.machines.items()
+    }
+    setbacks = {
+        kind: replace(one, until=min(one.until, now + rules.backoff_limit_s))
+        for kind, one in fleet.setbacks.items()
+    }
+    return replace(fleet, machines=machines, setbacks=setbacks, kept_since=None, pool_seen_at=None)
+
+
 def start_failed(fleet: Fleet, name: str, why: str, now: float, rules: ScaleRules) -> Fleet:
     """Note that a start was refused. It may have had an effect all the same, so its name is stopped."""
     machine = fleet.machines.get(name)
@@ -132,8 +158,14 @@ def present(fleet: Fleet, kind: str) -> list[Rented]:
 
 def price_per_hour(fleet: Fleet) -> float:
     """Return dollars an hour of all machines that may exist."""
+    return sum(_price(fleet, one) for one in fleet.machines.values())
+
+
+def _price(fleet: Fleet, machine: Rented) -> float:
+    """Return what a machine costs as far as is known; of a kind that nobody names, as much as any may."""
     prices = {kind.name: kind.price_per_hour for kind in fleet.kinds}
-    return sum(prices.get(one.kind, 0.0) for one in fleet.machines.values())
+    unnamed = machine.price_per_hour or max(prices.values(), default=0.0)
+    return prices.get(machine.kind, unnamed)
 
 
 def _look(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
@@ -145,7 +177,7 @@ def _look(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
         seen_at = sight.now if fleet.pool_seen_at is None else fleet.pool_seen_at
         elapsed_s = min(max(0.0, sight.now - seen_at), LONGEST_LOOK_S)
         fleet = replace(fleet, pool_seen_at=sight.now, kept_since=None)
-    if sight.kinds is not None:
+    if sight.kinds:  # a manager that has lost its settings names none
         fleet = replace(fleet, kinds=sight.kinds)
     listed = None if sight.machines is None else Counter(one.name for one in sight.machines)
     for machine in list(fleet.machines.values()):
@@ -230,10 +262,12 @@ def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
         if number is None or listed.name in fleet.machines:
             continue
         is_ours_to_end = number < fleet.next_number
-        kind = listed.kind or (fleet.kinds[0].name if len(fleet.kinds) == 1 else "")
-        stage, why = (
-            (Stage.ENDING, "it had ended and is listed again") if is_ours_to_end else (Stage.ASKED, "")
-        )
+        engine = (sight.engines or {}).get(listed.name)
+        only = fleet.kinds[0].name if len(fleet.kinds) == 1 else ""
+        kind = listed.kind or (engine.kind if engine is not None else "") or only
+        stage, why = Stage.ASKED if engine is None else Stage.JOINED, ""
+        if is_ours_to_end:
+            stage, why = Stage.ENDING, "it had ended and is listed again"
         since = sight.now if is_ours_to_end else None
         found = Rented(listed.name, kind, sight.now, stage, was_listed=True, ending_since=since, why=why)
         fleet = _with(fleet, found)
@@ -259,7 +293,26 @@ def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool)
     found = dict.fromkeys(names, 0)
     for name, kind in known.items():
         found[name] = min(max(counts.get(name, 0), kind.min_engines), kind.max_engines)
-    return found
+    return _within_limits(fleet, rules, found)
+
+
+def _within_limits(fleet: Fleet, rules: ScaleRules, targets: dict[str, int]) -> Mapping[str, int]:
+    """Lower the targets of the dearest until what is to stay is within the limits, which may have changed."""
+    here = {kind: present(fleet, kind) for kind in targets}
+    stay = {kind: min(target, len(here[kind])) for kind, target in targets.items()}
+    prices = {kind: _price(fleet, machines[0]) for kind, machines in here.items() if machines}
+
+    def is_above() -> bool:
+        dollars = sum(count * prices.get(kind, 0.0) for kind, count in stay.items())
+        return (rules.max_engines is not None and sum(stay.values()) > rules.max_engines) or (
+            rules.max_price_per_hour is not None and dollars > rules.max_price_per_hour + 1e-9
+        )
+
+    while is_above():
+        dearest = max((kind for kind, count in stay.items() if count), key=lambda kind: prices[kind])
+        stay[dearest] -= 1
+        targets[dearest] = stay[dearest]
+    return targets
 
 
 def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int]) -> Fleet:
@@ -284,6 +337,7 @@ def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[s
 
 def _rent(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int]) -> Fleet:
     """Write down the names of the machines to ask for, the cheapest kind first, within every limit."""
+    most = fleet.next_number + MOST_STARTS
     for kind in sorted(fleet.kinds, key=lambda one: one.price_per_hour):
         setback = fleet.setbacks.get(kind.name)
         here = present(fleet, kind.name)
@@ -291,10 +345,10 @@ def _rent(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, i
         if setback is not None and (sight.now < setback.until or is_trying):
             continue
         for _ in range(targets[kind.name] - len(here)):
-            if not _has_room(fleet, kind, rules):
+            if fleet.next_number >= most or not _has_room(fleet, kind, rules):
                 break
             name = f"{fleet.name}-{fleet.next_number}"
-            fleet = _with(fleet, Rented(name, kind.name, sight.now))
+            fleet = _with(fleet, Rented(name, kind.name, sight.now, price_per_hour=kind.price_per_hour))
             fleet = replace(fleet, next_number=fleet.next_number + 1)
             if setback is not None:
                 break  # one try after a setback, not all at once

@@ -1,5 +1,8 @@
 """The file of a fleet: whole, private to one reconciler, and refused where it is something else."""
 
+import os
+from dataclasses import replace
+
 import pytest
 
 from rl_agent.errors import RetryLater, StoreError
@@ -60,3 +63,37 @@ def test_a_fleet_has_one_reconciler(tmp_path):
         pass
     with sole_reconciler(path):
         pass
+
+
+def test_links_lead_to_one_file_and_one_lock_and_stay(tmp_path):
+    path, link = tmp_path / "fleet.json", tmp_path / "link.json"
+    link.symlink_to(path)
+    with sole_reconciler(path), pytest.raises(RetryLater), sole_reconciler(link):
+        pass
+    write_fleet(link, FLEET)
+    assert link.is_symlink() and read_fleet(path) == FLEET
+
+
+def test_what_is_no_file_holds_nothing_up(tmp_path):
+    path = tmp_path / "fleet.json"
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="cannot be read: it is no file"):
+        read_fleet(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("prod-db", "prod-db"), ("rl-1-7", "prod-db"), ("rl-1-8", "rl-1-7")]
+)
+def test_a_state_with_machines_of_others_is_refused(tmp_path, key, name):
+    path = tmp_path / "fleet.json"
+    write_fleet(path, replace(FLEET, machines={key: Rented(name, "spot", 5.0, Stage.ENDING)}))
+    with pytest.raises(StoreError, match=f"'{key}' is no machine of the fleet rl-1"):
+        read_fleet(path)
+
+
+def test_a_state_of_a_newer_version_is_refused_and_loses_nothing(tmp_path):
+    path = tmp_path / "fleet.json"
+    write_fleet(path, FLEET)
+    path.write_text(path.read_text().replace('"name"', '"colour": "red", "name"', 1))
+    with pytest.raises(StoreError, match="is no state of"):
+        read_fleet(path)

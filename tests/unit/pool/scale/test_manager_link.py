@@ -1,9 +1,13 @@
 """A manager's status becomes what a reconciler decides by, or one line about what is wrong with it."""
 
+import asyncio
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
 import pytest
 
-from rl_agent.errors import RetryLater
-from rl_agent.pool.scale.manager_link import view_of
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool.scale.manager_link import HttpManager, view_of
 from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, Wanted
 
@@ -31,8 +35,80 @@ def test_a_manager_that_knows_no_kinds_wants_nothing_to_change(wanted):
 
 
 @pytest.mark.parametrize(
-    "status", [{}, {"engines": [{}]}, {"engines": [], "wanted": {**WANTED, "counts": {"spot": "many"}}}]
+    "status",
+    [
+        {},
+        [],
+        {"engines": [{}]},
+        {"engines": [3]},
+        {"engines": [{**ENGINES[0], "running": float("inf")}]},
+        {"engines": [], "wanted": 3},
+        {"engines": [], "wanted": {**WANTED, "counts": {"spot": "many"}}},
+        {"engines": [], "wanted": {**WANTED, "counts": {"spot": float("nan")}}},
+        *(
+            {"engines": [], "wanted": {**WANTED, "kinds": kinds}}
+            for kinds in (
+                [3],
+                [{**KIND, "price_per_hour": -1.0}],
+                [{**KIND, "price_per_hour": float("nan")}],
+                [{**KIND, "price_per_hour": float("inf")}],
+                [{**KIND, "min_engines": -1}],
+                [{**KIND, "min_engines": 5}],
+                [{**KIND, "max_engines": 10**6}],
+                [{**KIND, "start_s": float("inf")}],
+                [{**KIND, "name": "$(reboot)"}],
+                [{**KIND, "name": "-x"}],
+                [KIND, KIND],
+                [{**KIND, "name": f"k{number}"} for number in range(100)],
+            )
+        ),
+    ],
 )
 def test_a_status_that_is_none_is_one_line(status):
     with pytest.raises(RetryLater, match=r"^http://127.0.0.1:5000/status cannot be read: .*"):
         view_of(status, URL)
+
+
+def test_a_reason_is_one_short_line_without_codes_of_terminals():
+    view = view_of({"engines": [], "wanted": {**WANTED, "reason": "3\nwanted \x1b[2J" + "x" * 10**6}}, URL)
+    assert view.wanted.reason.isprintable() and view.wanted.reason.startswith("'3 wanted")
+    assert len(view.wanted.reason) < 400
+
+
+def test_keys_that_a_newer_manager_adds_are_left_alone():
+    view = view_of({"engines": [], "wanted": {**WANTED, "kinds": [{**KIND, "colour": "red"}]}}, URL)
+    assert view.kinds == (EngineKind("spot", 1.0, 0, 4, 60.0),)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "raised"),
+    [
+        (401, b"", ConfigError),
+        (403, b"", ConfigError),
+        (429, b"", RetryLater),
+        (500, b"", RetryLater),
+        (502, b"<html>", RetryLater),
+        (200, b"<html>", RetryLater),
+        (200, b"[" * 200_000, RetryLater),
+        (200, b'{"engines": [{"name": "x", "running": 1e999, "state": "ready"}]}', RetryLater),
+    ],
+)
+def test_what_a_manager_answers_is_read_or_one_line(status, body, raised):
+    class Liar(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Liar) as server:
+        answering = Thread(target=server.handle_request)
+        answering.start()
+        manager = HttpManager(f"http://127.0.0.1:{server.server_port}", lambda: "t", lambda: None)
+        with pytest.raises(raised) as caught:
+            asyncio.run(manager.view())
+        answering.join()
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.pool.scale.fleet import Fleet, Rented, Stage
+from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage
 from rl_agent.pool.scale.reconcile import (
+    MOST_STARTS,
     Drain,
     PoolEngine,
     ScaleRules,
@@ -14,6 +15,8 @@ from rl_agent.pool.scale.reconcile import (
     Stop,
     WhenLost,
     decide,
+    price_per_hour,
+    resumed,
     start_failed,
     stopped,
 )
@@ -305,3 +308,76 @@ def test_a_restart_waits_for_what_was_written_down_and_asks_for_nothing_twice():
     assert play.look(spot=1) == []
     play.comes("f-1")
     assert play.look(spot=1) == [] and play.stage("f-1") is Stage.JOINED
+
+
+def test_machines_of_a_kind_that_is_not_named_any_more_still_count_at_their_price():
+    play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
+    play.kinds = (replace(SPOT, name="renamed"),)
+    assert {type(one) for one in play.look(renamed=3)} == {Drain}
+    assert price_per_hour(play.fleet) == 3.0
+
+
+def test_a_kind_that_became_dearer_is_drained_down_to_the_ceiling():
+    play = Play(rules=replace(RULES, max_price_per_hour=3.0)).serving("f-1", "f-2", "f-3")
+    play.kinds = (replace(SPOT, price_per_hour=1.5),)
+    assert [type(one) for one in play.look(spot=3)] == [Drain]
+    assert len([one for one in play.fleet.machines.values() if one.stage is Stage.JOINED]) == 2
+
+
+def test_a_restart_with_a_lower_limit_drains_what_is_above_it_the_dearest_first():
+    play = Play(SPOT, DEAR)
+    play.look(spot=2, dear=1)
+    for name, kind in (("f-1", "spot"), ("f-2", "spot"), ("f-3", "dear")):
+        play.comes(name, kind)
+    play.look(spot=2, dear=1)
+    play.rules = replace(RULES, max_engines=2)
+    assert [one.name for one in play.look(spot=2, dear=1)] == ["f-3"]
+
+
+def test_a_limit_moves_no_machine_from_one_kind_to_another():
+    play = Play(SPOT, DEAR, rules=replace(RULES, max_engines=3)).serving("f-1")
+    play.engines["f-1"] = PoolEngine("f-1", 0, False)
+    play.look(spot=1, dear=2)
+    for name in ("f-2", "f-3"):
+        play.comes(name, "dear")
+    play.look(spot=1, dear=2)
+    assert play.look(spot=3, dear=2) == []
+
+
+def test_a_manager_that_names_no_kinds_any_more_changes_nothing_when_it_is_lost():
+    play = Play(replace(SPOT, min_engines=2)).serving("f-1", "f-2")
+    play.kinds = ()
+    play.look(spot=2)
+    play.engines = None
+    for _ in range(200):
+        assert play.look() == []
+
+
+def test_a_machine_that_serves_is_drained_and_not_cut_off_when_a_fleet_whose_file_was_lost_is_too_large():
+    play = Play(SPOT, DEAR)
+    for name in ("f-1", "f-2"):
+        play.machines.append(RentedMachine(name, "", MachineState.RUNNING))  # a list of names alone
+        play.engines[name] = PoolEngine(name, 4, False, kind="spot")
+    assert play.look(spot=2) == []
+    assert [type(one) for one in play.look(spot=1)] == [Drain]
+
+
+def test_a_look_asks_for_a_bounded_number_of_machines():
+    play = Play(replace(SPOT, max_engines=4096))
+    assert len(play.look(spot=10**9)) == MOST_STARTS == len(play.look(spot=10**9))
+
+
+def test_a_clock_that_was_ahead_when_the_file_was_written_holds_nothing_up():
+    later = 1e9
+    ending = Rented("f-1", "spot", later, Stage.ENDING, missing_since=later, stopped_at=later)
+    draining = Rented("f-2", "spot", later, Stage.DRAINING, drain_until=later)
+    machines = {one.name: one for one in (ending, draining)}
+    written = Fleet("f", 3, machines, {"spot": Setback(1, later)}, (SPOT,), later, later)
+    play = Play(fleet=resumed(written, 1000.0, RULES))
+    play.comes("f-1", joins=False)
+    play.comes("f-2")
+    assert {type(one) for one in play.look()} == {Stop, Drain}
+    play.machines, play.engines = [], {}
+    for _ in range(30):
+        actions = play.look(spot=1)
+    assert play.fleet.machines.keys() == {"f-3"} or actions == [Start("f-3", SPOT)]
