@@ -5,10 +5,11 @@ import asyncio
 import secrets
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from rl_agent.cli._numbers import above_0, seconds
 from rl_agent.cli._options import MANAGER, read_token, verb_parser
@@ -138,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> None:
     for flag in ("manager", "engines_manager"):
         url = getattr(options, flag)
-        if url is not None and not url.startswith(("http://", "https://")):
+        if url is not None and not _is_address(url):
             raise UsageError(f"--{flag.replace('_', '-')} {url}: expected http://HOST:PORT")
     if options.max_engines is not None and options.max_engines < 1:
         raise UsageError(f"--max-engines {options.max_engines}: at least 1")
@@ -148,6 +149,18 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(
             f"--fleet {name}: expected small letters, digits and dashes, a letter first, {MOST_NAME} at most"
         )
+
+
+def _is_address(url: str) -> bool:
+    """Return whether it is an address of a manager, and no more: a password in it would be shown to all."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and is_bare and is_plain
 
 
 def _fleet(options: argparse.Namespace) -> "Fleet":
@@ -179,13 +192,18 @@ async def _scale(
         options.manager, partial(read_token, options.token_file), read_admin, options.tls_ca
     )
     await _meet(manager, fleet, options.manager)
-    async with connected(options.provider, settings, options.provider_python) as provider:
+    async with (
+        connected(options.provider, settings, options.provider_python) as provider,
+        asyncio.TaskGroup() as jobs,
+    ):
         keeper = _keeper(options, fleet, provider, manager)
         if options.dry_run:
             await keeper.look()
             return
         _report(f"the fleet is {fleet.name}, its state {options.state}")
+        saying = jobs.create_task(_say_leaving(leaving), name="leaving")
         await keeper.run(leaving)
+        saying.cancel()
         names = ", ".join(keeper.fleet.machines) or "none"
         if options.leave == "keep":
             _report(f"left running: {names}")
@@ -193,6 +211,12 @@ async def _scale(
         _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
         if not await keeper.end_all(options.leave_timeout_s):
             left += keeper.fleet.machines
+
+
+async def _say_leaving(leaving: asyncio.Event) -> None:
+    """Report at once that the signal has come: calls to a slow provider may still run for a while."""
+    await leaving.wait()
+    _report("leaving, once the calls that run have ended")
 
 
 async def _meet(manager: "ManagerLink", fleet: "Fleet", url: str) -> None:
@@ -213,7 +237,7 @@ def _keeper(
 ) -> "Keeper":
     from rl_agent.pool.scale.fleet import write_fleet
     from rl_agent.pool.scale.keeper import Keeper, KeeperTimes
-    from rl_agent.pool.scale.reconcile import ScaleRules, WhenLost
+    from rl_agent.pool.scale.reconcile import ScaleRules, WhenLost, resumed
 
     rules = ScaleRules(
         start_timeout_s=options.start_timeout_s,
@@ -228,16 +252,22 @@ def _keeper(
         max_price_per_hour=options.max_dollars_per_hour,
     )
     return Keeper(
-        replace(fleet, kept_since=None),  # the time without this command is not the manager's
+        resumed(fleet, time.time(), rules),
         provider,
         manager,
         rules,
         KeeperTimes(options.poll_s, options.call_timeout_s),
         write=partial(write_fleet, options.state),
         report=_report,
-        clock=time.time,
+        clock=_steady_clock(),
         is_dry=options.dry_run,
     )
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Return a clock of the epoch's seconds that goes on evenly when the machine's clock is set."""
+    began = time.time() - time.monotonic()
+    return lambda: began + time.monotonic()
 
 
 def _report(line: str) -> None:

@@ -4,7 +4,8 @@
      ▲                                                                                          poll_s      │
      └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-Nothing is done that was not written down before. Whatever fails is seen in the next look and tried again.
+Nothing is started that was not written down before; on a full disk what is known is still drained and
+stopped. Whatever fails is seen in the next look and tried again.
 """
 
 import asyncio
@@ -33,6 +34,10 @@ from rl_agent.pool.scale.records import EngineKind, Provider, ProviderError, Ren
 
 T = TypeVar("T")
 MOST_PROBLEMS = 200
+MOST_ENDS = 64
+"""Drains and stops of one look; the next one goes on with the rest."""
+AT_ONCE = 16
+"""Calls to provider and manager at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class Keeper:
         self._written: Fleet | None = None
         self._problems: dict[str, str] = {}
         self._shown = ""
+        self._free_calls = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, leaving: asyncio.Event) -> None:
         """Keep the fleet until `leaving` is set; what is there stays."""
@@ -112,9 +118,15 @@ class Keeper:
         """Look once and do what follows from it; return what was decided."""
         sight = await self._see()
         fleet, actions = decide(self.fleet, sight, self._rules, is_leaving=is_leaving)
-        if not self._keep(fleet):
-            return []
-        self._show(sight, is_leaving=is_leaving)
+        starts = [action for action in actions if isinstance(action, Start)]
+        ends = [action for action in actions if not isinstance(action, Start)][:MOST_ENDS]
+        if self._keep(fleet):
+            self._show(sight, is_leaving=is_leaving)
+        else:
+            unwritten = {start.name for start in starts}
+            known = {name: one for name, one in fleet.machines.items() if name not in unwritten}
+            self.fleet, starts = replace(fleet, machines=known), []
+        actions = [*starts, *ends]
         if self._is_dry:
             for action in actions:
                 self._report(f"would {words_of(action)}")
@@ -157,7 +169,7 @@ class Keeper:
     async def _carry_out(self, action: Action) -> None:
         limit_s = self._times.call_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with self._free_calls, asyncio.timeout(limit_s):
                 match action:
                     case Start(name, kind):
                         await self._provider.start(name, kind)
@@ -175,8 +187,9 @@ class Keeper:
             self._report_problem(words_of(action), f"no answer within {limit_s:g} s")
 
     def _keep(self, fleet: Fleet) -> bool:
-        """Write the fleet down if that says anything new; return whether it is written."""
+        """Take the fleet over, and write it down if that says anything new; return whether it is written."""
         what = "the state file"
+        self.fleet = fleet
         durable = replace(fleet, pool_seen_at=None)
         if durable != self._written and not self._is_dry:
             try:
@@ -186,7 +199,6 @@ class Keeper:
                 return False
             self._written = durable
         self._problems.pop(what, None)
-        self.fleet = fleet
         return True
 
     def _report_problem(self, what: str, words: str) -> None:

@@ -17,6 +17,18 @@ def refused(capsys, tmp_path, *words, provider=COMMAND):
     ("words", "line"),
     [
         (["--manager", "localhost:5000"], "--manager localhost:5000: expected http://HOST:PORT"),
+        *(
+            (["--manager", url], f"--manager {url}: expected http://HOST:PORT")
+            for url in (
+                "http://",
+                "http://user:secret@127.0.0.1:5000",
+                "http://127.0.0.1:99999",
+                "http://127.0.0.1:5000/pool?x=1",
+                "http://a b:1",
+                "http://[::1",
+                "file:///etc/passwd",
+            )
+        ),
         (["--engines-manager", "x"], "--engines-manager x: expected http://HOST:PORT"),
         (["--fleet", "Lab A"], "--fleet Lab A: expected small letters"),
         (["--fleet", "-a"[1:] * 41], "40 at most"),

@@ -1,10 +1,11 @@
 """The loop around the decisions: bounded, written down first, and talkative only when something changes."""
 
 import asyncio
+from dataclasses import replace
 
 from rl_agent.errors import RetryLater, StoreError
 from rl_agent.pool.scale.fleet import Fleet
-from rl_agent.pool.scale.keeper import Keeper, KeeperTimes, PoolView
+from rl_agent.pool.scale.keeper import AT_ONCE, Keeper, KeeperTimes, PoolView
 from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
 from rl_agent.testing.virtual_time import run_virtually
@@ -39,7 +40,7 @@ class Cloud:
         engines = {name: PoolEngine(name, 0, False) for name in self.alive if name not in self.drained}
         self.views += 1
         reason = f"{self.wanted} are wanted, by look {self.views}"
-        return PoolView(engines, Wanted({"spot": self.wanted}, reason), (SPOT,))
+        return PoolView(engines, Wanted({"spot": self.wanted}, reason), (self.kind,))
 
     async def drain(self, name, deadline_s, why):
         self.calls.append(f"drain {name}")
@@ -57,7 +58,8 @@ class Cloud:
             raise StoreError("no space")
         self.written.append(fleet)
 
-    def keeper(self, fleet=None, **more):
+    def keeper(self, fleet=None, kind=SPOT, **more):
+        self.kind = kind
         return Keeper(
             fleet or Fleet("f"),
             self,
@@ -153,3 +155,44 @@ def test_a_dry_look_says_what_it_would_do_and_does_and_writes_nothing():
     run_virtually(cloud.keeper(is_dry=True).look())
     assert cloud.calls == [] and cloud.written == []
     assert cloud.lines[-1] == "would start f-2 (spot, $1 an hour)"
+
+
+def test_on_a_full_disk_what_runs_is_drained_and_stopped_and_nothing_is_started():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        cloud.fault, cloud.wanted = "disk full", 3
+        await keeper.look()
+        return await keeper.end_all(300.0)
+
+    assert run_virtually(run())
+    assert cloud.alive == [] and [one for one in cloud.calls if "start" in one] == ["start f-1", "start f-2"]
+
+
+def test_after_a_full_disk_it_goes_on():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    cloud.fault = "disk full"
+    looks(cloud, keeper, 3)
+    cloud.fault = ""
+    looks(cloud, keeper, 3)
+    assert len(cloud.alive) == 2 and set(cloud.alive) == set(cloud.written[-1].machines)
+
+
+def test_calls_at_once_are_bounded():
+    cloud, now, most = Cloud(), 0, 0
+
+    async def start(name, kind):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(1.0)
+        now -= 1
+
+    cloud.start, cloud.wanted = start, 100
+    keeper = cloud.keeper(Fleet("f"), kind=replace(SPOT, max_engines=100))
+    looks(cloud, keeper, 2)
+    assert most == AT_ONCE
