@@ -44,9 +44,10 @@ def ask(
         found: dict[str, Any] = json.loads(answer)
         return found
     except urllib.error.HTTPError as error:
+        with error:
+            words = "the token is missing or wrong" if error.code == 401 else error.reason
         if error.code >= 500 or error.code == 429:
-            raise RetryLater(f"{url}{path} answers {error.code}: {error.reason}") from error
-        words = "the token is missing or wrong" if error.code == 401 else error.reason
+            raise RetryLater(f"{url}{path} answers {error.code}: {words}") from error
         raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
