@@ -235,9 +235,9 @@ async def _meet(manager: "ManagerLink", fleet: "Fleet", url: str) -> None:
 def _keeper(
     options: argparse.Namespace, fleet: "Fleet", provider: "Provider", manager: "ManagerLink"
 ) -> "Keeper":
-    from rl_agent.pool.scale.fleet import write_fleet
+    from rl_agent.pool.scale.fleet import resumed, write_fleet
     from rl_agent.pool.scale.keeper import Keeper, KeeperTimes
-    from rl_agent.pool.scale.reconcile import ScaleRules, WhenLost, resumed
+    from rl_agent.pool.scale.reconcile import ScaleRules, WhenLost
 
     rules = ScaleRules(
         start_timeout_s=options.start_timeout_s,
@@ -252,7 +252,7 @@ def _keeper(
         max_price_per_hour=options.max_dollars_per_hour,
     )
     return Keeper(
-        resumed(fleet, time.time(), rules),
+        resumed(fleet, time.time(), drain_s=options.drain_s, backoff_limit_s=options.backoff_limit_s),
         provider,
         manager,
         rules,

@@ -1,4 +1,4 @@
-"""What a reconciler remembers of its machines, in a file that survives it.
+"""What a reconciler remembers of its machines, in a file that survives it, and what that comes to.
 
 A name is written down before its machine is asked for, so a kill in between leaks none: the next start finds
 the name and waits for its machine, or stops it. Names are never used twice.
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -97,6 +97,55 @@ class Fleet:
         """Return the number in a name of this fleet; None for any other name."""
         found = re.fullmatch(re.escape(self.name) + r"-([1-9][0-9]{0,8})", machine)
         return int(found[1]) if found else None
+
+
+def present(fleet: Fleet, kind: str) -> list[Rented]:
+    """Return the machines of a kind that serve or are about to."""
+    return [
+        one
+        for one in fleet.machines.values()
+        if one.kind == kind and (one.stage is Stage.ASKED or (one.stage is Stage.JOINED and not is_lost(one)))
+    ]
+
+
+def price_per_hour(fleet: Fleet) -> float:
+    """Return dollars an hour of all machines that may exist."""
+    return sum(price_of(fleet, one) for one in fleet.machines.values())
+
+
+def price_of(fleet: Fleet, machine: Rented) -> float:
+    """Return what a machine costs as far as is known; of a kind that nobody names, as much as any may."""
+    prices = {kind.name: kind.price_per_hour for kind in fleet.kinds}
+    unnamed = machine.price_per_hour or max(prices.values(), default=0.0)
+    return prices.get(machine.kind, unnamed)
+
+
+def is_lost(machine: Rented) -> bool:
+    """Return whether neither pool nor provider show a machine that they have shown."""
+    return machine.missing_since is not None
+
+
+def resumed(fleet: Fleet, now: float, *, drain_s: float, backoff_limit_s: float) -> Fleet:
+    """Return a fleet as it goes on after a pause in which nobody looked, on a clock that may have been set.
+
+    No time is in the future, nothing waits for longer than the rules say, and nothing was missed meanwhile.
+    """
+    machines = {
+        name: replace(
+            one,
+            asked_at=min(one.asked_at, now),
+            missing_since=None,
+            drain_until=None if one.drain_until is None else min(one.drain_until, now + drain_s),
+            ending_since=None if one.ending_since is None else min(one.ending_since, now),
+            stopped_at=None if one.stopped_at is None or one.stopped_at > now else one.stopped_at,
+        )
+        for name, one in fleet.machines.items()
+    }
+    setbacks = {
+        kind: replace(one, until=min(one.until, now + backoff_limit_s))
+        for kind, one in fleet.setbacks.items()
+    }
+    return replace(fleet, machines=machines, setbacks=setbacks, kept_since=None, pool_seen_at=None)
 
 
 _FLEET = TypeAdapter(Fleet)

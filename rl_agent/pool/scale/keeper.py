@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from rl_agent.errors import HarnessError, StoreError
-from rl_agent.pool.scale.fleet import Fleet, Stage
+from rl_agent.pool.scale.fleet import Fleet, Stage, present
 from rl_agent.pool.scale.reconcile import (
     Action,
     Drain,
@@ -26,7 +26,6 @@ from rl_agent.pool.scale.reconcile import (
     Start,
     Stop,
     decide,
-    present,
     start_failed,
     stopped,
 )

@@ -13,7 +13,15 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage
+from rl_agent.pool.scale.fleet import (
+    Fleet,
+    Rented,
+    Setback,
+    Stage,
+    present,
+    price_of,
+    price_per_hour,
+)
 from rl_agent.pool.scale.records import EngineKind, RentedMachine, Wanted
 
 LONGEST_LOOK_S = 30.0
@@ -111,29 +119,6 @@ def decide(
     return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - known)
 
 
-def resumed(fleet: Fleet, now: float, rules: ScaleRules) -> Fleet:
-    """Return a fleet as it goes on after a pause in which nobody looked, on a clock that may have been set.
-
-    No time is in the future, nothing waits for longer than the rules say, and nothing was missed meanwhile.
-    """
-    machines = {
-        name: replace(
-            one,
-            asked_at=min(one.asked_at, now),
-            missing_since=None,
-            drain_until=None if one.drain_until is None else min(one.drain_until, now + rules.drain_s),
-            ending_since=None if one.ending_since is None else min(one.ending_since, now),
-            stopped_at=None if one.stopped_at is None or one.stopped_at > now else one.stopped_at,
-        )
-        for name, one in fleet.machines.items()
-    }
-    setbacks = {
-        kind: replace(one, until=min(one.until, now + rules.backoff_limit_s))
-        for kind, one in fleet.setbacks.items()
-    }
-    return replace(fleet, machines=machines, setbacks=setbacks, kept_since=None, pool_seen_at=None)
-
-
 def start_failed(fleet: Fleet, name: str, why: str, now: float, rules: ScaleRules) -> Fleet:
     """Note that a start was refused. It may have had an effect all the same, so its name is stopped."""
     machine = fleet.machines.get(name)
@@ -144,28 +129,6 @@ def stopped(fleet: Fleet, name: str, now: float) -> Fleet:
     """Note that a stop succeeded, as the provider says."""
     machine = fleet.machines.get(name)
     return fleet if machine is None else _with(fleet, replace(machine, stopped_at=now))
-
-
-def present(fleet: Fleet, kind: str) -> list[Rented]:
-    """Return the machines of a kind that serve or are about to."""
-    return [
-        one
-        for one in fleet.machines.values()
-        if one.kind == kind
-        and (one.stage is Stage.ASKED or (one.stage is Stage.JOINED and not _is_lost(one)))
-    ]
-
-
-def price_per_hour(fleet: Fleet) -> float:
-    """Return dollars an hour of all machines that may exist."""
-    return sum(_price(fleet, one) for one in fleet.machines.values())
-
-
-def _price(fleet: Fleet, machine: Rented) -> float:
-    """Return what a machine costs as far as is known; of a kind that nobody names, as much as any may."""
-    prices = {kind.name: kind.price_per_hour for kind in fleet.kinds}
-    unnamed = machine.price_per_hour or max(prices.values(), default=0.0)
-    return prices.get(machine.kind, unnamed)
 
 
 def _look(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
@@ -300,7 +263,7 @@ def _within_limits(fleet: Fleet, rules: ScaleRules, targets: dict[str, int]) -> 
     """Lower the targets of the dearest until what is to stay is within the limits, which may have changed."""
     here = {kind: present(fleet, kind) for kind in targets}
     stay = {kind: min(target, len(here[kind])) for kind, target in targets.items()}
-    prices = {kind: _price(fleet, machines[0]) for kind, machines in here.items() if machines}
+    prices = {kind: price_of(fleet, machines[0]) for kind, machines in here.items() if machines}
 
     def is_above() -> bool:
         dollars = sum(count * prices.get(kind, 0.0) for kind, count in stay.items())
@@ -393,11 +356,6 @@ def _end(
     count = fleet.setbacks[machine.kind].count + 1 if machine.kind in fleet.setbacks else 1
     pause_s = min(rules.backoff_limit_s, rules.backoff_s * 2.0 ** min(count - 1, 30))
     return replace(fleet, setbacks={**fleet.setbacks, machine.kind: Setback(count, now + pause_s)})
-
-
-def _is_lost(machine: Rented) -> bool:
-    """Return whether neither pool nor provider show a machine that they have shown."""
-    return machine.missing_since is not None
 
 
 def _with(fleet: Fleet, machine: Rented) -> Fleet:

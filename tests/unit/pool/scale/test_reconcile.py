@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage
+from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, price_per_hour, resumed
 from rl_agent.pool.scale.reconcile import (
     MOST_STARTS,
     Drain,
@@ -15,8 +15,6 @@ from rl_agent.pool.scale.reconcile import (
     Stop,
     WhenLost,
     decide,
-    price_per_hour,
-    resumed,
     start_failed,
     stopped,
 )
@@ -373,7 +371,7 @@ def test_a_clock_that_was_ahead_when_the_file_was_written_holds_nothing_up():
     draining = Rented("f-2", "spot", later, Stage.DRAINING, drain_until=later)
     machines = {one.name: one for one in (ending, draining)}
     written = Fleet("f", 3, machines, {"spot": Setback(1, later)}, (SPOT,), later, later)
-    play = Play(fleet=resumed(written, 1000.0, RULES))
+    play = Play(fleet=resumed(written, 1000.0, drain_s=60.0, backoff_limit_s=100.0))
     play.comes("f-1", joins=False)
     play.comes("f-2")
     assert {type(one) for one in play.look()} == {Stop, Drain}
