@@ -97,7 +97,7 @@ async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path):
         await provider(start=line, shell=True, command_timeout_s=0.5).start("a", KIND)
     left = ProcessId.of(int((tmp_path / "pid").read_text()))
     async with asyncio.timeout(20):
-        while left.is_running:  # the kernel ends it a moment after the signal
+        while left.is_running:  # noqa: ASYNC110 - the kernel ends it a moment after the signal
             await asyncio.sleep(0.01)
 
 
