@@ -2,7 +2,8 @@
 
 A line is split into words first and its fields are put in after, so no name becomes more than one word. With
 `shell` bash gets the line, its fields quoted. The environment is this process's, with the fields as
-RL_AGENT_NAME, RL_AGENT_KIND and so on. Output goes to files: what a command leaves running holds no pipe.
+RL_AGENT_NAME, RL_AGENT_KIND and so on; the pool's token is in that of start alone. Output goes to files: what
+a command leaves running holds no pipe.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import re
 import shlex
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import IO, Any
 
@@ -20,6 +21,8 @@ from rl_agent.pool.scale.providers.remote_serve import one_line
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine
 
 MAX_OUTPUT_BYTES = 8 * 2**20
+CHECK_S = 0.1
+SECRETS = frozenset({"RL_AGENT_POOL_TOKEN"})
 _FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 PENDING = frozenset({"pending", "provisioning", "staging", "starting", "creating", "queued", "configuring"})
 STOPPING = frozenset(
@@ -48,15 +51,27 @@ class CommandProvider:
         fields = {**self._common, **fields}
         words = words_of(self._settings[which], fields, is_shell=self._settings["shell"])
         environ = {f"RL_AGENT_{name.upper()}": value for name, value in fields.items()}
-        return await output_of(which, words, environ, self._settings["command_timeout_s"])
+        kept = frozenset() if which == "start" else SECRETS
+        return await output_of(which, words, environ, self._settings["command_timeout_s"], without=kept)
 
 
 def connect(settings: Mapping[str, Any]) -> CommandProvider:
     return CommandProvider(settings)
 
 
-async def output_of(which: str, words: Sequence[str], environ: Mapping[str, str], limit_s: float) -> str:
-    """Run a command to its end and return its output. Raises ProviderError, which begins with `which`."""
+async def output_of(
+    which: str,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    limit_s: float,
+    *,
+    without: Set[str] = frozenset(),
+) -> str:
+    """Run a command to its end and return its output. Raises ProviderError, which begins with `which`.
+
+    It gets this process's environment, `environ` added and the names `without` left out.
+    """
+    environ = {name: value for name, value in os.environ.items() if name not in without} | dict(environ)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         status = await _status_of(which, words, environ, limit_s, output, errors)
         if status != 0:
@@ -77,7 +92,7 @@ async def _status_of(
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
-            env={**os.environ, **environ},
+            env=environ,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
@@ -87,7 +102,15 @@ async def _status_of(
         raise ProviderError(f"{which}: {words[0]}: {error}") from error
     try:
         async with asyncio.timeout(limit_s):
-            return await process.wait()
+            while process.returncode is None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_S):
+                        await process.wait()
+                if any(os.fstat(file.fileno()).st_size > MAX_OUTPUT_BYTES for file in (output, errors)):
+                    raise ProviderError(
+                        f"{which}: {words[0]}: it prints more than {MAX_OUTPUT_BYTES // 2**20} MiB"
+                    )
+            return process.returncode
     except TimeoutError as error:
         raise ProviderError(f"{which}: {words[0]}: no end after {limit_s:g} s") from error
     finally:
@@ -127,7 +150,7 @@ def machines_in(output: str) -> list[RentedMachine]:
 def _entries_of_json(output: str) -> list[list[str]]:
     try:
         listed = json.loads(output)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProviderError(f"list: this is no JSON: {one_line(output[:100])}") from error
     entries = []
     for one in listed if isinstance(listed, list) else [None]:

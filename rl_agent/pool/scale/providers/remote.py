@@ -33,13 +33,14 @@ _ANSWER = TypeAdapter(dict[str, Any])
 class RemoteProvider:
     """The provider `module` under the interpreter `python`; `async with running(…)` makes one.
 
-    `settings` go to its `connect` as JSON.
+    `settings` go to its `connect` as JSON, over stdin.
     """
 
     def __init__(
         self, python: str, module: str, settings: Mapping[str, Any], jobs: asyncio.TaskGroup
     ) -> None:
-        self._command = [python, "-m", SERVE, module, json.dumps(dict(settings))]
+        self._command = [python, "-m", SERVE, module]
+        self._settings = json.dumps(dict(settings)).encode() + b"\n"
         self._python = python
         self._jobs = jobs
         self._process: asyncio.subprocess.Process | None = None
@@ -93,7 +94,7 @@ class RemoteProvider:
         known = os.environ.get("PYTHONPATH")
         own = {"PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{known}" if known else str(PROJECT_ROOT)}
         try:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**os.environ, **own},
                 stdin=asyncio.subprocess.PIPE,
@@ -104,6 +105,9 @@ class RemoteProvider:
             )
         except OSError as error:
             raise ProviderError(f"{self._python} cannot be started: {error.strerror}") from error
+        assert process.stdin is not None
+        process.stdin.write(self._settings)  # not in its command line, which all can read
+        return process
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
@@ -114,7 +118,7 @@ class RemoteProvider:
                 waiting = self._waiting.get(answer.get("id", 0))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
-        except ValueError:  # no JSON, or a line without an end
+        except (ValueError, TypeError):  # no JSON, no such number, or a line without an end
             problem = "its process answers something else than JSON lines"
         for waiting in self._waiting.values():
             if not waiting.done():

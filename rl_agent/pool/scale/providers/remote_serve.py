@@ -1,10 +1,11 @@
 """Serves a provider to the process that started this one: JSON lines on stdin and stdout.
 
-    PYTHON -m rl_agent.pool.scale.providers.remote_serve MODULE SETTINGS_JSON
+    PYTHON -m rl_agent.pool.scale.providers.remote_serve MODULE
 
 For a provider whose library has an environment of its own (Ray, SkyPilot): PYTHON is its interpreter. This
-file and `records` need the standard library alone. MODULE has `connect(settings) -> Provider`. The process
-ends with its stdin, so it does not outlive its owner.
+file and `records` need the standard library alone. MODULE has `connect(settings) -> Provider`; the
+settings are the first line of stdin, a JSON object. The process ends with its stdin, so it does not outlive
+its owner.
 
     ► {"id": 1, "call": "start", "name": "rl-3f9a2c-1", "kind": {"name": "spot", ...}}
     ◄ {"id": 1, "result": null}     or {"id": 1, "error": "one line"}
@@ -67,10 +68,11 @@ async def serve(provider: Provider, requests: asyncio.StreamReader, answers: Tex
             job.cancel()
 
 
-async def main(module: str, settings: dict[str, Any], answers: TextIO) -> None:
+async def main(module: str, answers: TextIO) -> None:
     loop = asyncio.get_running_loop()
     requests = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
+    settings = json.loads(await requests.readline())
     provider: Provider = importlib.import_module(module).connect(settings)
     await serve(provider, requests, answers)
     os._exit(0)  # a library that hangs in a thread must not keep this process
@@ -84,4 +86,4 @@ def _own_stdout() -> TextIO:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], json.loads(sys.argv[2]), _own_stdout()))
+    asyncio.run(main(sys.argv[1], _own_stdout()))

@@ -37,6 +37,8 @@ class ProviderSettings(BaseModel):
 
 FIELDS = ("name", "kind", "price", "manager", "fleet")
 """What a template of the provider `command` may name in braces."""
+FIELDS_OF = {"stop": ("name", "manager", "fleet"), "list": ("manager", "fleet")}
+"""What those of its templates may name that are of no kind, or of no machine."""
 _FIELD = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
 
@@ -57,11 +59,12 @@ class CommandSettings(ProviderSettings):
     @field_validator("start", "stop", "list")
     @classmethod
     def _is_template(cls, text: str, info: ValidationInfo) -> str:
-        if unknown := [name for name in _FIELD.findall(text) if name not in FIELDS]:
-            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(FIELDS)}")
-        if info.field_name != "list" and "{name}" not in text:
+        known = FIELDS_OF.get(info.field_name or "", FIELDS)
+        if unknown := [name for name in _FIELD.findall(text) if name not in known]:
+            raise ValueError(f"{{{unknown[0]}}} is no field; there are {', '.join(known)}")
+        if info.field_name != "list" and "name" not in _FIELD.findall(text):  # ${name} is a variable of bash
             raise ValueError("{name} is missing: it says which machine")
-        if not shlex.split(text):
+        if not shlex.split(text) or "\0" in text:
             raise ValueError("expected a command line")
         return text
 
@@ -187,7 +190,7 @@ def _of_file(path: Path | None) -> dict[str, Any]:
         return {}
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"--provider-file {path} cannot be read: {reason}") from error
     if not isinstance(found, Mapping):

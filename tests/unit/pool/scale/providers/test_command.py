@@ -78,7 +78,7 @@ def test_a_list_is_lines_or_json(output, found):
     assert [(one.name, one.kind, str(one.state)) for one in machines_in(output)] == found
 
 
-@pytest.mark.parametrize("output", ["[1]", '{"a": 1}', "[", '[{"state": "running"}]'])
+@pytest.mark.parametrize("output", ["[1]", '{"a": 1}', "[", "[" * 200_000, '[{"state": "running"}]'])
 def test_a_list_that_cannot_be_read_is_an_error_and_not_an_empty_list(output):
     with pytest.raises(ProviderError, match="list: "):
         machines_in(output)
@@ -148,3 +148,39 @@ def test_settings_come_from_a_file_under_the_words(tmp_path):
     with pytest.raises(ConfigError, match=r"--provider-file .*expected KEY: VALUE lines"):
         file.write_text("- 1\n")
         settings(file=file)
+
+
+@pytest.mark.parametrize("word", ["yes", "yes >&2"])
+async def test_a_command_that_prints_without_an_end_is_killed(word):
+    with pytest.raises(ProviderError, match=r"start: bash: it prints more than 8 MiB"):
+        await provider(start=f"{word} # {{name}}", shell=True, command_timeout_s=60.0).start("a", KIND)
+
+
+async def test_a_list_that_is_too_long_is_an_error_and_not_a_shorter_list():
+    with pytest.raises(ProviderError, match=r"list: bash: it prints more than 8 MiB"):
+        await provider(list="seq -f rl-1-%.0f 2000000", shell=True).machines()
+
+
+async def test_the_token_is_in_the_environment_of_start_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "secret")
+    lines = {
+        key: f"env | grep -c TOKEN=secret >> {tmp_path}/{key}; true" for key in ("start", "stop", "list")
+    }
+    asked = provider(**lines, shell=True)
+    await asked.start("rl-1-1", KIND)
+    await asked.stop("rl-1-1")
+    await asked.machines()
+    assert [(tmp_path / key).read_text() for key in calls] == ["1\n", "0\n", "0\n"]
+
+
+@pytest.mark.parametrize(
+    "line", ["stop=end ${name}", "stop=end {NAME}", "stop=end", "stop=end {name} '", "stop="]
+)
+def test_a_template_that_would_name_no_machine_is_refused(line):
+    with pytest.raises(ConfigError, match=r"^stop: "):
+        settings("start=true {name}", line, "list=true", "shell=true")
+
+
+def test_a_list_names_no_single_machine():
+    with pytest.raises(ConfigError, match=r"^list: .*\{name\} is no field; there are manager, fleet"):
+        settings("start=true {name}", "stop=true {name}", "list=ls {name}")

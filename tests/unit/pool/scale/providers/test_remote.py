@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,10 @@ async def test_an_interpreter_that_is_not_there_is_named():
     async with provider("/nowhere/python") as remote:
         with pytest.raises(ProviderError, match="/nowhere/python cannot be started: No such file"):
             await remote.machines()
+
+
+async def test_settings_are_not_in_the_command_line_that_all_can_read():
+    async with provider() as remote:
+        await remote.machines()
+        line = Path(f"/proc/{remote._process.pid}/cmdline").read_bytes()
+    assert MODULE.encode() in line and b"running" not in line
