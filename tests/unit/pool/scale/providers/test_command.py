@@ -163,9 +163,8 @@ async def test_a_list_that_is_too_long_is_an_error_and_not_a_shorter_list():
 
 async def test_the_token_is_in_the_environment_of_start_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_AGENT_POOL_TOKEN", "secret")
-    lines = {
-        key: f"env | grep -c TOKEN=secret >> {tmp_path}/{key}; true" for key in ("start", "stop", "list")
-    }
+    calls = ("start", "stop", "list")
+    lines = {key: f"env | grep -c TOKEN=secret >> {tmp_path}/{key}; true" for key in calls}
     asked = provider(**lines, shell=True)
     await asked.start("rl-1-1", KIND)
     await asked.stop("rl-1-1")
