@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section
+from rl_agent.sections import Above0, Count, NotNegative, Seconds, Section
 
 
 class EngineKindConfig(Section):
@@ -14,7 +14,7 @@ class EngineKindConfig(Section):
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     price_per_hour: NotNegative
     min_engines: Count
-    max_engines: Positive
+    max_engines: Annotated[int, Field(ge=1, le=4096)]
     start_s: Seconds
 
     @model_validator(mode="after")

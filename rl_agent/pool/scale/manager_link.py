@@ -19,8 +19,6 @@ ReadToken = Callable[[], str | None]
 _KINDS = TypeAdapter(tuple[EngineKindConfig, ...])
 MOST_REASON = 300
 MOST_KINDS = 64
-MOST_ENGINES = 4096
-"""Of one kind, whatever a manager says."""
 _COUNTS = TypeAdapter(dict[str, int])
 
 
@@ -73,8 +71,6 @@ def kinds_of(answer: list[dict[str, Any]]) -> tuple[EngineKind, ...]:
     kinds = _KINDS.validate_python([{key: one[key] for key in keys} for one in answer])
     if len(kinds) > MOST_KINDS or len({kind.name for kind in kinds}) < len(kinds):
         raise ValueError("it names a kind twice, or too many kinds")
-    if large := [kind for kind in kinds if kind.max_engines > MOST_ENGINES]:
-        raise ValueError(f"its max_engines of {large[0].name} is above {MOST_ENGINES}")
     return tuple(EngineKind(**kind.model_dump()) for kind in kinds)
 
 

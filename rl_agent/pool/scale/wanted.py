@@ -35,6 +35,8 @@ BEND = 4
 """How sharply a step turns from having too few engines to having enough; 4 fits what `simulation` does."""
 MOST_USE = 1e6
 HOUR_S = 3600.0
+LEAST_S = 1e-9
+"""What a trainer reports may be as small as it likes: nothing is divided by less."""
 
 Counts = Mapping[str, int]
 
@@ -167,7 +169,7 @@ def _for_trainer(
     work_s = steps.tokens / (steps.engine_tokens_per_s or _mean_speed(demand))
     lasts = [_step_s(steps, work_s, seen_engines, size) for size in sizes]
     busy_s = steps.lasted_s - steps.waited_s
-    waits = [(one - busy_s) / one if one < float("inf") else 1.0 for one in lasts]
+    waits = [(one - busy_s) / max(one, LEAST_S) if one < float("inf") else 1.0 for one in lasts]
     near = [
         at
         for at, size in enumerate(sizes)
@@ -201,7 +203,7 @@ def _step_s(steps: TrainerSteps, work_s: float, seen_engines: float, engines: fl
     busy_s = steps.lasted_s - steps.waited_s
     if engines <= 0:
         return float("inf")
-    use = min(1.0, work_s / (seen_engines * steps.lasted_s))
+    use = min(1.0, work_s / max(seen_engines * steps.lasted_s, LEAST_S))
     then = min(MOST_USE, use * seen_engines / engines)
     return max(busy_s, steps.lasted_s * max(0.0, 1 - use**BEND + then**BEND) ** (1 / BEND))
 
