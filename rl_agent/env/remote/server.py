@@ -162,12 +162,25 @@ class EnvironmentServer:
                 finally:
                     writing.cancel()
                     number = host.taken
-                    await host.close()
-                    del self._hosts[host]
+                    await self._close(host)
         except* (ConnectionError, RuntimeError) as group:  # what a cut connection makes of a write
             log.debug("client %s: %s", who, deliberate(group))
         log.info("client %s is gone with %d episodes: %s", who, number, why)
         return connection
+
+    async def _close(self, host: InstanceHost) -> None:
+        """Close a client's instances to the end, even if this is cancelled, as when its connection breaks."""
+        cancelled: asyncio.CancelledError | None = None
+        async with asyncio.TaskGroup() as closing:
+            job = closing.create_task(host.close(), name="close")
+            while not job.done():
+                try:
+                    await asyncio.wait([job])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        del self._hosts[host]
+        if cancelled is not None:
+            raise cancelled
 
     async def _read(self, connection: web.WebSocketResponse, host: InstanceHost) -> None:
         while True:

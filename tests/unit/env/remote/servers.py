@@ -16,12 +16,10 @@ from tests.unit.env.remote.pools import KINDS, limits
 TOKEN = "the-token"
 
 
-@asynccontextmanager
-async def server(*, port=0, **changes):
-    """Give a server's address and the event that makes it leave."""
-    settings = {
+def settings(**changes):
+    usual = {
         "host": "127.0.0.1",
-        "port": port,
+        "port": 0,
         "places": 8,
         "setup": WorkerSetup(KINDS, (), 8),
         "limits": limits(),
@@ -30,10 +28,16 @@ async def server(*, port=0, **changes):
         "drain_s": 10.0,
         "client_timeout_s": 20.0,
     }
+    return EnvServerSettings(**usual | changes)
+
+
+@asynccontextmanager
+async def server(**changes):
+    """Give a server's address and the event that makes it leave."""
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     leaving = asyncio.Event()
     async with asyncio.TaskGroup() as jobs:
-        serving = jobs.create_task(serve(EnvServerSettings(**settings | changes), url.set_result, leaving))
+        serving = jobs.create_task(serve(settings(**changes), url.set_result, leaving))
         try:
             yield await url, leaving, serving
         finally:
