@@ -57,6 +57,8 @@ class Demand:
     """Engines that are ready, by kind; those of no kind under the empty name."""
     start_s: Mapping[str, float] = field(default_factory=dict)
     """Learned, by kind."""
+    awaited_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Seconds since each engine was asked for that is wanted and has not come yet, by kind."""
     requests_each: int = 1
     """With fewer requests an engine is not worth having."""
     other_dollars_per_hour: float = 0.0

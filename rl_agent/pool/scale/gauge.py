@@ -116,6 +116,7 @@ class DemandGauge:
             tokens_per_s=dict(self._speeds),
             present=present,
             start_s=dict(self.start_s),
+            awaited_s={kind: tuple(now - at for at in asked) for kind, asked in self._asked.items()},
             requests_each=max(1, capacity // REQUESTS_SHARE),
             other_dollars_per_hour=sum(e.offer.price_per_hour for e in others),
             spent=self.spent_before + totals_of(state, now).cost,

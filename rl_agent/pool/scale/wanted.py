@@ -236,12 +236,16 @@ def _for_queue(rules: WantedRules, memory: WantedMemory, demand: Demand, fleets:
 def _without_late(demand: Demand, counts: Counts, rules: WantedRules) -> Counts:
     """Leave out engines that are not there and whose start would end after the work is done."""
     left_s = _time_with_present(demand)
-    return {
-        kind.name: counts[kind.name]
-        if demand.start_s.get(kind.name, kind.start_s) < left_s
-        else max(kind.min_engines, min(counts[kind.name], demand.present.get(kind.name, 0)))
-        for kind in rules.kinds
-    }
+    found = {}
+    for kind in rules.kinds:
+        start_s = demand.start_s.get(kind.name, kind.start_s)
+        if start_s < left_s:
+            found[kind.name] = counts[kind.name]
+            continue
+        in_time = sum(start_s - age < left_s for age in demand.awaited_s.get(kind.name, ()))
+        there = demand.present.get(kind.name, 0) + in_time
+        found[kind.name] = max(kind.min_engines, min(counts[kind.name], there))
+    return found
 
 
 def _time_with_present(demand: Demand) -> float:

@@ -35,9 +35,10 @@ def test_the_time_of_a_start_is_learned_from_asking_to_serving():
     world.run(40.0)
     join(world, "a", "spot")
     world.run(41.0)
-    gauge.demand(world.state, 41.0)
+    assert gauge.demand(world.state, 41.0).awaited_s == {"spot": (41.0,)}
     assert gauge.start_s == {"spot": pytest.approx(41.0)}
     gauge.decided(Wanted({"spot": 1}, ""), 41.0)  # the other one is no longer asked for
+    assert gauge.demand(world.state, 41.0).awaited_s == {"spot": ()}
     join(world, "b", "spot")
     world.run(100.0)
     gauge.demand(world.state, 100.0)

@@ -77,6 +77,13 @@ def test_an_engine_that_would_start_after_the_work_is_done_is_not_asked_for():
     assert settled(replace(found, start_s={"spot": 20.0})).wanted.counts == {"spot": 3}
 
 
+def test_an_engine_that_has_been_starting_for_long_is_not_given_up_just_before_it_comes():
+    found = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
+    assert settled(replace(found, awaited_s={"spot": (120.0,)})).wanted.counts == {"spot": 3}
+    assert settled(replace(found, awaited_s={"spot": (300.0,)})).wanted.counts == {"spot": 3}
+    assert settled(replace(found, awaited_s={"spot": (10.0,)})).wanted.counts == {"spot": 2}
+
+
 def test_with_the_trainers_price_a_fleet_is_wanted_that_makes_a_step_cheapest():
     def cost(count: int, price: float) -> float:
         return (price + 2.0 * count) * max(20.0, 120.0 / count)  # the engines were busy all the time

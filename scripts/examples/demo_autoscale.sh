@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Watch a pool grow while its rollouts get longer, and shrink again, on this machine's CPU: `pool scale` starts real
+# engines through its provider `command`, and replaces one that is killed.
+#
+# Usage: bash scripts/examples/demo_autoscale.sh [--simulated] [--out DIR]
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+EXAMPLES=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/shell_functions/common_utils.sh
+source "$EXAMPLES/../shell_functions/common_utils.sh"
+
+main() {
+  exec_python "$EXAMPLES/../../benchmarks/pool/autoscale_demo.py" "$@"
+}
+
+main "$@"
