@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.sections import Above0, Count, NotNegative, Seconds, Section
+from rl_agent.sections import MAX_SECONDS, Above0, Count, NotNegative, Seconds, Section
 
 
 class EngineKindConfig(Section):
@@ -34,7 +34,7 @@ class PoolScaleConfig(Section):
     max_dollars_per_run: Above0 | None
     waiting_share: Annotated[float, Field(gt=0, lt=1)]
     finish_within_s: Seconds
-    raise_after_s: NotNegative
+    raise_after_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)]
     lower_after_s: Seconds
 
     @model_validator(mode="after")

@@ -154,7 +154,7 @@ def _table(found: "list[Outcome]", width: int) -> "Table":
         for name in names:
             table.add_column(name.replace(" ", "\n"), justify="right")
         for heading, cell in cells.items():
-            table.add_row(heading, *map(cell, found))
+            table.add_row(heading, *(cell(one).replace(" (", "\n(") for one in found))
     return table
 
 

@@ -81,10 +81,15 @@ class Scaling:
 
     async def run(self) -> None:
         """Decide every `interval_s` until cancelled; where no kind is known, there is nothing to decide."""
-        while self.rules.kinds:
-            self.decide()
-            await self._keep()
-            await asyncio.sleep(self._interval_s)
+        if not self.rules.kinds:
+            return
+        try:
+            while True:
+                self.decide()
+                await asyncio.to_thread(self._keep)
+                await asyncio.sleep(self._interval_s)
+        finally:
+            self._keep()
 
     def step_ended(self, step: TrainerStep) -> WantedAnswer:
         """Record a step of the trainer, and decide at once."""
@@ -129,14 +134,14 @@ class Scaling:
             ],
         )
 
-    async def _keep(self) -> None:
+    def _keep(self) -> None:
         """Write down what a later manager needs."""
         if self._file is None:
             return
         counts = self._memory.wanted.counts if self._memory.wanted else {}
         kept = {"counts": dict(counts), "spent": self._spent, "start_s": self._gauge.start_s}
         try:
-            await asyncio.to_thread(write_whole, self._file, json.dumps(kept), is_durable=False)
+            write_whole(self._file, json.dumps(kept), is_durable=False)
         except OSError as error:
             if not self._has_failed:
                 log.warning(

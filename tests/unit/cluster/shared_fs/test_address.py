@@ -31,20 +31,20 @@ def test_an_address_or_a_host_name_is_used_as_it_is(given):
 
 
 def test_without_a_setting_the_route_to_the_outside_decides(monkeypatch):
-    monkeypatch.setattr(address, "_outward_address", lambda: "10.0.0.7")
+    monkeypatch.setattr(address, "_address_on_default_route", lambda: "10.0.0.7")
     assert advertised_address(Cluster(None)) == "10.0.0.7"
     assert interface_name(Cluster(None)) is None
 
 
 @pytest.mark.parametrize(("own_name", "expected"), [("172.16.0.5", "172.16.0.5"), ("127.0.1.1", "127.0.0.1")])
 def test_without_a_route_the_hosts_own_name_decides(monkeypatch, own_name, expected):
-    monkeypatch.setattr(address, "_outward_address", lambda: None)
+    monkeypatch.setattr(address, "_address_on_default_route", lambda: None)
     monkeypatch.setattr(socket, "gethostbyname", lambda name: own_name)
     assert advertised_address(Cluster(None)) == expected
 
 
 def test_the_route_to_the_outside_names_an_address_of_this_host():
-    found = address._outward_address()
+    found = address._address_on_default_route()
     if found is None:
         pytest.skip("this machine has no route to the outside")
     with socket.socket() as probe:

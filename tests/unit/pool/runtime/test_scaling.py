@@ -1,0 +1,34 @@
+"""What a manager keeps of its decisions for the next one."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.pool.runtime.scaling import Scaling, scaling_file
+from rl_agent.pool.settings import load_settings
+from rl_agent.testing.pool_world import World
+
+SCALED = "scale.kinds=[{name: spot, price_per_hour: 3.6, min_engines: 1, max_engines: 4, start_s: 5}]"
+
+
+async def test_what_was_decided_since_the_last_interval_is_kept_at_the_end(tmp_path):
+    file = scaling_file(tmp_path / "pool.sqlite")
+    config = load_settings([SCALED, "scale.interval_s=1000"], {}).scale
+    world = World()
+    scaling = Scaling(config, world.state, lambda: world.now, file)
+    job = asyncio.get_running_loop().create_task(scaling.run())
+    async with asyncio.timeout(20):
+        while not file.exists():  # noqa: ASYNC110 - written by a thread
+            await asyncio.sleep(0.01)
+    engine = world.join("other")
+    found = world.state.engines[engine.engine_id]
+    found.offer = replace(found.offer, price_per_hour=36.0)
+    world.run(100.0)
+    scaling.decide()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    assert json.loads(file.read_text())["spent"] == pytest.approx(scaling.answer().spent)
+    assert scaling.answer().spent > 0
