@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
 
 MANAGER = "http://127.0.0.1:5000"
-"""Where a manager listens that is started as it is."""
+"""A manager that is started without settings listens here."""
 
 
 def verb_parser(verb: str, summary: str, example: str = "") -> argparse.ArgumentParser:

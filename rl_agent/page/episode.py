@@ -77,7 +77,7 @@ class DrawnEpisode:
     pages: tuple[tuple[int, int], ...] = ()
     """First and last turn of each page, if there are several."""
     colouring: str = ""
-    """What the colours of tokens say; empty where no tokens are shown."""
+    """A legend for the colours of tokens; empty where no tokens are shown."""
     legend: Sequence[tuple[str, str]] = ()
     verdict: dict[str, Any] = field(default_factory=dict)
 

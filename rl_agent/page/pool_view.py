@@ -44,7 +44,7 @@ WEIGHTS = {
     "weights/": ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s"),
     "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),
 }
-"""What is known of weights on their way: to engines of `weights=inplace`, and from a streaming trainer."""
+"""Figures of weights on their way to engines of `weights=inplace`, and from a streaming trainer."""
 
 
 @dataclass(slots=True)

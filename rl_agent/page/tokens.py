@@ -18,9 +18,9 @@ MAX_TOKENIZER_BYTES = 256 * 2**20
 
 
 COLOURINGS = ("logprob", "version", "engine")
-"""What the colour of a token may say."""
+"""The colour of a token may show one of these."""
 COLOURS = 6
-"""Of versions and engines; a seventh has the first one's again."""
+"""Versions and engines take these colours in turn; a seventh gets the first one's again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rl_agent.types import Observation, Task
 
 @dataclass(frozen=True, slots=True)
 class FirstPrompt:
-    """What is known of the size of a prompt."""
+    """The size of a prompt, as far as it is known."""
 
     task_id: str
     tokens: int

@@ -50,7 +50,7 @@ class QueueOwner(Protocol):
     """The node that the chunks belong to, as they see it: a `Member`."""
 
     coordinator: Coordinator | None
-    """Of the master alone."""
+    """Only the master has one."""
     clock: Callable[[], float]
     incarnation: str
 

@@ -85,7 +85,7 @@ class CloseInstance(_Call, frozen=True):
 
 
 class _OfCall(_Message, frozen=True):
-    """What is said of a call."""
+    """The answer to a call."""
 
     call: Number
 

@@ -1,4 +1,4 @@
-"""How many engines the manager wants: decided again and again, told to whoever starts them.
+"""Decides again and again how many engines the manager wants, and reports it to whoever starts them.
 
 gauge ─► demand ─► decide_wanted ─► GET /wanted, /status, /metrics, the history, the log
   ▲                                        │

@@ -19,7 +19,7 @@ PACKAGE = "rl_agent.pool.scale.providers"
 
 @dataclass(frozen=True, slots=True)
 class ProviderEntry:
-    """Where a provider is found, and how it runs."""
+    """The place of a provider's code, and how it runs."""
 
     module: str
     """Below `providers`."""

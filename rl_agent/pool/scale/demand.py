@@ -1,4 +1,4 @@
-"""What a pool is asked for, what its engines bring, and what they may cost: all that `wanted` decides by."""
+"""The facts that `wanted` decides by: the work of a pool, the speed of its engines, and their cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class TrainerSteps:
     engine_tokens_per_s: float = 0.0
     """Mean of the engines that were there, each with all it can do; 0: unknown."""
     price_per_hour: float = 0.0
-    """Of the trainer; 0: unknown."""
+    """The trainer's price in dollars; 0: unknown."""
     is_last: bool = False
     """The run ends with what has been submitted."""
 
@@ -62,7 +62,7 @@ class Demand:
     requests_each: int = 1
     """With fewer requests an engine is not worth having."""
     other_dollars_per_hour: float = 0.0
-    """Of the engines of no kind."""
+    """The price of the engines of no kind."""
     spent: float = 0.0
     """Dollars, by all engines of this pool."""
 

@@ -1,4 +1,4 @@
-"""What a reconciler remembers of its machines, in a file that survives it, and what that comes to.
+"""Keeps a reconciler's record of its machines in a file that survives it, and adds up their number and price.
 
 A name is written down before its machine is asked for, so a kill in between leaks none: the next start finds
 the name and waits for its machine, or stops it. Names are never used twice.
