@@ -38,7 +38,7 @@ from rl_agent.config import Config  # noqa: E402
 from rl_agent.monitor import catalog  # noqa: E402
 from rl_agent.overrides.keys import kinds_of, sections_of  # noqa: E402
 from rl_agent.pool.api import openai_fields  # noqa: E402
-from rl_agent.sections import MAX_COUNT, MAX_SECONDS  # noqa: E402
+from rl_agent.sections.base import MAX_COUNT, MAX_SECONDS  # noqa: E402
 from rl_agent.simulation.config import WHAT_IF  # noqa: E402
 
 GROUPS = (

@@ -11,15 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.env_config import ContextConfig, EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import write_whole
-from rl_agent.grpo_config import GrpoConfig
-from rl_agent.judge_config import JudgeConfig
-from rl_agent.llamafactory_config import TrainerConfig
 from rl_agent.paths import RunPaths
-from rl_agent.pool_scale_config import PoolScaleConfig
-from rl_agent.sections import (
+from rl_agent.sections.base import (
     Above0,
     CallersPath,
     Count,
@@ -33,9 +28,15 @@ from rl_agent.sections import (
     Seed,
     Share,
 )
+from rl_agent.sections.context import ContextConfig
+from rl_agent.sections.env import EnvConfig
+from rl_agent.sections.grpo import GrpoConfig
+from rl_agent.sections.judge import JudgeConfig
+from rl_agent.sections.llamafactory import TrainerConfig
+from rl_agent.sections.pool_scale import PoolScaleConfig
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.service.tokens import is_loopback
 from rl_agent.types import Split
-from rl_agent.weights_config import WeightsConfig
 
 
 def _off(value: Any) -> Any:

@@ -38,8 +38,8 @@ from benchmarks.trainer.trl_training import (
     accuracy,
     read_tasks,
 )
-from rl_agent.grpo_config import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.order import Deal
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.parallel import Ranks, grid, shard, whole

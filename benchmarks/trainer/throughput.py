@@ -29,8 +29,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3Config
 
-from rl_agent.grpo_config import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.monitor.flops import ModelShape, training_flops
+from rl_agent.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.fused import use_fused_kernels
 from rl_agent.trainer.model.parallel import Ranks, gradients, join_ranks, shard

@@ -48,6 +48,7 @@ from msgspec import structs
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.errors import WeightsError
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.testing.gloo_pairs import GlooPairs
 from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
@@ -61,7 +62,6 @@ from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog, Offer
 from rl_agent.weights.store.store import FULL, SnapshotStore
 from rl_agent.weights.transports import PieceTransport, open_transport
-from rl_agent.weights_config import WeightsConfig
 
 TOKEN = b"benchmark"
 TENSORS = 64

@@ -3,7 +3,7 @@
 import argparse
 import math
 
-from rl_agent.sections import MAX_SECONDS
+from rl_agent.sections.base import MAX_SECONDS
 
 
 def finite(text: str) -> float:

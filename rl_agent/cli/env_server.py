@@ -67,9 +67,9 @@ def _settings(options: argparse.Namespace) -> "EnvServerSettings":
     from rl_agent.env.remote.environments import limits_of, setup_of, worker_count
     from rl_agent.env.remote.server import EnvServerSettings
     from rl_agent.env.remote.server_api import MAX_PLACES, TOKEN_ENV_VAR
-    from rl_agent.env_config import EnvConfig
     from rl_agent.files import check_private
     from rl_agent.overrides.compose import Schema, compose_words
+    from rl_agent.sections.env import EnvConfig
     from rl_agent.service.tokens import TokenCheck, is_loopback, read_tokens
     from rl_agent.tls import serving
 

@@ -1,4 +1,4 @@
 """From `key=value` words and the files of `configs/` to a checked section of the configuration.
 
-May import: no other package. Begin with `compose`.
+May import: sections. Begin with `compose`.
 """

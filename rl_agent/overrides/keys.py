@@ -15,7 +15,7 @@ from rl_agent.config import Config
 from rl_agent.overrides.elsewhere import name_here
 from rl_agent.overrides.words import GROUP_KEYS, Override
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.sections import Section
+from rl_agent.sections.base import Section
 
 
 def sections_of(annotation: object) -> list[type[BaseModel]]:

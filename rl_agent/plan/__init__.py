@@ -1,5 +1,5 @@
 """From the words that a person typed to a checked plan: arguments, configuration, this machine.
 
-May import: all that a run uses, which it checks: agent, cluster, engine, env, monitor, pool, reward,
-overrides, rollout, service, tasks, trainer, update, weights. Begin with `make`.
+May import: all that a run uses, which it checks: agent, cluster, engine, env, monitor, overrides, pool,
+reward, rollout, sections, service, tasks, trainer, update, weights. Begin with `make`.
 """

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from rl_agent.config import Config
-from rl_agent.grpo_config import GrpoConfig
 from rl_agent.plan.context import inert_keys
+from rl_agent.sections.grpo import GrpoConfig
 
 
 def notes(config: Config, given: Collection[str]) -> tuple[str, ...]:

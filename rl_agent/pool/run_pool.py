@@ -31,8 +31,8 @@ from rl_agent.pool.settings import tokens_of
 from rl_agent.pool.worker.engine_process import EngineCommand
 from rl_agent.pool.worker.engine_turns import EngineTurns
 from rl_agent.pool.worker.gpu_turns import TurnFiles
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.settings import store_folder
-from rl_agent.weights_config import WeightsConfig
 
 POLL_S = 0.2
 LOOPBACK = "127.0.0.1"

@@ -9,9 +9,9 @@ from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
 from rl_agent.overrides.compose import Schema, compose_words
 from rl_agent.pool.scheduler.records import PoolRules
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.service.tokens import is_loopback, read_tokens
 from rl_agent.tls import serving, trusting
-from rl_agent.weights_config import WeightsConfig
 
 MANAGER = Schema("pool/elastic", PoolConfig)
 WORKERS_WEIGHTS = Schema("weights/restart", WeightsConfig)

@@ -1,4 +1,4 @@
 """Rewards that no environment gives: the model judge and its cache.
 
-May import: service. Begin with `judge`.
+May import: sections, service. Begin with `judge`.
 """

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from rl_agent.errors import ConfigError, JudgeOutage, deliberate
-from rl_agent.judge_config import JudgeConfig
 from rl_agent.off_loop import off_loop
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.reward import judge_prompt
@@ -33,6 +32,7 @@ from rl_agent.reward.judge_cache import JudgeAnswer, JudgeCache
 from rl_agent.reward.judge_prompt import ImagePlace, Reading, UnreadableAnswer
 from rl_agent.reward.rubric import Criterion, Purpose, criteria_of
 from rl_agent.reward.verdict import Verdict
+from rl_agent.sections.judge import JudgeConfig
 from rl_agent.service.bounded_answers import PLAIN, bounded
 from rl_agent.types import Trajectory, writable
 

@@ -14,7 +14,7 @@ from rl_agent.pool.runtime.scaling import wanted_rules
 from rl_agent.pool.scale.demand import WantedRules
 from rl_agent.pool.scale.records import EngineKind
 from rl_agent.pool.settings import load_settings, rules_of
-from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
+from rl_agent.sections.base import Above0, Count, NotNegative, Positive, Seconds, Section, Seed
 from rl_agent.simulation.scenario import KIND, Scenario, rules_for_simulation
 from rl_agent.simulation.speeds import (
     OTHER_TRAINER_TFLOPS,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from rl_agent.errors import UsageError
-from rl_agent.sections import MAX_SECONDS
+from rl_agent.sections.base import MAX_SECONDS
 
 STEP_S = 1800.0
 MOST = 4

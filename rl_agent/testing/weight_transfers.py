@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.pool.settings import load_weights
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.download.receive import Announcement, Receiver, ReceiveReport, Upstream
 from rl_agent.weights.format.dtypes import dtype_name
 from rl_agent.weights.format.manifest import TensorSpec
@@ -18,7 +19,6 @@ from rl_agent.weights.sources.source import Source
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
-from rl_agent.weights_config import WeightsConfig
 
 if TYPE_CHECKING:
     import torch

@@ -24,9 +24,9 @@ from rl_agent.config import Config, Plan
 from rl_agent.engine.model import resolve_model
 from rl_agent.errors import ConfigError, DeadlineError
 from rl_agent.files import remove, write_whole
-from rl_agent.grpo_config import TrainingConfig
 from rl_agent.paths import RunPaths
 from rl_agent.pool import run_pool
+from rl_agent.sections.grpo import TrainingConfig
 from rl_agent.service.tokens import is_loopback
 from rl_agent.tasks.load import load_tasks
 from rl_agent.trainer.checkpoint.states import (

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from rl_agent.grpo_config import Placement, TrainingConfig
 from rl_agent.pool.client import Manager
-from rl_agent.sections import Count, Positive, Seconds, Section, Seed
-from rl_agent.weights_config import WeightsConfig
+from rl_agent.sections.base import Count, Positive, Seconds, Section, Seed
+from rl_agent.sections.grpo import Placement, TrainingConfig
+from rl_agent.sections.weights import WeightsConfig
 
 
 class ReplaySettings(Section):

@@ -5,9 +5,9 @@ import tempfile
 from pathlib import Path
 
 from rl_agent.config import Plan
+from rl_agent.sections.weights import BYTES_PER_GBIT, WeightsConfig
 from rl_agent.weights.server.server import ServerSettings
 from rl_agent.weights.store.owner_lock import STORE_PREFIX
-from rl_agent.weights_config import BYTES_PER_GBIT, WeightsConfig
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders below it have a name of their user's own
 _TRAINER = "trainer"

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from rl_agent.sections.weights import Transport
 from rl_agent.weights.pairs.mooncake import MooncakeSource, RegisteredBlobs, TransferEngine
 from rl_agent.weights.pairs.pair_nccl import NcclPairs
 from rl_agent.weights.pairs.pairs import Pairing, PairSource
 from rl_agent.weights.server.server import ServerSettings, WeightServer
 from rl_agent.weights.sources.source_tcp import TcpSource
 from rl_agent.weights.store.catalog import Catalog
-from rl_agent.weights_config import Transport
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from rl_agent.env.remote.server_link import LinkSettings
 from rl_agent.env.remote.server_pool import ServerPool, open_servers
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import WorkerPool, open_workers
-from rl_agent.env_config import EnvConfig
+from rl_agent.sections.env import EnvConfig
 from rl_agent.tls import trusting
 from rl_agent.types import Task
 

@@ -10,8 +10,8 @@ import msgspec
 from rl_agent import small_http
 from rl_agent.env.remote import server_api
 from rl_agent.env.remote.server_api import CheckAnswer, CheckQuestion, ServerStatus, read_status
-from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError, EnvironmentLost, MachineError
+from rl_agent.sections.env import EnvConfig
 from rl_agent.service.tokens import read_tokens
 from rl_agent.types import Task
 

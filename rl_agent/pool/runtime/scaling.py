@@ -21,7 +21,7 @@ from rl_agent.pool.scale.records import EngineKind, Wanted
 from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
 from rl_agent.pool.scheduler.state import PoolState
 from rl_agent.pool.schemas import KeptScaling, KindAnswer, WantedAnswer
-from rl_agent.pool_scale_config import PoolScaleConfig
+from rl_agent.sections.pool_scale import PoolScaleConfig
 
 log = logging.getLogger(__name__)
 MOST_BYTES = 2**20

@@ -13,7 +13,7 @@ from rl_agent.pool.client import Manager
 from rl_agent.pool.scale.keeper import PoolView
 from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, Wanted
-from rl_agent.pool_scale_config import EngineKindConfig
+from rl_agent.sections.pool_scale import EngineKindConfig
 
 ReadToken = Callable[[], str | None]
 _KINDS = TypeAdapter(tuple[EngineKindConfig, ...])

@@ -8,7 +8,7 @@ from rl_agent.pool.worker.engine_process import EngineCommand
 from rl_agent.pool.worker.engine_turns import EngineTurns
 from rl_agent.pool.worker.manager_file import ManagerFile
 from rl_agent.pool.worker.preemption import NoticeSource
-from rl_agent.weights_config import WeightsConfig
+from rl_agent.sections.weights import WeightsConfig
 
 
 @dataclass(frozen=True, slots=True)

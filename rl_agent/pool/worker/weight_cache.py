@@ -23,6 +23,7 @@ from yarl import URL
 
 from rl_agent.errors import WeightsError
 from rl_agent.pool.schemas import TRANSFER_TOKEN, WeightsOffer
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
@@ -36,7 +37,6 @@ from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.owner_lock import STORE_PREFIX, remove_orphaned
 from rl_agent.weights.store.store import Snapshot, SnapshotStore
 from rl_agent.weights.transports import open_transport
-from rl_agent.weights_config import WeightsConfig
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

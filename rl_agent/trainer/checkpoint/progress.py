@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rl_agent.errors import ConfigError, StoreError
-from rl_agent.grpo_config import LoraSettings
+from rl_agent.sections.grpo import LoraSettings
 from rl_agent.trainer.checkpoint.states import STATE, read_state, recorded_files, write_state
 from rl_agent.trainer.data.group_codec import decode, encode
 from rl_agent.trainer.data.samples import Group

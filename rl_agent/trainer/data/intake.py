@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rl_agent.grpo_config import LossSettings
 from rl_agent.rollout.comparison import Comparison
+from rl_agent.sections.grpo import LossSettings
 from rl_agent.trainer.data.order import StepOrder
 from rl_agent.trainer.data.samples import Group
 from rl_agent.trainer.data.staleness import AdmissionRule, AdmissionVerdict

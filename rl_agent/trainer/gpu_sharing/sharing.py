@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rl_agent.errors import ConfigError, RetryLater
-from rl_agent.grpo_config import Placement
 from rl_agent.rollout.comparison import Comparison
+from rl_agent.sections.grpo import Placement
 from rl_agent.trainer.data.samples import Group, GroupSource
 from rl_agent.trainer.gpu_sharing.window import (
     LearntWindow,

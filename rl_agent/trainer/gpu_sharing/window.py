@@ -23,7 +23,7 @@ yet begins with the nearest one's.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rl_agent.grpo_config import Placement
+from rl_agent.sections.grpo import Placement
 
 LARGEST_STEP = 0.5
 GROWTH = 1.5

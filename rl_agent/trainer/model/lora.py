@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rl_agent.errors import ConfigError
-from rl_agent.grpo_config import LoraSettings
+from rl_agent.sections.grpo import LoraSettings
 from rl_agent.trainer.data.batch import PackedBatch
 from rl_agent.trainer.model.buffers import persistent_buffers
 from rl_agent.trainer.model.file_layout import FileLayout

@@ -10,7 +10,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader
 from transformers import PreTrainedModel
 
 from rl_agent.errors import ConfigError
-from rl_agent.grpo_config import LoraSettings
+from rl_agent.sections.grpo import LoraSettings
 from rl_agent.trainer.model import lora
 from rl_agent.trainer.model.buffers import computed_buffers, set_buffers
 from rl_agent.trainer.model.file_layout import FileLayout

@@ -24,8 +24,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from rl_agent.errors import ConfigError
-from rl_agent.grpo_config import ParallelSettings
 from rl_agent.monitor import flops
+from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.model.policy import PolicyModel
 
 

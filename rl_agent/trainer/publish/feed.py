@@ -23,8 +23,8 @@ from rl_agent.cluster.member.services import driver_pid
 from rl_agent.cluster.shared_fs.address import LOOPBACK
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
-from rl_agent.grpo_config import BatchSettings
 from rl_agent.pool.client import Manager
+from rl_agent.sections.grpo import BatchSettings
 from rl_agent.trainer.background import BackgroundThread
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.policy import PolicyModel

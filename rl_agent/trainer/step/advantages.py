@@ -15,7 +15,7 @@ advantage 0 under every estimator that compares.
 
 from torch import Tensor
 
-from rl_agent.grpo_config import Estimator
+from rl_agent.sections.grpo import Estimator
 
 STD_EPSILON = 1e-6
 """Keeps a group of equal rewards finite."""

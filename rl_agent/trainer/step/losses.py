@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_agent.grpo_config import Correction, KlEstimator, Normalization
+from rl_agent.sections.grpo import Correction, KlEstimator, Normalization
 
 MAX_LOG_RATIO = 20.0
 """Log ratios are cut here before they are exponentiated: e^20 is beyond any clip and any use."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from rl_agent.grpo_config import OptimizerSettings
+from rl_agent.sections.grpo import OptimizerSettings
 from rl_agent.trainer.model.parallel import Ranks, gradients, local
 
 

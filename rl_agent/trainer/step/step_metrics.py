@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_agent.grpo_config import LossSettings
 from rl_agent.monitor.flops import BACKWARD, FORWARD, ModelShape, training_flops
+from rl_agent.sections.grpo import LossSettings
 from rl_agent.trainer.data.samples import Group, TrainingSample
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.step.losses import MAX_LOG_RATIO

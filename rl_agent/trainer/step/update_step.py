@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rl_agent.grpo_config import BatchSettings, LossSettings
 from rl_agent.monitor.flops import FORWARD
 from rl_agent.rollout.comparison import Comparison
+from rl_agent.sections.grpo import BatchSettings, LossSettings
 from rl_agent.trainer.data.batch import PackedBatch, Row, pack
 from rl_agent.trainer.data.packing import Limits, Plan, plan_full_micro_batch, plan_micro_batches
 from rl_agent.trainer.data.samples import Group, TrainingSample

@@ -40,8 +40,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from rl_agent.config import TrainerConfig
-from rl_agent.llamafactory_config import DrawUnit, HeldOutUnit
 from rl_agent.rollout.trajectories.images import digest_of
+from rl_agent.sections.llamafactory import DrawUnit, HeldOutUnit
 from rl_agent.types import EpisodeKey, Status
 
 UnitName = tuple[str | int, ...]

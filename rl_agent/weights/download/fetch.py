@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rl_agent.errors import WeightsError
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.piece_board import PieceBoard, PieceClaim
 from rl_agent.weights.format.checksums import digest
@@ -30,7 +31,6 @@ from rl_agent.weights.sources.source import (
     SourceFailure,
     stuck,
 )
-from rl_agent.weights_config import WeightsConfig
 
 _log = logging.getLogger(__name__)
 _REPORTED_FAILURES = 20

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rl_agent.errors import WeightsError
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.delta_chain import Route, choose_route
 from rl_agent.weights.download.fetch import BlobWanted
@@ -29,7 +30,6 @@ from rl_agent.weights.sources.source import GuardedConnection
 from rl_agent.weights.store.catalog import Catalog
 from rl_agent.weights.store.mapped_file import DraftFile
 from rl_agent.weights.store.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
-from rl_agent.weights_config import WeightsConfig
 
 _log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from itertools import chain, pairwise
 from typing import TypeVar
 
 from rl_agent.errors import WeightsError
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.fetch import BlobFetch, BlobWanted, SourceReport
 from rl_agent.weights.format.pieces import PieceSet
 from rl_agent.weights.sources.asking import first_answer
 from rl_agent.weights.sources.cooldown import COOLDOWN_S, Cooldown
 from rl_agent.weights.sources.source import GuardedConnection, Source, SourceFailure
-from rl_agent.weights_config import WeightsConfig
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

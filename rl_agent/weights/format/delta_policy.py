@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rl_agent.weights_config import WeightsConfig
+from rl_agent.sections.weights import WeightsConfig
 
 
 @dataclass(frozen=True, slots=True)

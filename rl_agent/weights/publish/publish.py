@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rl_agent.errors import WeightsError
+from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.format.checksums import piece_digests
 from rl_agent.weights.format.delta import encode_delta
 from rl_agent.weights.format.delta_policy import DeltaCost, DeltaSwitch
@@ -27,7 +28,6 @@ from rl_agent.weights.format.manifest import (
 from rl_agent.weights.publish.filling import fill
 from rl_agent.weights.store.store import DELTA, FULL, Draft, Snapshot, SnapshotStore
 from rl_agent.weights.store.tensor_sources import TensorSource, served_as
-from rl_agent.weights_config import WeightsConfig
 
 if TYPE_CHECKING:
     import torch

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from rl_agent.grpo_config import ParallelSettings
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.rollout.comparison import Comparison
+from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.data.intake import with_masks
 from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, initialize
 from rl_agent.trainer.model.model_files import load_policy

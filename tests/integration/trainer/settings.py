@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rl_agent.grpo_config import BatchSettings, LoraSettings, LossSettings
+from rl_agent.sections.grpo import BatchSettings, LoraSettings, LossSettings
 from rl_agent.trainer.settings import TrainerSettings
 
 LOSS: dict[str, Any] = {

@@ -8,9 +8,9 @@ import yaml
 
 import rl_agent.env
 from rl_agent.env.registry import EnvironmentRegistry
-from rl_agent.env_config import EnvConfig
 from rl_agent.errors import ConfigError
 from rl_agent.paths import PROJECT_ROOT
+from rl_agent.sections.env import EnvConfig
 from rl_agent.tasks.load import load_tasks
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to" / "add-an-environment.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from rl_agent.overrides.compose import Schema, compose_words
 from rl_agent.overrides.keys import valid_keys
 from rl_agent.overrides.words import parse_override
 from rl_agent.plan.compose import compose_config
-from rl_agent.sections import Section
+from rl_agent.sections.base import Section
 
 LOG_PATH = Path('/tmp/it\'s a "log" ${path}; é')
 

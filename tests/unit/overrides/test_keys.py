@@ -15,7 +15,7 @@ from rl_agent.overrides.keys import (
     renamed,
     valid_keys,
 )
-from rl_agent.sections import Section
+from rl_agent.sections.base import Section
 
 
 class Inner(Section):

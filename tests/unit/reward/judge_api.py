@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.test_utils import TestServer as LocalServer
 
-from rl_agent.judge_config import JudgeConfig, JudgeOverride
 from rl_agent.reward.judge import ModelJudge
+from rl_agent.sections.judge import JudgeConfig, JudgeOverride
 from rl_agent.types import EpisodeKey, Generation, Observation, Status, Step, Task, Trajectory
 
 APPROVES = '{"reason": "it agrees", "verdict": "PASS"}'

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from rl_agent.errors import ConfigError, JudgeOutage
-from rl_agent.judge_config import JudgeOverride
 from rl_agent.reward.judge import ModelJudge
+from rl_agent.sections.judge import JudgeOverride
 from tests.unit.reward.judge_api import (
     APPROVES,
     REJECTS,

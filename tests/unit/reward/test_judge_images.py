@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import JudgeOutage
-from rl_agent.judge_config import JudgeOverride
+from rl_agent.sections.judge import JudgeOverride
 from rl_agent.types import Observation
 from tests.unit.reward.judge_api import APPROVES, Api, completion, judge_at, trajectory
 

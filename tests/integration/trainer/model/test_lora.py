@@ -7,7 +7,7 @@ import torch
 from peft.tuners.lora import LoraLayer
 
 from rl_agent.errors import ConfigError
-from rl_agent.grpo_config import ParallelSettings
+from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, served_weights
 from rl_agent.trainer.model.parallel import Ranks, shard, whole

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.grpo_config import OptimizerSettings, ParallelSettings
+from rl_agent.sections.grpo import OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
 from rl_agent.trainer.model.parallel import Ranks, shard
 from rl_agent.trainer.model.policy import PolicyModel

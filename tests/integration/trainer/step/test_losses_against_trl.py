@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_agent.grpo_config import ParallelSettings
+from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.data.samples import Group
 from rl_agent.trainer.model.parallel import Ranks, shard, whole
 from rl_agent.trainer.step.advantages import group_advantages

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_agent.errors import ConfigError
-from rl_agent.grpo_config import ParallelSettings
+from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.model.fused import use_fused_kernels
 from rl_agent.trainer.model.parallel import Ranks, shard
 from rl_agent.trainer.step.losses import Clip, clipped_surrogate

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_agent.errors import ConfigError
-from rl_agent.grpo_config import ParallelSettings
+from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.model.parallel import computing_dtype, gradients, grid, local, whole
 from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import PARALLEL

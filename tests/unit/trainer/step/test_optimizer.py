@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from rl_agent.grpo_config import LossSettings, OptimizerSettings
+from rl_agent.sections.grpo import LossSettings, OptimizerSettings
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients, learning_rate
 from tests.integration.trainer.settings import LOSS
 

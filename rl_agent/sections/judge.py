@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from rl_agent.sections import Above0, Count, NotNegative, Positive, Seconds, Section
+from rl_agent.sections.base import Above0, Count, NotNegative, Positive, Seconds, Section
 
 
 class JudgeOverride(Section):

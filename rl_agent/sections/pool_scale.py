@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.sections import MAX_SECONDS, Above0, Count, NotNegative, Seconds, Section
+from rl_agent.sections.base import MAX_SECONDS, Above0, Count, NotNegative, Seconds, Section
 
 
 class EngineKindConfig(Section):

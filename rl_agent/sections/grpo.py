@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rl_agent.sections import Above0, AtLeast2, Count, NotNegative, Positive, Seconds, Section, Share
+from rl_agent.sections.base import Above0, AtLeast2, Count, NotNegative, Positive, Seconds, Section, Share
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
 Normalization = Literal["token_mean", "sequence_mean", "dr_grpo"]

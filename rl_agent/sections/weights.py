@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from rl_agent.sections import Above0, CallersPath, Count, Positive, Seconds, Section
+from rl_agent.sections.base import Above0, CallersPath, Count, Positive, Seconds, Section
 
 BYTES_PER_GBIT = 1e9 / 8
 _MOST_THREADS = 8

@@ -1,11 +1,11 @@
-"""The groups `env` and `context`: tasks, the environments that run them, what of it a model is shown."""
+"""The group `env`: tasks, and the environments that run them."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from rl_agent.sections import (
+from rl_agent.sections.base import (
     Above0,
     CallersPath,
     Count,
@@ -55,35 +55,3 @@ class EnvConfig(Section):
     def max_steps(self, split: Split) -> dict[str, int]:
         is_train = split == "train"
         return self.train_difficulty_max_steps if is_train else self.test_difficulty_max_steps
-
-
-class _AnyContext(Section):
-    response_tokens: Positive | None
-
-    def room_for_response(self, max_model_len: int, max_new_tokens: int) -> int:
-        """Return how many tokens a prompt leaves for its response."""
-        return self.response_tokens or max(1, min(max_new_tokens, max_model_len // 8))
-
-
-class EverythingConfig(_AnyContext):
-    kind: Literal["everything"]
-
-
-class WindowConfig(_AnyContext):
-    kind: Literal["window"]
-    max_images: Positive | None
-    max_rounds: Count | None
-    max_lines: Count
-
-
-class SummaryConfig(_AnyContext):
-    kind: Literal["summary"]
-    max_images: Positive | None
-    max_rounds: Count | None
-    max_lines: Count
-    keep_rounds: Count
-    summary_tokens: Positive
-    summary_prompt: str
-
-
-ContextConfig = Annotated[EverythingConfig | WindowConfig | SummaryConfig, Field(discriminator="kind")]

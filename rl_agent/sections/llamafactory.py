@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from rl_agent.paths import CONFIG_DIR
-from rl_agent.sections import (
+from rl_agent.sections.base import (
     Above0,
     AtLeast2,
     Count,
