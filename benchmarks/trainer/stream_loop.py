@@ -73,8 +73,11 @@ class Coin:
         pass
 
 
-def make_model(folder: Path, shape: str, mean_tokens: int, longest: int) -> None:
-    """Random weights whose responses end after `mean_tokens` on average."""
+def make_model(folder: Path, shape: str, mean_tokens: int, longest: int, *, constant: float = 5) -> None:
+    """Random weights whose responses end after `mean_tokens` on average.
+
+    The smaller the `constant` of the residual stream, the faster can training change that.
+    """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     sys.path.insert(0, str(PROJECT_ROOT / "data"))
@@ -102,7 +105,7 @@ def make_model(folder: Path, shape: str, mean_tokens: int, longest: int) -> None
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = 0
             layer.mlp.down_proj.weight[0] = 0
-        embedding[:, 0] = 5
+        embedding[:, 0] = constant
         embedding[end] = 0
         # The chance rises with the entry: find the one at which it is 1 / mean_tokens on random text.
         ids = torch.randint(config.vocab_size, (1, 256), device=device)

@@ -41,6 +41,9 @@ from rl_agent.trainer.step.update_step import UpdateStep
 SHAPES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4, "num_attention_heads": 4}
     | {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 2048, "tie_word_embeddings": True},
+    "small": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 8}
+    | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 4096}
+    | {"tie_word_embeddings": True},
     "1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28}
     | {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
     | {"tie_word_embeddings": True},

@@ -1,0 +1,237 @@
+"""A GRPO run whose responses get longer because that is rewarded: engines come, one is killed, they go again.
+
+    python benchmarks/pool/growing_run.py --gpu 0 --shape small   # trainer and engines on one GPU
+    python benchmarks/pool/growing_run.py                         # on a CPU, slowly
+
+`scripts/run.sh` with `trainer=grpo pool=elastic` starts no engine of its own; `pool scale --provider command`
+starts as many as the run's manager wants, at first one. The reward is the length of the response: the policy
+learns to go on, the trainer waits longer, and more engines are wanted. Once three serve, one gets SIGKILL
+with its worker. When another one has come, shortness is rewarded, until one engine is left; then the run gets
+SIGINT. The model is random and says nothing: only its lengths mean something.
+
+A table of iterations is printed. The picture is OUT/engines.svg, its points OUT/engines.jsonl.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import signal
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.pool.autoscale_demo import MOST, AutoscaleDemo
+from benchmarks.pool.demo import ENVIRONMENT, ROOT, Demo, watched
+from benchmarks.trainer.stream_loop import make_model
+from benchmarks.trainer.throughput import SHAPES
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.monitor import metrics
+from rl_agent.paths import RunPaths
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.manifest import read_iteration
+from rl_agent.types import Observation, StepResult, Task
+
+SIBLINGS = 8
+CHARACTERS = 4
+"""Of a token, about."""
+STOP_TIMEOUT_S = 120.0
+
+
+class Length:
+    """One turn; the reward is the length of the response, or its shortness once the file `short` is there."""
+
+    is_cooperative = True
+
+    def __init__(self, *, longest: int, short: str) -> None:
+        self._most = CHARACTERS * longest
+        self._short = Path(short)
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        return Observation(task.prompt)
+
+    async def step(self, action: str) -> StepResult:
+        share = min(1.0, len(action) / self._most)
+        reward = 1 - share if self._short.exists() else share
+        return StepResult(Observation(""), reward=reward, done=True)
+
+    async def close(self) -> None:
+        pass
+
+
+class GrowingRun(AutoscaleDemo):
+    def __init__(self, out: Path, options: argparse.Namespace) -> None:
+        Demo.__init__(self, out, 0)
+        self.options = options
+        self.points: list[dict[str, Any]] = []
+        self.killed_at: float | None = None
+        self.machines = out / "machines"
+        self.short = out / "short"
+        self.paths = RunPaths(out / "run")
+
+    async def run(self) -> bool:
+        """Whether every episode of every whole iteration is there, and the engines came, shrank and went."""
+        own, options = self.out, self.options
+        if not (own / "model").exists():
+            make_model(own / "model", options.shape, options.mean, options.longest, constant=0.5)
+        for split in ("train", "test"):
+            tasks = [
+                {"task_id": str(n), "prompt": f"{n} + 1 =", "env": "length"} for n in range(options.groups)
+            ]
+            (own / f"{split}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+        os.environ["RL_AGENT_LOCAL_MACHINES"] = str(self.machines)
+        if options.gpu is None:
+            os.environ.update(ENVIRONMENT)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        loop = await self.start("run", *self.loop_words(port))
+        scale = await self.start("scale", *self.scale_words(own / "model"))
+        async with aiohttp.ClientSession() as self.session, asyncio.TaskGroup() as jobs:
+            watch = jobs.create_task(self.watch())
+            jobs.create_task(self.ask_for_short(watch, loop))
+            status = await loop.wait()
+            watch.cancel()
+        scale.terminate()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            is_ended = await scale.wait() == 0
+        self.draw()
+        is_whole = self.print_iterations()
+        self.say(f"exit {status} of run.sh; all machines ended: {is_ended}; {own}/engines.svg")
+        return status == 130 and is_ended and is_whole and self.killed_at is not None
+
+    async def ask_for_short(self, watch: asyncio.Task[None], loop: asyncio.subprocess.Process) -> None:
+        """Reward shortness once the lost engine is replaced, and end the run when one engine is left."""
+        for words, is_reached in (
+            ("another engine came; from now on shortness is rewarded", lambda: self.is_replaced),
+            ("one engine is left; the run is asked to end", lambda: self.points[-1]["ready"] == 1),
+        ):
+            while not is_reached():
+                await asyncio.sleep(0.5)
+                if watch.done():
+                    return
+            self.say(words)
+            self.short.touch()
+        loop.send_signal(signal.SIGINT)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether all engines serve again after one was seen to be gone."""
+        after = [p["ready"] for p in self.points if self.killed_at is not None and p["at_s"] > self.killed_at]
+        gone = next((at for at, ready in enumerate(after) if ready < MOST), None)
+        return gone is not None and MOST in after[gone:]
+
+    def loop_words(self, port: int) -> list[str]:
+        options = self.options
+        kind = f"{{name: cpu, price_per_hour: 0.1, min_engines: 1, max_engines: {MOST}, start_s: 30}}"
+        settings: dict[str, Any] = {
+            "engine": "cpu" if options.gpu is None else "gpu",
+            "trainer": "grpo_cpu" if options.gpu is None else "grpo",
+            "trainer.parallel.use_liger_kernel": "false",
+            "trainer.loss.kl_in": "none",
+            "trainer.loss.proximal": "current",
+            "trainer.mini_batches": 4,
+            "trainer.optimizer.learning_rate": options.learning_rate,
+            "trainer.checkpoint.every_steps": 100,
+            "trainer.checkpoint.every": 100,
+            "pool": "elastic",
+            "pool.port": port,
+            "pool.local_engine": "false",
+            "pool.scale.kinds": f"[{kind}]",
+            "pool.scale.interval_s": 1,
+            "pool.scale.raise_after_s": 10,
+            "pool.scale.lower_after_s": 20,
+            "model_config.base_model": self.out / "model",
+            "model_config.template": "qwen3_nothink",
+            "engine.max_model_len": options.longest + 64,
+            "policy_config.max_new_tokens": options.longest,
+            "env_config.train_tasks_rollout_size": options.groups,
+            "env_config.test_tasks_rollout_size": 1,
+            "env_config.server_size": options.groups * SIBLINGS,
+            "env_config.module_folders": f"[{ROOT}]",
+            "+env_config.kinds.length": "benchmarks.pool.growing_run:Length",
+            "+env_config.kwargs.length": f"{{longest: {options.longest}, short: {self.short}}}",
+            "rollout.group_size": SIBLINGS,
+            "rollout.max_vllm_sessions": options.groups * SIBLINGS,
+            "rollout.completion_threshold": 1.0,
+            "wandb.mode": "disabled",
+        }
+        overridden = {word.partition("=")[0] for word in options.overrides}
+        words = ["bash", "scripts/run.sh", "--data-path", self.out, "--log-path", self.paths.log_path]
+        words += ["--rl-phase", "both", "--eval-interval", 1000, "--max-iterations", 1000]
+        words += [f"{key}={value}" for key, value in settings.items() if key not in overridden]
+        return [str(word) for word in [*words, *options.overrides]]
+
+    def scale_words(self, model: Path) -> list[str]:
+        own, options = self.out, self.options
+        engine = ["--max-model-len", options.longest + 64, "--max-num-seqs", options.capacity]
+        engine += ["--generation-config", "vllm", "--enforce-eager", "--kv-cache-memory-bytes"]
+        machine = ["bash", f"{ROOT}/scripts/join_pool.sh", "--manager", "{manager}", "--name", "{name}"]
+        machine += ["--kind", "{kind}", "--price", "{price}", "--model", str(model)]
+        machine += ["--capacity", str(options.capacity), "--log", f"{own}/{{name}}.vllm.log"]
+        if options.gpu is None:
+            engine += [67108864, "--dtype", "float32", "--distributed-executor-backend", "uni"]
+            engine += ["--no-enable-chunked-prefill"]
+        else:
+            engine += [2 << 30, "--dtype", "bfloat16"]
+            machine += ["--gpus", options.gpu]
+        machine.append(f"--engine-args={shlex.join(map(str, engine))}")
+        words = [sys.executable, "-m", "rl_agent.cli", "pool", "scale", "--provider", "command"]
+        words += ["--manager", self.url, "--state", f"{own}/pool-scale.json"]
+        words += ["--poll-s", "1", "--settle-s", "5", "--drain-s", "20"]
+        local = f"bash {ROOT}/scripts/examples/local_machines.sh"
+        templates = [f"start={local} start {{name}} {shlex.join(machine)}", f"stop={local} stop {{name}}"]
+        return [*words, *templates, f"list={local} list"]
+
+    def print_iterations(self) -> bool:
+        """Print a line an iteration; return whether all episodes of all that were trained on are there."""
+        is_whole = True
+        updates = [record for record in metrics.read(self.paths.metrics) if "update/tokens" in record]
+        print("iteration  episodes  failed  tokens, median  longest  trainer waited  engines' versions")
+        for record in updates:
+            iteration = record["iteration"]
+            episodes = list(read_iteration(self.paths, "train", iteration, TRAJECTORY))
+            lengths = [sum(len(step.generation.token_ids) for step in episode.steps) for episode in episodes]
+            failed = sum(episode.failure is not None for episode in episodes)
+            is_whole &= len(episodes) == self.options.groups * SIBLINGS and not failed
+            versions = sorted(
+                {e.weight_version_min for e in episodes} | {e.weight_version_max for e in episodes}
+            )
+            print(
+                f"{iteration:9}  {len(episodes):8}  {failed:6}  {statistics.median(lengths):14.0f}"
+                f"  {max(lengths):7}  {record['update/waiting_s']:12.1f} s  {sorted(versions)}"
+            )
+        return is_whole and bool(updates)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpu", help="one for everything; default: the CPU")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--groups", type=int, default=16, help=f"of {SIBLINGS} episodes an iteration")
+    parser.add_argument("--mean", type=int, default=20, help="tokens of a response at the start")
+    parser.add_argument("--longest", type=int, default=192, help="tokens of a response")
+    parser.add_argument("--capacity", type=int, default=8, help="requests at an engine at once")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--out", type=Path, help="model, logs, picture; default: a temporary folder")
+    parser.add_argument("overrides", nargs="*", help="key=value for run.sh")
+    options = parser.parse_args()
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        return watched(GrowingRun(options.out.resolve(), options))
+    with tempfile.TemporaryDirectory(prefix="growing-run-") as folder:
+        return watched(GrowingRun(Path(folder), options))
+
+
+if __name__ == "__main__":
+    from rl_agent.terminal import run_script
+
+    run_script(main)
