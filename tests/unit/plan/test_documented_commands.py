@@ -1,10 +1,9 @@
-"""The commands of the README and the how-tos as they stand, planned as `--dry-run` plans them: they start.
+"""The runs that the README and the how-tos show, planned as `--dry-run` plans them: they start.
 
 Typed on a machine with eight GPUs whose hub cache holds the models that the pages name, with their real
 configurations. Only folders and addresses are others.
 """
 
-import argparse
 import io
 import json
 import re
@@ -16,7 +15,6 @@ from typing import NamedTuple
 import pytest
 from rich.console import Console
 
-from rl_agent.cli.__main__ import module_of
 from rl_agent.env.remote import environments
 from rl_agent.monitor.report import reward_table
 from rl_agent.paths import PROJECT_ROOT
@@ -53,14 +51,13 @@ class Line(NamedTuple):
 
 
 def commands(page: Path) -> list[Line]:
-    """Those in blocks of bash, and in the README's sentences, with their variables as they stand."""
+    """Those in blocks of bash, with their variables as they stand."""
     text = page.read_text()
     blocks = re.findall(r"^ *```bash\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines = [line.replace(".venv/bin/python", "python") for line in lines if "<<" not in line]
-    lines += re.findall(r"`(python -m rl_agent\.cli [\w-]+(?: [^`]+)?)`", " ".join(text.split()))
+    lines = [line for line in lines if "<<" not in line]
     found = [tuple(shlex.split(line.replace(SAMPLE, f" {SAMPLE} "), comments=True)) for line in lines]
-    return [Line(page, words) for words in found if words[:1] in (("bash",), ("python",))]
+    return [Line(page, words) for words in found if words[:1] == ("bash",)]
 
 
 LINES = [line for page in PAGES for line in commands(page)]
@@ -69,15 +66,7 @@ RUNS = [line for line in LINES if line.words[1] == "scripts/run.sh" and not IN_A
 OF_README = [line for line in RUNS if line.page.name == "README.md"]
 
 
-def verb_of(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The verb that a line calls, and what it is given; empty where it calls none."""
-    if words[1] == "scripts/join_pool.sh":
-        return ("join-pool", *words[2:])
-    return words[3:] if words[:3] == ("python", "-m", "rl_agent.cli") else ()
-
-
 QUICKSTARTS = ("quickstart", "quickstart-grpo", "quickstart-web")
-VERBS = [line for line in LINES if verb_of(line.words)]
 
 
 @pytest.fixture(scope="module")
@@ -172,26 +161,6 @@ def test_the_readme_shows_six_runs_and_the_streaming_one_names_a_model_that_it_t
     (streaming,) = (line for line in OF_README if "trainer=grpo" in line.words)
     model = planned(streaming, place).machine.model
     assert model.config == TEXT
-
-
-@pytest.mark.parametrize("line", VERBS, ids=str)
-def test_a_verb_that_a_page_shows_takes_its_flags(line, monkeypatch):
-    class Parsed(BaseException):
-        pass
-
-    parse = argparse.ArgumentParser.parse_known_args
-
-    def parse_and_stop(parser, *arguments):
-        if parse(parser, *arguments)[1]:
-            parser.error("unknown words")
-        raise Parsed
-
-    for name in ("parse_args", "parse_intermixed_args"):
-        monkeypatch.setattr(argparse.ArgumentParser, name, parse_and_stop)
-    verb, *words = verb_of(line.words)
-    module = module_of(verb)
-    with pytest.raises(Parsed):
-        module.main(words)
 
 
 def headings(text: str) -> list[list[str]]:
