@@ -18,7 +18,6 @@ import yaml
 
 from rl_agent.cli.__main__ import module_of
 from rl_agent.config import Config
-from rl_agent.env_config import EnvConfig
 from rl_agent.errors import HarnessError
 from rl_agent.overrides.compose import RUN, Schema, compose
 from rl_agent.overrides.words import parse_override
@@ -28,6 +27,7 @@ from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
 from rl_agent.pool.scale.catalog import CATALOG, settings_model
 from rl_agent.pool.settings import MANAGER
+from rl_agent.sections.env import EnvConfig
 from rl_agent.simulation.config import read_config
 from tests.unit.documented_blocks import PAGES, Typed, blocks, type_in, typed_commands
 
