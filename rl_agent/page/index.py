@@ -1,20 +1,24 @@
-"""An index of a run's trajectories, in DuckDB, beside the store that stays the truth.
+"""An index of a run's trajectories, in DuckDB and SQLite, beside the store that stays the truth.
 
     trajectory files ─ as they grow, newest iteration first ─► rows ─► index.duckdb ─► search, groups
-                                                     file and bytes of a line ─► the store ◄─┘
+                                                     │   all that was said ─► words.sqlite ─┘
+                                    file and bytes of a line ─► the store
 
 DuckDB: a search of a million episodes takes a fraction of a second without a server, in a bounded memory, and
 its file is transactional, so that rows and the place up to which a file was read are one commit. Its own
-format and not Parquet files: rows come every few seconds, and go when an iteration is collected anew. What
+format and not Parquet files: rows come every few seconds, and go when an iteration is collected anew. Words
+are committed before the rows they belong to: those without a row are never found. What
 is lost, damaged or of another version is made anew. One process writes an index; another over the same log
-path, or over a folder that cannot be written, makes its own in a temporary folder.
+path, or over a folder that cannot be written, makes its own in a temporary folder. What fails is left alone
+for a while: a full disk shall not be filled again and again.
 """
 
 import contextlib
 import hashlib
 import logging
-import shutil
+import sqlite3
 import tempfile
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -24,19 +28,20 @@ from time import monotonic
 from typing import Any, Literal
 
 from rl_agent.errors import StoreError
-from rl_agent.page.indexed import ADAPTER, COLUMNS, TABLE, EpisodeRow, row_of
+from rl_agent.page.index_files import IndexFiles, NoRoom, check_own, check_room, open_files, remove_files
+from rl_agent.page.indexed import ADAPTER, COLUMNS, EpisodeRow, row_of, said_in
+from rl_agent.page.words import MAX_ITERATION
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.manifest import Part, parts_of
 from rl_agent.rollout.trajectories.shard import read_from, read_header
 from rl_agent.types import Split
 
 log = logging.getLogger(__name__)
-SCHEMA = 1
-"""Changes with the columns and with what is in them."""
-BATCH = 5000
-MEMORY_MB = 512
-THREADS = 2
+BATCH = 2000
+MAX_BATCH_CHARACTERS = 16 * 2**20
 LOOK_EVERY_S = 2.0
+AGAIN_AFTER_S = 60.0
+"""An index that failed rests for so long."""
 IDLE_AFTER_S = 60.0
 """Nobody has asked for so long: the index rests, and costs a run nothing."""
 FIRST_LOOK_S = 1.5
@@ -63,7 +68,9 @@ class EpisodeIndex:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._connection: Any = None
+        self._files: IndexFiles | None = None
+        self._folder = paths.page_index
+        self._damage = ""
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
         self._lock = Lock()
         self._thread: Thread | None = None
@@ -89,39 +96,74 @@ class EpisodeIndex:
         if self._thread:
             self._thread.join(10)
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            if self._files is not None:
+                self._files.close()
+                self._files = None
             if self._own_folder is not None:
                 self._own_folder.cleanup()
 
-    def ask(self, sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; none while there is no index yet. It may wait for `FIRST_LOOK_S`."""
-        self._has_looked.wait(max(0.0, self._began_at + FIRST_LOOK_S - monotonic()))
-        with self._lock:
-            cursor = None if self._connection is None else self._connection.cursor()
-        if cursor is None:
+    def ask(
+        self, sql: str, parameters: list[Any], *, ids: "array[int] | None" = None
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; none while there is no index yet. It may wait for `FIRST_LOOK_S`.
+
+        `ids` are the rows of a table `found` that the query may name. Raises StoreError for a damaged index.
+        """
+        if (files := self._looked_at()) is None:
             return []
-        try:
+        with self._noticing(), contextlib.closing(files.numbers.cursor()) as cursor:
+            if ids is not None:
+                import pyarrow as pa
+
+                cursor.register("found", pa.table({"id": pa.array(ids, pa.int64())}))
             rows: list[tuple[Any, ...]] = cursor.execute(sql, parameters).fetchall()
             return rows
-        finally:
-            cursor.close()
+
+    def find(self, expression: str, first: int, last: int) -> "array[int]":
+        """Return the ids of episodes of these iterations whose words fit. Raises StoreError like `ask`."""
+        if (files := self._looked_at()) is None:
+            return array("q")
+        with self._noticing():
+            return files.words.find(expression, first, last)
+
+    def _looked_at(self) -> IndexFiles | None:
+        self._has_looked.wait(max(0.0, self._began_at + FIRST_LOOK_S - monotonic()))
+        with self._lock:
+            return self._files
+
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Note an index that turns out to be damaged when it is read; the next look makes it anew."""
+        import duckdb
+
+        try:
+            yield
+        except (duckdb.Error, sqlite3.Error) as error:
+            self._damage = f"{self._paths.page_index}: cannot be read and is made anew: {error}"
+            raise StoreError(self._damage) from error
 
     # --- the thread that writes ---
     def _follow(self) -> None:
+        pause_s = LOOK_EVERY_S
         while not self._leaving.is_set() and monotonic() - self._asked_at < IDLE_AFTER_S:
             try:
-                if self._connection is None:
+                if self._damage:
+                    self._discard()
+                if self._files is None:
                     self._open()
                 self._update()
                 self.progress = IndexProgress(self._done_bytes, self._total_bytes, is_up_to_date=True)
+                pause_s = LOOK_EVERY_S
+            except NoRoom as error:  # what is indexed stays
+                self.progress = IndexProgress(problem=str(error))
+                pause_s = AGAIN_AFTER_S
             except Exception as error:  # a damaged index, a full disk: the page shows it and tries again
                 log.warning("the index of %s: %s", self._paths.log_path, error)
                 self.progress = IndexProgress(problem=f"the index could not be brought up to date: {error}")
                 self._discard()
+                pause_s = min(2 * pause_s, AGAIN_AFTER_S)
             self._has_looked.set()
-            self._leaving.wait(LOOK_EVERY_S)
+            self._leaving.wait(pause_s)
 
     def _open(self) -> None:
         """Open the index beside the store, else one in a temporary folder."""
@@ -134,23 +176,27 @@ class EpisodeIndex:
                 folder = Path(self._own_folder.name)
             try:
                 folder.mkdir(mode=0o700, exist_ok=True)
-                self._connection = _opened(folder)
+                check_own(folder)
+                self._files, self._folder = open_files(folder), folder
                 return
-            except duckdb.IOException as error:  # another process has it, or the folder cannot be written
+            # Another process has it, or the folder cannot be written.
+            except (OSError, duckdb.Error, sqlite3.Error) as error:
                 log.info("%s: %s; the index is made in a temporary folder", folder, error)
-            except OSError as error:
-                log.info("%s: %s; the index is made in a temporary folder", folder, error.strerror)
         raise StoreError(f"{self._paths.page_index}: no index can be made, here or in a temporary folder")
 
     def _discard(self) -> None:
         """Forget an index that failed; the next look makes it anew."""
+        self._damage = ""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
+            files, self._files = self._files, None
+        if files is not None:
             with contextlib.suppress(Exception):
-                connection.close()
-            if self._own_folder is None:
-                shutil.rmtree(self._paths.page_index, ignore_errors=True)
+                files.close()
+            with contextlib.suppress(OSError):
+                remove_files(self._folder)
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
+            self._own_folder = None
 
     def _update(self) -> None:
         places = [
@@ -158,6 +204,7 @@ class EpisodeIndex:
             for split in _SPLITS
             for is_over in (False, True)
             for iteration in self._paths.iterations(split, unfinished=not is_over)
+            if iteration <= MAX_ITERATION
         ]
         known = dict(self._rows("SELECT (split, iteration), stamp FROM finished"))
         indexed = set(self._rows("SELECT DISTINCT split, iteration FROM file"))
@@ -216,7 +263,9 @@ class EpisodeIndex:
         is_checked = read_header(path).has_checksums
         seen = self._keys(split, iteration) if is_shared else set()
         rows: list[EpisodeRow] = []
-        end = start
+        said: list[tuple[int, str]] = []
+        waiting, end, place = 0, start, (name, split, iteration)
+        next_id = self._open_files.words.next_id(iteration)
         lines = read_from(
             path, ADAPTER, start=start, end=part.size_bytes, is_checked=is_checked, on_damage=lambda *_: None
         )
@@ -228,35 +277,47 @@ class EpisodeIndex:
             if is_shared and key in seen:
                 continue
             seen.add(key) if is_shared else None
-            rows.append(row_of(episode, split, iteration, name, span.begin, span.end - span.begin))
-            if len(rows) >= BATCH:
-                self._commit(rows, (name, split, iteration), path, start, end)
-                rows, start = [], end
-        self._commit(rows, (name, split, iteration), path, start, end)
+            rows.append(row_of(episode, next_id, split, iteration, name, span.begin, span.end - span.begin))
+            said.append((next_id, said_in(episode)))
+            next_id += 1
+            waiting += len(said[-1][1])
+            if len(rows) >= BATCH or waiting > MAX_BATCH_CHARACTERS:
+                self._commit(rows, said, place, path, start, end)
+                rows, said, waiting, start = [], [], 0, end
+        self._commit(rows, said, place, path, start, end)
 
     def _commit(
-        self, rows: list[EpisodeRow], place: tuple[str, str, int], path: Path, start: int, end: int
+        self,
+        rows: list[EpisodeRow],
+        said: list[tuple[int, str]],
+        place: tuple[str, str, int],
+        path: Path,
+        start: int,
+        end: int,
     ) -> None:
-        """Write rows and the place up to which their file was read, both or none."""
+        """Write rows and the place up to which their file was read, both or none; their words before."""
         if end == start:
             return
         import pyarrow as pa
 
+        check_room(self._folder)
+        self._open_files.words.add(said)
         columns = list(zip(*map(_VALUES, rows), strict=True)) or [()] * len(COLUMNS)
-        self._connection.execute("BEGIN")
+        numbers = self._open_files.numbers
+        numbers.execute("BEGIN")
         try:
             if rows:
                 batch = pa.table({name: list(values) for name, values in zip(COLUMNS, columns, strict=True)})
-                self._connection.register("batch", batch)
-                self._connection.execute(f"INSERT INTO episode SELECT {', '.join(COLUMNS)} FROM batch")  # noqa: S608
-                self._connection.unregister("batch")
-            self._connection.execute(
+                numbers.register("batch", batch)
+                numbers.execute(f"INSERT INTO episode SELECT {', '.join(COLUMNS)} FROM batch")  # noqa: S608
+                numbers.unregister("batch")
+            numbers.execute(
                 "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)",
                 [*place, end, _end_stamp(path, end)],
             )
-            self._connection.execute("COMMIT")
+            numbers.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            numbers.execute("ROLLBACK")
             raise
         self._done_bytes += end - start
         self.progress = IndexProgress(self._done_bytes, self._total_bytes)
@@ -274,73 +335,20 @@ class EpisodeIndex:
         self._write("DELETE FROM file WHERE name = ?", [name])
 
     def _rows(self, sql: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._connection.execute(sql, parameters or []).fetchall()
+        rows: list[tuple[Any, ...]] = self._open_files.numbers.execute(sql, parameters or []).fetchall()
         return rows
 
     def _write(self, sql: str, parameters: list[Any]) -> None:
-        self._connection.execute(sql, parameters)
+        self._open_files.numbers.execute(sql, parameters)
+
+    @property
+    def _open_files(self) -> IndexFiles:
+        assert self._files is not None, "the thread that writes opens it first"
+        return self._files
 
 
 _VALUES = attrgetter(*COLUMNS)
 _SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
-
-
-def _opened(folder: Path) -> Any:
-    """Open the database of a folder; one that is damaged or of another version is made anew."""
-    import duckdb
-
-    file = folder / "index.duckdb"
-    for is_last in (False, True):
-        connection = None
-        try:
-            connection = duckdb.connect(str(file), config=_settings(folder))
-            connection.execute("SET enable_external_access = false")
-            connection.execute("CREATE TABLE IF NOT EXISTS about(schema INTEGER)")
-            found = connection.execute("SELECT schema FROM about").fetchall()
-            if found not in ([], [(SCHEMA,)]):
-                raise duckdb.InvalidInputException(f"schema {found}")
-            if not found:
-                connection.execute(f"INSERT INTO about VALUES ({SCHEMA})")  # noqa: S608
-            connection.execute(f"CREATE TABLE IF NOT EXISTS episode({TABLE})")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS file"
-                "(name VARCHAR PRIMARY KEY, split VARCHAR, iteration BIGINT, size BIGINT, stamp VARCHAR)"
-            )
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS finished"
-                "(split VARCHAR, iteration BIGINT, stamp VARCHAR, PRIMARY KEY (split, iteration))"
-            )
-            return connection
-        except duckdb.Error as error:
-            if connection is not None:
-                connection.close()
-            if is_last or _is_taken(error):
-                raise
-            log.info("%s: %s; it is made anew", file, error)
-            for one in _files_of(file):
-                one.unlink(missing_ok=True)
-    raise AssertionError("unreachable")
-
-
-def _is_taken(error: Exception) -> bool:
-    """Return whether another process has the file, or the folder may not be written."""
-    return any(words in str(error) for words in ("lock", "Permission denied", "Read-only", "read-only"))
-
-
-def _files_of(file: Path) -> Iterator[Path]:
-    yield file
-    yield file.with_name(f"{file.name}.wal")
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    return {
-        "memory_limit": f"{MEMORY_MB}MB",
-        "threads": THREADS,
-        "temp_directory": str(folder / "spill"),
-        "preserve_insertion_order": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
 
 
 def _stamp_of(path: Path) -> str:

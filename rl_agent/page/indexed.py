@@ -1,5 +1,6 @@
 """Makes the row of plain values that the index keeps of an episode, from its line in the store. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -7,9 +8,10 @@ from pydantic import TypeAdapter
 
 from rl_agent.types import EpisodeKey, Failure, Status, Task
 
-TEXT_CHARACTERS = 2000
-"""Of an episode's text that can be searched: its beginning and, of a longer one, its end."""
+MAX_SAID = 16 * 2**20
+"""Characters of one episode that can be searched; what is longer is no episode of ours."""
 SHOWN_CHARACTERS = 160
+MAX_WHOLE = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,22 @@ class IndexedGeneration:
 class IndexedObservation:
     """The part of an observation that the index reads."""
 
+    text: str = ""
     images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCompaction:
+    """The part of a summary that the index reads."""
+
+    generation: IndexedGeneration
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedContext:
+    """The part of what an engine saw that the index reads."""
+
+    compactions: tuple[IndexedCompaction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +50,8 @@ class IndexedStep:
 
     generation: IndexedGeneration
     observation: IndexedObservation
+    action: str = ""
+    seen: IndexedContext = IndexedContext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,7 @@ class IndexedEpisode:
     reward_detail: dict[str, Any] = field(default_factory=dict)
     rank: int = 0
     lost_attempts: tuple[Any, ...] = ()
+    last_observation: str = ""
 
 
 ADAPTER = TypeAdapter(IndexedEpisode)
@@ -62,6 +82,8 @@ ADAPTER = TypeAdapter(IndexedEpisode)
 class EpisodeRow:
     """A row of the index; the names and types of its columns are these."""
 
+    id: int
+    """Of its words; greater for a later iteration."""
     split: str
     iteration: int
     task_id: str
@@ -84,8 +106,6 @@ class EpisodeRow:
     failure: str
     prompt: str
     response: str
-    text: str
-    """In lower case: what a search looks through."""
     file: str
     """Name of the trajectory file, without `.checkpoint`."""
     begin: int
@@ -99,54 +119,75 @@ TABLE = ", ".join(f"{one.name} {_SQL[one.type]}" for one in fields(EpisodeRow)) 
 
 
 def row_of(
-    episode: IndexedEpisode, split: str, iteration: int, file: str, begin: int, size: int
+    episode: IndexedEpisode, number: int, split: str, iteration: int, file: str, begin: int, size: int
 ) -> EpisodeRow:
     """Return the row of an episode whose line lies at `begin` in `file`."""
-    task, failure = episode.task, episode.failure
-    reason = f"{failure.kind}: {failure.message}" if failure else ""
-    responses = [step.generation.text for step in episode.steps]
-    judged = episode.reward_detail.get("reason")
-    words = [task.task_id, task.prompt, task.answer or "", reason, judged if isinstance(judged, str) else ""]
+    task, steps = episode.task, episode.steps
+    reason = _failure_of(episode)
     return EpisodeRow(
+        id=number,
         split=split,
         iteration=iteration,
         task_id=_plain(task.task_id),
-        group_index=episode.key.group,
-        attempt=episode.key.attempt,
-        rank=episode.rank,
+        group_index=_bounded(episode.key.group),
+        attempt=_bounded(episode.key.attempt),
+        rank=_bounded(episode.rank),
         env=_plain(task.env),
         difficulty=_plain(task.difficulty),
         status=episode.status.value,
         reward=episode.reward,
         truncated=episode.truncated,
-        turns=len(episode.steps),
-        response_tokens=sum(len(step.generation.token_ids) for step in episode.steps),
-        images=sum(len(step.observation.images) for step in episode.steps),
+        turns=len(steps),
+        response_tokens=sum(len(step.generation.token_ids) for step in steps),
+        images=sum(len(step.observation.images) for step in steps),
         duration_s=episode.duration_s,
         started_at=episode.started_at,
-        version_min=episode.weight_version_min,
-        version_max=episode.weight_version_max,
+        version_min=_bounded(episode.weight_version_min),
+        version_max=_bounded(episode.weight_version_max),
         lost_attempts=len(episode.lost_attempts),
         failure=_plain(reason[:SHOWN_CHARACTERS]),
         prompt=_plain(task.prompt[:SHOWN_CHARACTERS]),
-        response=_plain(responses[-1][-SHOWN_CHARACTERS:]) if responses else "",
-        text=_plain(_searched(words, responses)).lower(),
+        response=_plain(steps[-1].generation.text[-SHOWN_CHARACTERS:]) if steps else "",
         file=file,
         begin=begin,
         size=size,
     )
 
 
-def _searched(words: list[str], responses: list[str]) -> str:
-    """Return the text that is searched: a beginning of each, and the end of what is too long."""
-    quarter = TEXT_CHARACTERS // 4
-    begin = "\n".join(word[:quarter] for word in words if word)[: 2 * quarter]
-    answer = "\n".join(responses) if len(responses) < 64 else "\n".join(responses[:8] + responses[-56:])
-    if len(answer) > 2 * quarter:
-        answer = f"{answer[:quarter]}\n{answer[-quarter:]}"
-    return f"{begin}\n{answer}"
+def said_in(episode: IndexedEpisode) -> str:
+    """Return all that an episode says: its task, every turn with what came and what was done, its judge."""
+    task = episode.task
+    parts = [task.task_id, task.prompt, task.answer or "", _failure_of(episode), *_words_in(task.extra)]
+    for step in episode.steps:
+        parts += [one.generation.text for one in step.seen.compactions]
+        parts += [step.observation.text, step.generation.text]
+        if step.action not in step.generation.text:
+            parts.append(step.action)
+    parts += [episode.last_observation, *_words_in(episode.reward_detail), *_words_in(episode.lost_attempts)]
+    return "\n".join(filter(None, parts))[:MAX_SAID]
+
+
+def _failure_of(episode: IndexedEpisode) -> str:
+    return f"{episode.failure.kind}: {episode.failure.message}" if episode.failure else ""
+
+
+def _words_in(found: Any) -> Iterator[str]:
+    """Yield the texts in nested values, with the names of fields."""
+    open_values = [found]
+    while open_values:
+        match open_values.pop():
+            case str() as text:
+                yield text
+            case dict() as fields:
+                open_values += [*fields.values(), *fields]
+            case list() | tuple() as values:
+                open_values += values
 
 
 def _plain(text: str) -> str:
     """Return `text` without half characters and NUL, which no column can hold."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _bounded(number: int) -> int:
+    return max(-MAX_WHOLE, min(number, MAX_WHOLE))

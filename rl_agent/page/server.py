@@ -32,7 +32,7 @@ from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
 from rl_agent.page.pool_view import AskManager, pool_values
 from rl_agent.page.shown import ShownRun, named_runs
-from rl_agent.page.trajectory_views import TrajectoryViews
+from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
 from rl_agent.service.door import Door
 from rl_agent.service.tokens import TokenCheck
 
@@ -204,7 +204,12 @@ class Page:
             async with lock:
                 found = self._cache.get(key)
                 if found is None or found.until < time.monotonic():
-                    found = await asyncio.to_thread(self._render, template, values, run)
+                    try:
+                        found = await asyncio.to_thread(self._render, template, values, run)
+                    except (NotIndexed, web.HTTPException):
+                        raise
+                    except Exception as error:  # what a file says costs its view, and is named
+                        return await self._failed(request, error, run)
                     self._cache[key] = found
                     self._cache.move_to_end(key)
                     while len(self._cache) > MAX_CACHED:
@@ -218,6 +223,16 @@ class Page:
         if len(found.body) > 4096:
             answer.enable_compression()
         return answer
+
+    async def _failed(self, request: web.Request, error: Exception, run: ShownRun | None) -> web.Response:
+        """Answer that a view cannot be made."""
+        is_expected = isinstance(error, HarnessError)
+        if not is_expected:
+            log.warning("%s: %s: %s", request.path, type(error).__name__, error, exc_info=error)
+        words = str(error) if is_expected else f"{type(error).__name__}: {error}"
+        shown = await asyncio.to_thread(self._render, "failed.html", lambda: {"words": words}, run)
+        status = 503 if is_expected else 500
+        return web.Response(body=shown.body, status=status, content_type="text/html", charset="utf-8")
 
     def _render(
         self, template: str, values: Callable[[], Mapping[str, Any]], run: ShownRun | None

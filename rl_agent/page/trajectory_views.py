@@ -15,7 +15,6 @@ from aiohttp import web
 from rl_agent.errors import StoreError
 from rl_agent.page import episode, search
 from rl_agent.page.guard import IMAGE_POLICY
-from rl_agent.page.indexed import TEXT_CHARACTERS
 from rl_agent.page.run_folder import RunFolder, value_at
 from rl_agent.page.shown import Renders, ShownRun
 from rl_agent.page.tokens import COLOURINGS, Palette, TokenWords, words_in
@@ -63,7 +62,6 @@ class TrajectoryViews:
                 "choices": search.choices(run.index),
                 "orders": list(search.ORDERS),
                 "statuses": search.STATUSES,
-                "searched": TEXT_CHARACTERS,
             },
             run,
         )

@@ -1,11 +1,15 @@
 """The index follows the store, and is made anew whenever it cannot be trusted."""
 
+import contextlib
+import shutil
 import time
 from dataclasses import replace
 
 import pytest
 
-from rl_agent.page.search import read_query, search
+from rl_agent.errors import StoreError
+from rl_agent.page import index_files
+from rl_agent.page.search import ORDERS, read_query, search
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
 from tests.unit.page.followed import count, follow, found
@@ -83,3 +87,90 @@ def test_a_damaged_line_is_left_out_and_the_others_are_found(paths, opened):
     content = path.read_bytes().replace(b'"task_id":"task-1","prompt"', b'"task_id":"task-9","prompt"', 1)
     path.write_bytes(content)
     assert sorted(found(opened())) == ["task-0:0", "task-2:0"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database" * 1000, None])
+def test_words_that_are_lost_or_damaged_are_made_anew(paths, opened, damage):
+    record(paths, 1, make_trajectory(0))
+    opened().close()
+    file = paths.page_index / "words.sqlite"
+    file.unlink() if damage is None else file.write_bytes(damage)
+    assert found(opened(), text="task") == ["task-0:0"]
+
+
+@pytest.mark.parametrize("name", ["index.duckdb", "words.sqlite"])
+def test_an_index_that_turns_out_to_be_damaged_while_it_is_read_is_made_anew(paths, opened, name):
+    record(paths, 1, *(make_trajectory(n, difficulty="x" * 9000) for n in range(100)))
+    one = opened()
+    one.close()
+    with (paths.page_index / name).open("r+b") as file:
+        file.seek(16384)
+        file.write(b"\xff" * 30_000)
+    one = opened()
+    with contextlib.suppress(StoreError):
+        search(one, read_query({"text": "task"}), 1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        follow(one)
+        with contextlib.suppress(StoreError):
+            if search(one, read_query({"text": "task"}), 1).total == 100:
+                return
+        time.sleep(0.05)
+    raise AssertionError("it was not made anew")
+
+
+def test_an_index_of_another_version_is_made_anew(paths, opened):
+    import duckdb
+
+    paths.page_index.mkdir()
+    with duckdb.connect(str(paths.page_index / "index.duckdb")) as older:
+        older.execute("CREATE TABLE about(schema INTEGER); INSERT INTO about VALUES (1)")
+        older.execute("CREATE TABLE episode(text VARCHAR)")
+    record(paths, 1, make_trajectory(0))
+    assert found(opened(), text="task") == ["task-0:0"]
+
+
+def test_an_index_never_follows_a_link_out_of_the_run(paths, opened, tmp_path):
+    record(paths, 1, make_trajectory(0))
+    (outside := tmp_path / "outside").mkdir()
+    paths.page_index.symlink_to(outside)
+    assert count(opened()) == 1 and list(outside.iterdir()) == []
+    paths.page_index.unlink()
+    paths.page_index.mkdir()
+    (paths.page_index / "words.sqlite").symlink_to(outside / "made")
+    assert count(opened()) == 1 and list(outside.iterdir()) == []
+
+
+def test_the_last_room_of_a_disk_is_left_to_the_run(paths, opened, monkeypatch):
+    record(paths, 1, make_trajectory(0))
+    one = opened()
+    usage = shutil.disk_usage(paths.log_path)
+    monkeypatch.setattr(index_files.shutil, "disk_usage", lambda _: usage._replace(free=10**6))
+    record(paths, 2, make_trajectory(1, iteration=2))
+    deadline = time.monotonic() + 20
+    while not one.progress.problem and time.monotonic() < deadline:
+        one.wake()
+        time.sleep(0.01)
+    assert "1 MB are free" in one.progress.problem
+    assert found(one) == ["task-0:0"]
+
+
+def test_an_iteration_of_no_possible_number_costs_only_itself(paths, opened):
+    record(paths, 1, make_trajectory(0))
+    record(paths, 10**30, make_trajectory(1))
+    assert found(opened()) == ["task-0:0"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"weight_version_max": 10**30},
+        {"started_at": float("inf"), "duration_s": float("nan")},
+        {"reward": float("nan")},
+    ],
+)
+def test_numbers_that_no_column_holds_are_kept_as_near_as_they_go(paths, opened, fields):
+    record(paths, 1, replace(make_trajectory(0), **fields), make_trajectory(1))
+    one = opened()
+    for order in ORDERS:
+        assert sorted(found(one, order=order)) == ["task-0:0", "task-1:0"]

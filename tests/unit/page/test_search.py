@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.page.search import places_of, read_query, search
-from rl_agent.types import Status
+from rl_agent.types import Compaction, SeenContext, Status
 from tests.unit.page.followed import count, found
 from tests.unit.page.stores import attempts, record
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
@@ -48,3 +48,56 @@ def test_what_is_looked_for_is_never_a_part_of_the_question(paths, opened, text)
     for name in ("text", "failure", "task_id", "status", "env", "reward_min", "iteration", "order"):
         search(one, read_query({name: text}), 1)
     assert count(one) == 1
+
+
+def test_all_that_an_episode_says_is_found_however_long_it_is(paths, opened):
+    filler = "word " * 3000
+    call = '{"name": "open_drawer", "arguments": {"which": "topmost"}}'
+    steps = [make_step(f"{filler} middle{n} {filler}", observation=f"{filler} saw{n}") for n in range(5)]
+    steps[2] = replace(
+        steps[2],
+        action=call,
+        seen=SeenContext(compactions=(Compaction(1, (1,), (), make_step("summed up").generation),)),
+    )
+    made = make_trajectory(0, steps=tuple(steps))
+    detail = {"verdict": "yes", "criteria": [{"criterion": "politeness", "reason": "greets"}]}
+    task = replace(made.task, extra={"site": "shopping"})
+    record(
+        paths,
+        1,
+        replace(made, reward_detail=detail, task=task, last_observation="finally"),
+        make_trajectory(1),
+    )
+    one = opened()
+    for said in (
+        "middle3",
+        "saw2",
+        "open_drawer topmost",
+        "summed",
+        "greets",
+        "shopping",
+        "finally",
+        '"topmost"',
+    ):
+        assert found(one, text=said) == ["task-0:0"], said
+    assert found(one, text="topmost middle9") == []
+
+
+def test_a_search_for_words_goes_from_new_to_old_and_says_how_far_it_came(paths, opened, monkeypatch):
+    for iteration in (1, 2, 3):
+        record(paths, iteration, *(make_trajectory(n, iteration=iteration) for n in range(2)))
+    one = opened()
+    monkeypatch.setattr("rl_agent.page.search.TEXT_STRETCH", 3)
+    assert search(one, read_query({"text": "task"}), 1).stopped_at is None
+    monkeypatch.setattr("rl_agent.page.search.TEXT_BUDGET_S", -1.0)
+    first = search(one, read_query({"text": "task"}), 1)
+    assert (first.total, first.stopped_at, {row["iteration"] for row in first.rows}) == (4, 2, {2, 3})
+    rest = search(one, read_query({"text": "task", "until": "1"}), 1)
+    assert (rest.total, rest.stopped_at, {row["iteration"] for row in rest.rows}) == (2, None, {1})
+    assert len(list(places_of(one, read_query({"text": "task"})))) == 6
+
+
+def test_a_text_without_a_letter_is_named_and_left_out(paths, opened):
+    record(paths, 1, make_trajectory(0))
+    query = read_query({"text": "?!"})
+    assert "no letter" in query.problem and search(opened(), query, 1).total == 1

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from rl_agent.errors import StoreError
 from rl_agent.page.server import open_door, serve
 from tests.unit.page.conftest import settings_for
 
@@ -36,3 +37,18 @@ async def test_it_serves_at_its_port_until_it_is_told_to_leave(tmp_path):
         async with aiohttp.ClientSession() as session, session.get(f"{url}/") as answer:
             assert answer.status == 200
         leaving.set()
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("<b>odd"), 500), (StoreError("<b>odd"), 503)])
+async def test_a_view_that_cannot_be_made_says_why_and_the_others_stay(
+    tmp_path, look, monkeypatch, error, status
+):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("rl_agent.page.run_view.run_values", fails)
+    client = await look(tmp_path)
+    answer = await client.get("/")
+    html = await answer.text()
+    assert answer.status == status and "&lt;b&gt;odd" in html and "Trajectories" in html
+    assert (await client.get(f"/runs/{tmp_path.name}/pool")).status == 200
