@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from rl_agent.pool.scale.fleet import Fleet
 from rl_agent.pool.scale.keeper import Keeper, KeeperTimes, PoolView
-from rl_agent.pool.scale.reconcile import PoolEngine, ScaleRules, WhenLost
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
+from rl_agent.pool.scale.sight import PoolEngine, ScaleRules, WhenLost
 
 LATEST_S = 40.0
 SETTLE_S = 60.0

@@ -237,7 +237,7 @@ def _keeper(
 ) -> "Keeper":
     from rl_agent.pool.scale.fleet import resumed, write_fleet
     from rl_agent.pool.scale.keeper import Keeper, KeeperTimes
-    from rl_agent.pool.scale.reconcile import ScaleRules, WhenLost
+    from rl_agent.pool.scale.sight import ScaleRules, WhenLost
 
     rules = ScaleRules(
         start_timeout_s=options.start_timeout_s,

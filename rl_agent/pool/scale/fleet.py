@@ -108,6 +108,11 @@ def present(fleet: Fleet, kind: str) -> list[Rented]:
     ]
 
 
+def with_machine(fleet: Fleet, machine: Rented) -> Fleet:
+    """Return the fleet with this machine as it is now."""
+    return replace(fleet, machines={**fleet.machines, machine.name: machine})
+
+
 def price_per_hour(fleet: Fleet) -> float:
     """Return dollars an hour of all machines that may exist."""
     return sum(price_of(fleet, one) for one in fleet.machines.values())

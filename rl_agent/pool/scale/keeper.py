@@ -17,19 +17,10 @@ from typing import Protocol, TypeVar
 
 from rl_agent.errors import HarnessError, StoreError
 from rl_agent.pool.scale.fleet import Fleet, Stage, present
-from rl_agent.pool.scale.reconcile import (
-    Action,
-    Drain,
-    PoolEngine,
-    ScaleRules,
-    Sight,
-    Start,
-    Stop,
-    decide,
-    start_failed,
-    stopped,
-)
+from rl_agent.pool.scale.observe import start_failed, stopped
+from rl_agent.pool.scale.reconcile import Action, Drain, Start, Stop, decide
 from rl_agent.pool.scale.records import EngineKind, Provider, ProviderError, RentedMachine, Wanted
+from rl_agent.pool.scale.sight import PoolEngine, ScaleRules, Sight
 
 T = TypeVar("T")
 MOST_PROBLEMS = 200

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from rl_agent.errors import RetryLater
 from rl_agent.pool.client import Manager
 from rl_agent.pool.scale.keeper import PoolView
-from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool.scale.sight import PoolEngine
 from rl_agent.sections.pool_scale import EngineKindConfig
 
 ReadToken = Callable[[], str | None]

@@ -8,76 +8,24 @@ differ in what ends: it is replaced at once where the limits leave room, and pai
 listed it no more for `settle_s`. An answer that is missing (None) changes nothing by itself.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from rl_agent.pool.scale.fleet import (
     Fleet,
     Rented,
-    Setback,
     Stage,
     present,
     price_of,
     price_per_hour,
+    with_machine,
 )
-from rl_agent.pool.scale.records import EngineKind, RentedMachine, Wanted
+from rl_agent.pool.scale.observe import end_machine, observed
+from rl_agent.pool.scale.records import EngineKind
+from rl_agent.pool.scale.sight import ScaleRules, Sight, WhenLost
 
-LONGEST_LOOK_S = 30.0
-"""The most that one look counts of the time since the one before: after a pause it counts little."""
 MOST_STARTS = 32
 """In one look; the next one asks for more."""
-
-
-class WhenLost(StrEnum):
-    """What to do once the manager has not answered for long."""
-
-    KEEP = "keep"
-    MIN = "min"
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleRules:
-    """The limits and times that a reconciler decides by."""
-
-    start_timeout_s: float
-    """From asking for a machine until its engine is in the pool; also for one that left and may come back."""
-    drain_s: float
-    settle_s: float
-    """How long a machine must not be listed until it is believed to be gone."""
-    backoff_s: float
-    """Pause after a start that failed; it doubles with each one after it, up to `backoff_limit_s`."""
-    backoff_limit_s: float
-    stop_again_s: float
-    manager_timeout_s: float
-    """How long everything is kept as it is while the manager does not answer."""
-    when_lost: WhenLost
-    max_engines: int | None = None
-    """Of all kinds together."""
-    max_price_per_hour: float | None = None
-    """Dollars for all machines that may exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolEngine:
-    """An engine as the manager's status shows it."""
-
-    name: str
-    running: int
-    is_draining: bool
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What was seen in one look at the world. None: no answer."""
-
-    now: float
-    engines: Mapping[str, PoolEngine] | None
-    wanted: Wanted | None
-    kinds: tuple[EngineKind, ...] | None
-    machines: tuple[RentedMachine, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +57,7 @@ def decide(
 
     `is_leaving`: nothing is wanted any more.
     """
-    fleet = _adopt(_look(fleet, sight, rules), sight)
+    fleet = observed(fleet, sight, rules)
     known = fleet.machines.keys()
     targets = _targets(fleet, sight, rules, is_leaving=is_leaving)
     if targets is not None:
@@ -117,125 +65,6 @@ def decide(
         if not is_leaving and None not in (sight.wanted, sight.engines, sight.machines):
             fleet = _rent(fleet, sight, rules, targets)
     return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - known)
-
-
-def start_failed(fleet: Fleet, name: str, why: str, now: float, rules: ScaleRules) -> Fleet:
-    """Note that a start was refused. It may have had an effect all the same, so its name is stopped."""
-    machine = fleet.machines.get(name)
-    return fleet if machine is None else _end(fleet, machine, why, rules, now, is_setback=True)
-
-
-def stopped(fleet: Fleet, name: str, now: float) -> Fleet:
-    """Note that a stop succeeded, as the provider says."""
-    machine = fleet.machines.get(name)
-    return fleet if machine is None else _with(fleet, replace(machine, stopped_at=now))
-
-
-def _look(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
-    """Note what was seen: which machines came, are missing, failed or are gone."""
-    elapsed_s = 0.0
-    if sight.engines is None:
-        fleet = replace(fleet, kept_since=sight.now if fleet.kept_since is None else fleet.kept_since)
-    else:
-        seen_at = sight.now if fleet.pool_seen_at is None else fleet.pool_seen_at
-        elapsed_s = min(max(0.0, sight.now - seen_at), LONGEST_LOOK_S)
-        fleet = replace(fleet, pool_seen_at=sight.now, kept_since=None)
-    if sight.kinds:  # a manager that has lost its settings names none
-        fleet = replace(fleet, kinds=sight.kinds)
-    listed = None if sight.machines is None else Counter(one.name for one in sight.machines)
-    for machine in list(fleet.machines.values()):
-        fleet = _look_at(fleet, _seen(machine, sight, listed, elapsed_s), sight, listed, rules)
-    return fleet
-
-
-def _seen(machine: Rented, sight: Sight, listed: Mapping[str, int] | None, elapsed_s: float) -> Rented:
-    """Return the machine with what pool and provider show of it."""
-    engines = sight.engines
-    is_in_pool = engines is not None and machine.name in engines
-    if is_in_pool:
-        machine = replace(machine, unjoined_s=0.0)
-    elif engines is not None:
-        machine = replace(machine, unjoined_s=machine.unjoined_s + elapsed_s)
-    is_listed = listed is not None and machine.name in listed
-    if is_listed or is_in_pool:
-        return replace(machine, missing_since=None, was_listed=machine.was_listed or is_listed)
-    if listed is not None and machine.missing_since is None:
-        return replace(machine, missing_since=sight.now)
-    return machine
-
-
-def _look_at(
-    fleet: Fleet, machine: Rented, sight: Sight, listed: Mapping[str, int] | None, rules: ScaleRules
-) -> Fleet:
-    engine = None if sight.engines is None else sight.engines.get(machine.name)
-    is_missing = (
-        listed is not None
-        and machine.missing_since is not None
-        and sight.now - machine.missing_since >= rules.settle_s
-    )
-
-    def ended(why: str, *, is_setback: bool = False) -> Fleet:
-        return _end(fleet, machine, why, rules, sight.now, is_setback=is_setback)
-
-    if machine.stage is not Stage.ENDING and listed is not None and listed.get(machine.name, 0) > 1:
-        return ended("its provider started two machines for one name", is_setback=True)
-    match machine.stage:
-        case Stage.ASKED if engine is not None:
-            joined = replace(machine, stage=Stage.JOINED)
-            cleared = {kind: one for kind, one in fleet.setbacks.items() if kind != machine.kind}
-            return _with(replace(fleet, setbacks=cleared), joined)
-        case Stage.JOINED if engine is not None and engine.is_draining:
-            until = sight.now + rules.drain_s
-            leaving = replace(machine, stage=Stage.DRAINING, drain_until=until, why="the pool drains it")
-            return _with(fleet, leaving)
-        case Stage.ASKED | Stage.JOINED if machine.unjoined_s >= rules.start_timeout_s:
-            words = f"its engine was not in the pool for {machine.unjoined_s:.0f} s"
-            return ended(words, is_setback=True)
-        case Stage.ASKED if is_missing and machine.was_listed:
-            return ended("it was gone before its engine joined", is_setback=True)
-        case Stage.JOINED if is_missing:
-            return ended("it is gone")
-        case Stage.DRAINING if sight.engines is not None and engine is None:
-            return ended(f"{machine.why}; its engine has left the pool")
-        case Stage.DRAINING if machine.drain_until is None or sight.now >= machine.drain_until:
-            return ended(f"{machine.why}; its drain had {rules.drain_s:g} s")
-        case Stage.ENDING if is_missing and _has_settled(machine, sight.now, rules):
-            rest = {name: one for name, one in fleet.machines.items() if name != machine.name}
-            return replace(fleet, machines=rest)
-    return _with(fleet, machine)
-
-
-def _has_settled(machine: Rented, now: float, rules: ScaleRules) -> bool:
-    """Return whether a stop had its time; or twice as long, for many refuse to stop what is not there."""
-    if machine.stopped_at is not None and now - machine.stopped_at >= rules.settle_s:
-        return True
-    since = max(machine.ending_since or now, machine.missing_since or now)
-    return now - since >= 2 * rules.settle_s
-
-
-def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
-    """Take in what the provider lists under this fleet's name and the file does not know.
-
-    A number that was given out and is forgotten was ended: it is ended again. Another is from a file that was
-    lost, and its machine serves on.
-    """
-    next_number = fleet.next_number
-    for listed in sorted(sight.machines or (), key=lambda one: fleet.number_of(one.name) or 0):
-        number = fleet.number_of(listed.name)
-        if number is None or listed.name in fleet.machines:
-            continue
-        is_ours_to_end = number < fleet.next_number
-        engine = (sight.engines or {}).get(listed.name)
-        only = fleet.kinds[0].name if len(fleet.kinds) == 1 else ""
-        kind = listed.kind or (engine.kind if engine is not None else "") or only
-        stage, why = Stage.ASKED if engine is None else Stage.JOINED, ""
-        if is_ours_to_end:
-            stage, why = Stage.ENDING, "it had ended and is listed again"
-        since = sight.now if is_ours_to_end else None
-        found = Rented(listed.name, kind, sight.now, stage, was_listed=True, ending_since=since, why=why)
-        fleet = _with(fleet, found)
-        next_number = max(next_number, number + 1)
-    return replace(fleet, next_number=next_number)
 
 
 def _targets(fleet: Fleet, sight: Sight, rules: ScaleRules, *, is_leaving: bool) -> Mapping[str, int] | None:
@@ -291,10 +120,12 @@ def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[s
         here = sorted(present(fleet, kind), key=loss)
         for machine in here[: max(0, len(here) - target)]:
             if machine.stage is Stage.ASKED:
-                fleet = _end(fleet, machine, why, rules, sight.now)
+                fleet = end_machine(fleet, machine, why, rules, sight.now)
             else:
                 until = sight.now + rules.drain_s
-                fleet = _with(fleet, replace(machine, stage=Stage.DRAINING, drain_until=until, why=why))
+                fleet = with_machine(
+                    fleet, replace(machine, stage=Stage.DRAINING, drain_until=until, why=why)
+                )
     return fleet
 
 
@@ -311,7 +142,9 @@ def _rent(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, i
             if fleet.next_number >= most or not _has_room(fleet, kind, rules):
                 break
             name = f"{fleet.name}-{fleet.next_number}"
-            fleet = _with(fleet, Rented(name, kind.name, sight.now, price_per_hour=kind.price_per_hour))
+            fleet = with_machine(
+                fleet, Rented(name, kind.name, sight.now, price_per_hour=kind.price_per_hour)
+            )
             fleet = replace(fleet, next_number=fleet.next_number + 1)
             if setback is not None:
                 break  # one try after a setback, not all at once
@@ -345,18 +178,3 @@ def _actions(fleet: Fleet, sight: Sight, rules: ScaleRules, new: Set[str]) -> li
             ):
                 actions.append(Stop(machine.name, machine.why))
     return actions
-
-
-def _end(
-    fleet: Fleet, machine: Rented, why: str, rules: ScaleRules, now: float, *, is_setback: bool = False
-) -> Fleet:
-    fleet = _with(fleet, replace(machine, stage=Stage.ENDING, why=why, ending_since=now))
-    if not is_setback:
-        return fleet
-    count = fleet.setbacks[machine.kind].count + 1 if machine.kind in fleet.setbacks else 1
-    pause_s = min(rules.backoff_limit_s, rules.backoff_s * 2.0 ** min(count - 1, 30))
-    return replace(fleet, setbacks={**fleet.setbacks, machine.kind: Setback(count, now + pause_s)})
-
-
-def _with(fleet: Fleet, machine: Rented) -> Fleet:
-    return replace(fleet, machines={**fleet.machines, machine.name: machine})

@@ -6,10 +6,10 @@ from dataclasses import replace
 from rl_agent.errors import RetryLater, StoreError
 from rl_agent.pool.scale.fleet import Fleet
 from rl_agent.pool.scale.keeper import AT_ONCE, Keeper, KeeperTimes, PoolView
-from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
+from rl_agent.pool.scale.sight import PoolEngine
 from rl_agent.testing.virtual_time import run_virtually
-from tests.unit.pool.scale.test_reconcile import RULES
+from tests.unit.pool.scale.play import RULES
 
 SPOT = EngineKind("spot", 1.0, 0, 4, 30.0)
 

@@ -8,8 +8,8 @@ import pytest
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.scale.manager_link import HttpManager, view_of
-from rl_agent.pool.scale.reconcile import PoolEngine
 from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool.scale.sight import PoolEngine
 
 ENGINES = [
     {"name": "rl-1-1", "running": 3, "state": "draining"},

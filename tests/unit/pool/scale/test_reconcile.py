@@ -2,83 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
-
 from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, price_per_hour, resumed
-from rl_agent.pool.scale.reconcile import (
-    MOST_STARTS,
-    Drain,
-    PoolEngine,
-    ScaleRules,
-    Sight,
-    Start,
-    Stop,
-    WhenLost,
-    decide,
-    start_failed,
-    stopped,
-)
-from rl_agent.pool.scale.records import EngineKind, MachineState, RentedMachine, Wanted
-
-SPOT = EngineKind("spot", 1.0, 0, 4, 30.0)
-DEAR = EngineKind("dear", 4.0, 0, 2, 30.0)
-RULES = ScaleRules(
-    start_timeout_s=300.0,
-    drain_s=60.0,
-    settle_s=30.0,
-    backoff_s=10.0,
-    backoff_limit_s=100.0,
-    stop_again_s=20.0,
-    manager_timeout_s=600.0,
-    when_lost=WhenLost.MIN,
-)
-
-
-class Play:
-    """A reconciler's looks, one after the other."""
-
-    stops_work = True
-
-    def __init__(self, *kinds: EngineKind, fleet=None, rules=RULES):
-        self.kinds = kinds or (SPOT,)
-        self.rules = rules
-        self.fleet = fleet or Fleet("f")
-        self.now = 1000.0
-        self.engines: dict[str, PoolEngine] | None = {}
-        self.machines: list[RentedMachine] | None = []
-        self.reason = "because"
-
-    def look(self, after_s=5.0, *, is_leaving=False, **counts):
-        self.now += after_s
-        wanted = Wanted(counts, self.reason) if self.engines is not None else None
-        kinds = self.kinds if self.engines is not None else None
-        listed = None if self.machines is None else tuple(self.machines)
-        sight = Sight(self.now, self.engines, wanted, kinds, listed)
-        self.fleet, actions = decide(self.fleet, sight, self.rules, is_leaving=is_leaving)
-        for one in actions:
-            if isinstance(one, Stop) and self.stops_work:  # as its provider says
-                self.fleet = stopped(self.fleet, one.name, self.now)
-        return actions
-
-    def comes(self, name, kind="spot", running=0, *, joins=True):
-        self.machines.append(RentedMachine(name, kind, MachineState.RUNNING))
-        if joins:
-            self.engines[name] = PoolEngine(name, running, False)
-
-    def goes(self, name):
-        self.machines = [one for one in self.machines if one.name != name]
-        self.engines.pop(name, None)
-
-    def serving(self, *names):
-        """Look until these have come."""
-        self.look(spot=len(names))
-        for name in names:
-            self.comes(name)
-        self.look(spot=len(names))
-        return self
-
-    def stage(self, name):
-        return self.fleet.machines[name].stage
+from rl_agent.pool.scale.observe import start_failed
+from rl_agent.pool.scale.reconcile import MOST_STARTS, Drain, Start, Stop
+from rl_agent.pool.scale.records import MachineState, RentedMachine
+from rl_agent.pool.scale.sight import PoolEngine, WhenLost
+from tests.unit.pool.scale.play import DEAR, RULES, SPOT, Play
 
 
 def test_what_is_wanted_is_started_once_under_new_names():
@@ -87,32 +16,6 @@ def test_what_is_wanted_is_started_once_under_new_names():
     assert play.look(spot=2) == []  # not visible yet, and counted as present
     play.comes("f-1")
     assert play.look(spot=3) == [Start("f-3", SPOT)]
-
-
-def test_a_start_that_shows_nothing_is_stopped_by_name_at_its_timeout_and_tried_again_after_a_pause():
-    play = Play()
-    play.look(spot=1)
-    while not (actions := play.look(spot=1)):
-        pass
-    assert [type(one) for one in actions] == [Stop]
-    assert play.now == pytest.approx(1305.0)
-    assert play.look(spot=1) == []
-    assert play.look(6.0, spot=1) == [Start("f-2", SPOT)]
-
-
-def test_pauses_double_up_to_a_limit_and_end_with_a_start_that_works():
-    play, pauses = Play(), []
-    for _ in range(6):
-        while not (started := [one for one in play.look(1.0, spot=1) if isinstance(one, Start)]):
-            pass
-        play.fleet = start_failed(play.fleet, started[0].name, "no quota", play.now, RULES)
-        pauses.append(play.fleet.setbacks["spot"].until - play.now)
-    assert pauses == [10, 20, 40, 80, 100, 100]
-    while not (started := [one for one in play.look(1.0, spot=1) if isinstance(one, Start)]):
-        pass
-    play.comes(started[0].name)
-    play.look(spot=1)
-    assert play.fleet.setbacks == {}
 
 
 def test_after_a_setback_one_start_is_tried_before_the_others():
@@ -135,14 +38,6 @@ def test_a_victim_drains_first_and_its_machine_stops_once_its_engine_has_left():
     del play.engines[drain.name]
     assert [one.name for one in play.look(spot=1)] == [drain.name]
     assert play.stage(drain.name) is Stage.ENDING
-
-
-def test_a_drain_that_does_not_end_is_over_at_its_deadline():
-    play = Play().serving("f-1")
-    assert isinstance(play.look(spot=0)[0], Drain)
-    play.engines["f-1"] = PoolEngine("f-1", 3, True)
-    assert play.look(54.0, spot=0) == []
-    assert [type(one) for one in play.look(6.0, spot=0)] == [Stop]
 
 
 def test_a_drain_is_asked_for_again_when_a_new_manager_does_not_know_of_it():
@@ -186,24 +81,6 @@ def test_what_ends_counts_against_the_limits_until_it_is_certainly_gone():
     assert play.look(2.0, dear=2) == [Start("f-3", DEAR), Start("f-4", DEAR)]
 
 
-def test_a_machine_that_is_lost_is_replaced_at_once():
-    play = Play().serving("f-1", "f-2")
-    play.goes("f-2")
-    assert play.look(spot=2) == [Start("f-3", SPOT)]
-
-
-def test_one_wrong_list_ends_nothing():
-    play = Play().serving("f-1", "f-2")
-    play.machines = []
-    assert play.look(spot=2) == [] and play.look(100.0, spot=2) == []
-
-
-def test_an_engine_that_the_pool_drains_by_itself_is_replaced_before_it_is_gone():
-    play = Play().serving("f-1")
-    play.engines["f-1"] = PoolEngine("f-1", 1, True)
-    assert play.look(spot=1) == [Start("f-2", SPOT)]
-
-
 def test_without_a_manager_all_stays_for_a_while_and_then_goes_down_to_the_least():
     play = Play(replace(SPOT, min_engines=1)).serving("f-1", "f-2")
     play.engines = None
@@ -220,50 +97,10 @@ def test_without_a_manager_everything_stays_for_good_where_that_was_asked_for():
         assert play.look() == []
 
 
-def test_time_without_a_manager_does_not_count_against_a_start():
-    play = Play()
-    play.look(spot=1)
-    play.comes("f-1", joins=False)
-    play.engines = None
-    for _ in range(100):
-        play.look()
-    play.engines = {}
-    assert play.look(spot=1) == []
-
-
 def test_without_the_providers_list_nothing_is_started():
     play = Play()
     play.machines = None
     assert play.look(spot=2) == []
-
-
-@pytest.mark.parametrize("name", ["other-1", "f", "f-", "f-0", "f-01", "f-1-2", "ff-1", "f-x", "F-1"])
-def test_what_another_started_is_left_alone_whatever_its_name(name):
-    play = Play()
-    play.comes(name)
-    assert play.look(spot=0) == [] and play.look(is_leaving=True) == []
-    assert play.fleet.machines == {}
-
-
-def test_a_fleet_whose_file_was_lost_takes_its_machines_back_from_the_list():
-    play = Play()
-    for name in ("f-7", "f-3"):
-        play.comes(name)
-    play.look(spot=2)
-    assert play.look(spot=3) == [Start("f-8", SPOT)]
-
-
-def test_a_number_that_had_ended_is_ended_again_when_it_is_listed():
-    play = Play(fleet=Fleet("f", next_number=9))
-    play.comes("f-3", joins=False)
-    assert {type(one) for one in play.look(spot=1)} == {Stop, Start}
-    assert play.stage("f-3") is Stage.ENDING
-
-
-def test_two_machines_of_one_name_are_both_ended():
-    play = Play().serving("f-1")
-    play.comes("f-1")
-    assert Stop("f-1", "its provider started two machines for one name") in play.look(spot=1)
 
 
 def test_a_stop_is_repeated_while_its_machine_is_listed():
@@ -273,16 +110,6 @@ def test_a_stop_is_repeated_while_its_machine_is_listed():
     assert [type(one) for one in play.look(is_leaving=True)] == [Stop]
     assert play.look(is_leaving=True) == []
     assert [type(one) for one in play.look(20.0, is_leaving=True)] == [Stop]
-
-
-def test_a_provider_that_refuses_to_stop_what_is_not_there_holds_no_name_for_good():
-    play = Play().serving("f-1")
-    play.stops_work = False
-    play.goes("f-1")
-    play.look(spot=0)
-    for _ in range(20):
-        play.look(spot=0)
-    assert play.fleet.machines == {}
 
 
 def test_leaving_ends_all_whatever_is_wanted_and_starts_nothing():
