@@ -39,11 +39,11 @@ def main(argv: list[str]) -> int:
     options = _parser().parse_intermixed_args(argv)
     _check(options)
 
+    from rl_agent.cluster.shared_fs.owner import sole_owner
     from rl_agent.pool.scale.catalog import settings_model
-    from rl_agent.pool.scale.fleet import sole_reconciler
     from rl_agent.pool.scale.providers.settings import read_settings
 
-    with sole_reconciler(options.state):
+    with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
         settings = read_settings(
             settings_model(options.provider),

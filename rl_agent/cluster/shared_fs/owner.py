@@ -11,13 +11,16 @@ between hosts: what nodes agree on is decided by atomic names in the shared fold
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from filelock import FileLock, lock_descriptor
+from filelock import FileLock, Timeout, lock_descriptor
 from pydantic import TypeAdapter, ValidationError
 
 from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.errors import RetryLater, StoreError
 from rl_agent.files import write_whole
 
 _RECORD = TypeAdapter(ProcessId)
@@ -54,6 +57,32 @@ def owner_lock(path: Path, owner: ProcessId) -> FileLock:
         os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
 
     return FileLock(path, timeout=0, mode=0o600, thread_local=False, on_acquired=write_record)
+
+
+@contextmanager
+def sole_owner(path: Path, named: str, advice: str) -> Iterator[None]:
+    """Hold a file for this process, by a lock on FILE.lock that the kernel frees when its holder ends.
+
+    `named` is the file in the user's words: `journal=FILE`. On NFS the lock holds between hosts where the
+    mount has locks (not with `nolock`), and a host that is cut off keeps it until the server's own deadline.
+    Raises RetryLater if another has it, StoreError if the file system has no locks.
+    """
+    real = Path(os.path.realpath(path))  # whatever link leads to it
+    lock_file = real.with_name(real.name + ".lock")
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        lock = owner_lock(lock_file, ProcessId.of(os.getpid()))
+        lock.acquire()
+    except Timeout:
+        owner = read_owner(lock_file)
+        holder = f"process {owner.pid} on {owner.host}" if owner else "another process"
+        raise RetryLater(f"{named} is in use by {holder}: {advice}") from None
+    except OSError as error:
+        raise StoreError(f"{named} cannot be locked ({lock_file}): {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_locked(path: Path) -> bool:

@@ -10,7 +10,7 @@ again, or to replay a log, and a pool samples no more responses than that.
 Whole at every instant: write-ahead log with `synchronous=FULL`, so that a kill or a power cut leaves all
 that was committed. The lock is exclusive, which works on network file systems too, where a shared one does
 not. Where the disk is full, a commit is rolled back and tried again: whoever waits for it waits, nothing is
-lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal at a time (`sole_owner`).
+lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal at a time.
 
     run(name, acknowledged)                        the last cursor whose samples its consumer has
     request(run, id, submission, sample, cursor)   open: submission · ended: sample, with its cursor once its
@@ -21,20 +21,14 @@ lost, and after `FULL_LIMIT_S` the manager gives up. One manager has the journal
 
 import asyncio
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
-
-from rl_agent.cluster.shared_fs.owner import owner_lock, read_owner
-from rl_agent.cluster.shared_fs.processes import ProcessId
-from rl_agent.errors import RetryLater, StoreError
+from rl_agent.errors import StoreError
 
 log = logging.getLogger(__name__)
 FULL_LIMIT_S = 300.0
@@ -141,32 +135,3 @@ class Journal:
                 await asyncio.sleep(FULL_RETRY_S)
             else:
                 return
-
-
-@contextmanager
-def sole_owner(path: Path) -> Iterator[None]:
-    """Hold the journal for one manager, by a lock on FILE.lock that the kernel frees when its holder ends.
-
-    On NFS the lock holds between hosts where the mount has locks (not with `nolock`), and a host that is cut
-    off keeps it until the server's own deadline. Raises RetryLater if another has it, StoreError if the file
-    system has no locks.
-    """
-    real = path.resolve()
-    lock_file = real.with_name(real.name + ".lock")
-    try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        lock = owner_lock(lock_file, ProcessId.of(os.getpid()))
-        lock.acquire()
-    except Timeout:
-        owner = read_owner(lock_file)
-        holder = f"process {owner.pid} on {owner.host}" if owner else "another manager"
-        raise RetryLater(
-            f"journal={path} is in use by {holder}: end that manager first,"
-            " or give this one a journal of its own"
-        ) from None
-    except OSError as error:
-        raise StoreError(f"journal={path} cannot be locked ({lock_file}): {error.strerror}") from error
-    try:
-        yield
-    finally:
-        lock.release()

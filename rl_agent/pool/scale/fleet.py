@@ -7,18 +7,14 @@ the name and waits for its machine, or stops it. Names are never used twice.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from filelock import Timeout
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rl_agent.cluster.shared_fs.owner import owner_lock, read_owner
-from rl_agent.cluster.shared_fs.processes import ProcessId
-from rl_agent.errors import RetryLater, StoreError
+from rl_agent.errors import StoreError
 from rl_agent.files import write_whole
 from rl_agent.pool.scale.records import EngineKind
 
@@ -183,27 +179,3 @@ def write_fleet(path: Path, fleet: Fleet) -> None:
         write_whole(Path(os.path.realpath(path)), json.dumps(asdict(fleet)) + "\n")
     except OSError as error:
         raise StoreError(f"--state {path} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def sole_reconciler(path: Path) -> Iterator[None]:
-    """Hold a fleet for one reconciler, by a lock on FILE.lock that the kernel frees when its holder ends.
-
-    Raises RetryLater if another has it, StoreError if the file system has no locks.
-    """
-    real = Path(os.path.realpath(path))  # whatever link leads to it
-    lock_file = real.with_name(real.name + ".lock")
-    try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        lock = owner_lock(lock_file, ProcessId.of(os.getpid()))
-        lock.acquire()
-    except Timeout:
-        owner = read_owner(lock_file)
-        holder = f"process {owner.pid} on {owner.host}" if owner else "another process"
-        raise RetryLater(f"--state {path} is in use by {holder}: one `pool scale` a fleet") from None
-    except OSError as error:
-        raise StoreError(f"--state {path} cannot be locked ({lock_file}): {error.strerror}") from error
-    try:
-        yield
-    finally:
-        lock.release()

@@ -7,8 +7,16 @@ import sys
 import pytest
 from filelock import Timeout
 
-from rl_agent.cluster.shared_fs.owner import is_locked, is_owner_running, owner_lock, read_owner, write_owner
+from rl_agent.cluster.shared_fs.owner import (
+    is_locked,
+    is_owner_running,
+    owner_lock,
+    read_owner,
+    sole_owner,
+    write_owner,
+)
 from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.errors import RetryLater, StoreError
 
 IN_A_CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 
@@ -66,3 +74,22 @@ def test_a_process_id_says_nothing_in_a_container_of_the_same_host(tmp_path, oth
     here = [sys.executable, "-c", judge, path]
     assert subprocess.check_output(here, text=True) == "True\n"
     assert subprocess.check_output([*IN_A_CONTAINER, *here], text=True) == "False\n"
+
+
+def test_a_file_has_one_owner_also_by_a_link_and_is_free_after_it(tmp_path):
+    path, link = tmp_path / "new folder" / "journal", tmp_path / "link"
+    link.symlink_to(path)
+    with sole_owner(path, "journal=J", "end it"):
+        for other in (path, link):
+            in_use = pytest.raises(RetryLater, match=r"^journal=J is in use by process \d+ on .*: end it$")
+            with in_use, sole_owner(other, "journal=J", "end it"):
+                pass
+    with sole_owner(link, "journal=J", "end it"):
+        pass
+
+
+def test_a_file_that_cannot_be_locked_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    refused = pytest.raises(StoreError, match=r"^journal=J cannot be locked \(.*\): File exists$")
+    with refused, sole_owner(tmp_path / "file" / "journal", "journal=J", "end it"):
+        pass

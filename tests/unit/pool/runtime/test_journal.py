@@ -5,9 +5,9 @@ import sqlite3
 
 import pytest
 
-from rl_agent.errors import RetryLater, StoreError
+from rl_agent.errors import StoreError
 from rl_agent.pool.runtime import journal as journal_module
-from rl_agent.pool.runtime.journal import Journal, sole_owner
+from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
 from rl_agent.pool.runtime.results import ClockOffsets, Submission
 from rl_agent.pool.schemas import BatchItem, EndedRequest
@@ -129,18 +129,6 @@ def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path):
     with pytest.raises(StoreError, match=r"journal .* cannot be used: file is not a database"):
         Journal(tmp_path / "journal")
     assert (tmp_path / "journal").read_text() == '{"kind": "a line of an older manager"}\n'
-
-
-def test_a_journal_has_one_owner_also_by_a_link_and_is_free_after_it(tmp_path):
-    path, link = tmp_path / "journal", tmp_path / "link"
-    path.touch()
-    link.symlink_to(path)
-    with sole_owner(path):
-        for other in (path, link):
-            with pytest.raises(RetryLater, match="is in use by process"), sole_owner(other):
-                pass
-    with sole_owner(link):
-        pass
 
 
 def test_a_database_that_another_process_has_open_is_not_written(tmp_path):

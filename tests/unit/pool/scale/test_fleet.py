@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.errors import RetryLater, StoreError
-from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, read_fleet, sole_reconciler, write_fleet
+from rl_agent.errors import StoreError
+from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, read_fleet, write_fleet
 from rl_agent.pool.scale.records import EngineKind
 
 FLEET = Fleet(
@@ -56,20 +56,9 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path):
         write_fleet(tmp_path, FLEET)
 
 
-def test_a_fleet_has_one_reconciler(tmp_path):
-    path = tmp_path / "new folder" / "fleet.json"
-    in_use = pytest.raises(RetryLater, match=r"is in use by process \d+")
-    with sole_reconciler(path), in_use, sole_reconciler(path):
-        pass
-    with sole_reconciler(path):
-        pass
-
-
-def test_links_lead_to_one_file_and_one_lock_and_stay(tmp_path):
+def test_a_link_to_the_file_stays_one(tmp_path):
     path, link = tmp_path / "fleet.json", tmp_path / "link.json"
     link.symlink_to(path)
-    with sole_reconciler(path), pytest.raises(RetryLater), sole_reconciler(link):
-        pass
     write_fleet(link, FLEET)
     assert link.is_symlink() and read_fleet(path) == FLEET
 
