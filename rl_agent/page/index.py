@@ -245,7 +245,7 @@ class EpisodeIndex:
         for part in parts:
             with contextlib.suppress(StoreError, FileNotFoundError):  # renamed or set aside meanwhile
                 self._read(split, iteration, part, is_shared=len(parts) > 1)
-        if is_over:
+        if is_over and not self._leaving.is_set():  # else it may have been left in the middle
             self._write("INSERT OR REPLACE INTO finished VALUES (?, ?, ?)", [split, iteration, stamp])
 
     def _read(self, split: Split, iteration: int, part: Part, *, is_shared: bool) -> None:

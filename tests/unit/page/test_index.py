@@ -9,7 +9,9 @@ import pytest
 
 from rl_agent.errors import StoreError
 from rl_agent.page import index_files
+from rl_agent.page.index import EpisodeIndex
 from rl_agent.page.search import ORDERS, read_query, search
+from rl_agent.page.words import Words
 from rl_agent.paths import growing_name
 from rl_agent.rollout.trajectories.line import to_line
 from tests.unit.page.followed import count, follow, found
@@ -174,3 +176,21 @@ def test_numbers_that_no_column_holds_are_kept_as_near_as_they_go(paths, opened,
     one = opened()
     for order in ORDERS:
         assert sorted(found(one, order=order)) == ["task-0:0", "task-1:0"]
+
+
+def test_a_page_that_ends_while_it_reads_an_iteration_goes_on_there_the_next_time(paths, opened, monkeypatch):
+    record(paths, 1, *(make_trajectory(n) for n in range(6)))
+    monkeypatch.setattr("rl_agent.page.index.BATCH", 2)
+    add = Words.add
+
+    def add_and_leave(self, rows):
+        add(self, rows)
+        one._leaving.set()
+
+    monkeypatch.setattr(Words, "add", add_and_leave)
+    one = EpisodeIndex(paths)
+    one.wake()
+    one._thread.join(10)  # it leaves by itself, in the middle
+    one.close()
+    monkeypatch.setattr(Words, "add", add)
+    assert count(opened()) == 6
