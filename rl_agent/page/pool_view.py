@@ -24,6 +24,9 @@ from rl_agent.page.run_folder import Numbers, RunFolder, Tail
 
 AskManager = Callable[[], dict[str, Any]]
 """Returns the manager's status; raises HarnessError where it does not answer."""
+NEWEST = "latest"
+HISTORIES = "pool-*.history.jsonl"
+MAX_RUNS = 100
 MAX_SAMPLES = 20_000
 MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
@@ -80,10 +83,13 @@ def _is_count(value: Any) -> bool:
 
 
 class PoolHistoryReader:
-    """The histories of a run's pool, one for each start, read as they grow."""
+    """The histories of a pool, one for each start, read as they grow; of the newest run of a log path."""
 
-    def __init__(self, run: RunFolder) -> None:
-        self._folder = run.paths.log_path / "runs" / "latest"
+    def __init__(self, run: RunFolder, name: str = NEWEST) -> None:
+        """`name`: another run, of those that `runs_with_pool` names."""
+        self._runs = run.paths.log_path / "runs"
+        self._name = name
+        self._folder = self._runs / name
         self._lock = Lock()
         self._tails: dict[Path, Tail] = {}
         self._record = PoolRecord()
@@ -91,7 +97,10 @@ class PoolHistoryReader:
     def record(self) -> PoolRecord:
         """Return what is recorded up to now."""
         with self._lock:
-            for path in sorted(self._folder.glob("pool-*.history.jsonl")):
+            if (folder := _inside(self._runs, self._name)) != self._folder:  # a new run is the newest now
+                self._folder = folder
+                self._tails, self._record = {}, PoolRecord()
+            for path in sorted(self._folder.glob(HISTORIES)):
                 tail = self._tails.setdefault(path, Tail(path))
                 for line in tail.new(lambda: None):
                     try:
@@ -106,6 +115,27 @@ class PoolHistoryReader:
     def engine_names(self) -> dict[str, str]:
         """Return the names of engines by the beginnings of their ids."""
         return {str(event.get("id")): event["engine"] for event in self.record().events}
+
+
+def _inside(runs: Path, name: str) -> Path:
+    """Return the folder of a run, links followed; one that lies elsewhere is none of these."""
+    found = (runs / name).resolve()
+    return found if found.parent == runs.resolve() else runs / "none"
+
+
+def newest_run(run: RunFolder) -> str:
+    """Return the name of the newest run of a log path."""
+    return _inside(run.paths.log_path / "runs", NEWEST).name
+
+
+def runs_with_pool(run: RunFolder) -> list[str]:
+    """Return the runs of a log path that had a pool, the newest first."""
+    found = [
+        (max(path.stat().st_mtime for path in histories), folder.name)
+        for folder in (run.paths.log_path / "runs").glob("*")
+        if not folder.is_symlink() and (histories := list(folder.glob(HISTORIES)))
+    ]
+    return [name for _, name in sorted(found, reverse=True)[:MAX_RUNS]]
 
 
 def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:

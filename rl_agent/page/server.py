@@ -30,7 +30,13 @@ from rl_agent.errors import HarnessError, MachineError
 from rl_agent.page import run_view
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
-from rl_agent.page.pool_view import AskManager, pool_values
+from rl_agent.page.pool_view import (
+    AskManager,
+    PoolHistoryReader,
+    newest_run,
+    pool_values,
+    runs_with_pool,
+)
 from rl_agent.page.shown import ShownRun, named_runs
 from rl_agent.page.trajectory_views import NotIndexed, TrajectoryViews
 from rl_agent.service.door import Door
@@ -148,13 +154,20 @@ class Page:
         )
 
     async def pool_page(self, request: web.Request) -> web.StreamResponse:
-        run = self.run_of(request)
-        return await self.rendered(
-            request,
-            "pool.html",
-            lambda: pool_values(run.pool.record(), run.folder.numbers(), self._manager_status()),
-            run,
-        )
+        run, asked = self.run_of(request), request.query.get("of", "")
+
+        def values() -> dict[str, Any]:
+            names = runs_with_pool(run.folder)
+            if asked and asked not in names:
+                raise web.HTTPNotFound(text="no run of this name had a pool here")
+            chosen = {"names": names, "chosen": asked}
+            if asked and asked != newest_run(run.folder):
+                reader = PoolHistoryReader(run.folder, asked)
+                return pool_values(reader.record(), run.folder.numbers(), None) | chosen
+            found = pool_values(run.pool.record(), run.folder.numbers(), self._manager_status())
+            return found | chosen
+
+        return await self.rendered(request, "pool.html", values, run)
 
     def _manager_status(self) -> dict[str, Any] | None:
         if self._settings.ask_manager is None:

@@ -125,3 +125,40 @@ async def test_engines_wanted_are_shown_beside_those_that_are_ready_with_the_rea
     assert "wanted: 3 at minute" in html and "ready: 1 at minute" in html
     assert "3 wanted: the trainer waited 41 s of 60" in html and "3 spot" in html
     assert "many" not in html
+
+
+def write_run_history(log_path, name: str, engine: str) -> None:
+    folder = RunPaths(log_path).run_dir(name)
+    folder.mkdir(parents=True)
+    event = {"at": 1.0, "engine": engine, "id": "a", "state": "ready", "reason": "", "weight_version": 1}
+    (folder / "pool-1.history.jsonl").write_text(json.dumps(event) + "\n")
+
+
+async def test_the_pool_of_an_earlier_run_can_be_chosen_and_the_newest_is_shown_alone(tmp_path, look):
+    for name, engine in (("first", "spot-1"), ("second", "spot-2")):
+        write_run_history(tmp_path, name, engine)
+    latest = tmp_path / "runs" / "latest"
+    latest.symlink_to("first")
+    client = await look(tmp_path)
+    at = f"/runs/{tmp_path.name}/pool"
+    html = await (await client.get(at)).text()
+    assert "spot-1 ready" in html and "spot-2" not in html and 'href="?of=second"' in html
+    latest.unlink()
+    latest.symlink_to("second")  # another run has begun
+    html = await (await client.get(f"{at}?look=2")).text()
+    assert "spot-2 ready" in html and "spot-1" not in html
+    html = await (await client.get(f"{at}?of=first")).text()
+    assert "spot-1 ready" in html and "spot-2" not in html
+    for elsewhere in ("none", "../..", "latest", EVIL):
+        assert (await client.get(at, params={"of": elsewhere})).status == 404
+
+
+async def test_a_link_that_leads_out_of_the_runs_is_not_followed(tmp_path, look):
+    write_run_history(tmp_path / "other", "secret", "spot-9")
+    runs = tmp_path / "log" / "runs"
+    runs.mkdir(parents=True)
+    for name in ("latest", "mine"):
+        (runs / name).symlink_to(tmp_path / "other" / "runs" / "secret")
+    client = await look(tmp_path / "log")
+    assert "spot-9" not in await (await client.get("/runs/log/pool")).text()
+    assert (await client.get("/runs/log/pool?of=mine")).status == 404
