@@ -14,6 +14,10 @@ from rl_agent.errors import ConfigError, RetryLater
 TIMEOUT_S = 5.0
 
 
+class TokenRefused(ConfigError):
+    """The manager is there and does not let this client in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manager:
     """The address of a manager, and what a client needs to be let in."""
@@ -48,6 +52,8 @@ def ask(
             words = "the token is missing or wrong" if error.code == 401 else error.reason
         if error.code >= 500 or error.code == 429:
             raise RetryLater(f"{url}{path} answers {error.code}: {words}") from error
+        if error.code in (401, 403):
+            raise TokenRefused(f"{url}{path} answers {error.code}: {words}") from error
         raise ConfigError(f"{url}{path} answers {error.code}: {words}") from error
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from rl_agent.errors import HarnessError, StoreError
+from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.scale.fleet import Fleet, Stage, present
 from rl_agent.pool.scale.observe import start_failed, stopped
 from rl_agent.pool.scale.reconcile import Action, Drain, Start, Stop, decide
@@ -83,6 +84,7 @@ class Keeper:
         self._written: Fleet | None = None
         self._problems: dict[str, str] = {}
         self._shown = ""
+        self._is_refused = False
         self._free_calls = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, leaving: asyncio.Event) -> None:
@@ -128,6 +130,7 @@ class Keeper:
         return actions
 
     async def _see(self) -> Sight:
+        self._is_refused = False
         async with asyncio.TaskGroup() as jobs:
             asked = jobs.create_task(self._bounded("the manager", self._manager.view()))
             listing = jobs.create_task(self._bounded("the provider's list", self._provider.machines()))
@@ -139,6 +142,7 @@ class Keeper:
             None if view is None else view.wanted,
             None if view is None else view.kinds,
             None if machines is None else tuple(machines),
+            self._is_refused,
         )
 
     async def _bounded(self, what: str, call: Awaitable[T]) -> T | None:
@@ -147,6 +151,7 @@ class Keeper:
             async with asyncio.timeout(self._times.call_timeout_s):
                 found = await call
         except (ProviderError, HarnessError) as error:
+            self._is_refused |= isinstance(error, TokenRefused)
             self._report_problem(what, str(error))
         except TimeoutError:
             self._report_problem(what, f"no answer within {self._times.call_timeout_s:g} s")

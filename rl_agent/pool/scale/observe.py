@@ -18,7 +18,9 @@ LONGEST_LOOK_S = 30.0
 def observed(fleet: Fleet, sight: Sight, rules: ScaleRules) -> Fleet:
     """Return the fleet with what was seen: which machines came, are missing, failed or are gone."""
     elapsed_s = 0.0
-    if sight.engines is None:
+    if sight.engines is None and sight.is_refused:
+        fleet = replace(fleet, kept_since=None)
+    elif sight.engines is None:
         fleet = replace(fleet, kept_since=sight.now if fleet.kept_since is None else fleet.kept_since)
     else:
         seen_at = sight.now if fleet.pool_seen_at is None else fleet.pool_seen_at

@@ -55,3 +55,5 @@ class Sight:
     wanted: Wanted | None
     kinds: tuple[EngineKind, ...] | None
     machines: tuple[RentedMachine, ...] | None
+    is_refused: bool = False
+    """The manager is there and refuses the token: it is not lost."""

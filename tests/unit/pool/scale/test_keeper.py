@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from rl_agent.errors import RetryLater, StoreError
+from rl_agent.pool.client import TokenRefused
 from rl_agent.pool.scale.fleet import Fleet
 from rl_agent.pool.scale.keeper import AT_ONCE, Keeper, KeeperTimes, PoolView
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
@@ -50,6 +51,8 @@ class Cloud:
     async def _go_wrong(self, call):
         if self.fault == f"{call} hangs":
             await asyncio.Event().wait()
+        if self.fault == f"{call} is refused":
+            raise TokenRefused("http://m/status answers 401: the token is missing or wrong")
         if self.fault == f"{call} fails":
             raise RetryLater("no answer") if call in ("view", "drain") else ProviderError("no quota")
 
@@ -196,3 +199,13 @@ def test_calls_at_once_are_bounded():
     keeper = cloud.keeper(Fleet("f"), kind=replace(SPOT, max_engines=100))
     looks(cloud, keeper, 2)
     assert most == AT_ONCE
+
+
+def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    looks(cloud, keeper, 3)
+    cloud.fault = "view is refused"
+    looks(cloud, keeper, 2 * int(RULES.manager_timeout_s / 5.0))
+    assert cloud.alive == ["f-1", "f-2"] and cloud.drained == set()
+    assert sum("answers 401" in line for line in cloud.lines) == 1
