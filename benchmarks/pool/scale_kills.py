@@ -5,7 +5,7 @@
 A history is a manager with a journal, the command `pool scale --provider command`, 60 requests, and machines
 that are processes of this host (`scripts/examples/local_machines.sh`) with simulated engines. For 15 s its
 seed draws SIGKILL for each of them, while starts, stops and lists fail, hang or are forgotten. Then all
-requests must have ended once, and TERM to `pool scale` must leave no machine of its own, and a stranger's.
+requests must have ended once, and TERM to `pool scale` must leave no machine of its own, and the strangers'.
 """
 
 import argparse
@@ -34,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCAL = ROOT / "scripts/examples/local_machines.sh"
 MACHINE = ROOT / "tests/integration/pool/scale/machine.py"
 MOST, REQUESTS, TOKENS, TROUBLE_S = 3, 60, 400, 15.0
+STRANGERS = ["rl-x-1", "rl-y-1"]
+"""Machines of others, one of them named like this fleet's."""
 KIND = "{name: spot, price_per_hour: 1.0, min_engines: 1, max_engines: 3, start_s: 3}"
 FAULTY = """
 sleep=$((RANDOM % 100))
@@ -129,10 +131,11 @@ class History:
     async def run(self) -> None:
         self.machines.mkdir()
         (self.folder / "faulty.sh").write_text(FAULTY.replace("LOCAL", str(LOCAL)))
-        stranger = await asyncio.create_subprocess_exec(
-            "bash", str(LOCAL), "start", "rl-y-1", "sleep", "600", env=self.environ
-        )
-        await stranger.wait()
+        for name in STRANGERS:
+            stranger = await asyncio.create_subprocess_exec(
+                "bash", str(LOCAL), "start", name, "sleep", "600", env=self.environ
+            )
+            await stranger.wait()
         await self.start_manager()
         await self.start_scale()
         timeout = aiohttp.ClientTimeout(total=10)
@@ -150,7 +153,7 @@ class History:
 
     async def watch(self) -> None:
         while True:
-            own = [name for name in await self.alive() if name.startswith("rl-x-")]
+            own = [name for name in await self.alive() if name not in STRANGERS]
             self.most = max(self.most, len(own))
             assert len(own) <= MOST, f"{own} run at once"
             await asyncio.sleep(0.3)
@@ -185,7 +188,7 @@ class History:
                         await self.consume()
             victim = self.random.choice(["scale", "scale", "manager", "machine"])
             if victim == "machine":
-                own = [name for name in await self.alive() if name.startswith("rl-x-")]
+                own = [name for name in await self.alive() if name not in STRANGERS]
                 for name in own[:1]:
                     self.happened["machine killed"] += 1
                     pid = int((self.machines / f"{name}.pid").read_text().split()[0])
@@ -213,7 +216,7 @@ class History:
         async with asyncio.timeout(90):
             assert await scale.wait() == 0, "pool scale could not end its machines"
         left = await self.alive()
-        assert left == ["rl-y-1"], f"left: {left}"
+        assert sorted(left) == STRANGERS, f"left: {left}"
         state = json.loads((self.folder / "pool-scale.json").read_text())
         self.happened["machines asked for"] += state["next_number"] - 1
 

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -28,9 +27,10 @@ EXAMPLE = """examples
   python -m rl_agent.cli pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
 
 The manager says how many of which kind (scale.kinds in its settings, GET /wanted). Only machines with names
-FLEET-NUMBER are ever stopped. Ctrl+C or TERM drains and stops all of them, for machines cost money; a second
-one leaves at once, and whatever still runs is found again by the same command with the same --state. To
-restart this command under its machines: --leave keep. docs/how-to/scale-a-pool.md begins from nothing.
+FLEET-NUMBER are ever stopped; FLEET ends in random letters that --state keeps, so that two of one --fleet
+never meet. Ctrl+C or TERM drains and stops all of them, for machines cost money; a second one leaves at once,
+and whatever still runs is found again by the same command with the same --state. To restart this command
+under its machines: --leave keep. docs/how-to/scale-a-pool.md begins from nothing.
 """
 MOST_NAME = 40
 
@@ -98,7 +98,12 @@ def _parser() -> argparse.ArgumentParser:
         help="file that remembers the machines; keep it (default: %(default)s)",
     )
     parser.add_argument(
-        "--fleet", metavar="NAME", help="begins their names; default: that in --state, or random"
+        "--fleet",
+        metavar="NAME",
+        help="begins their names, before random letters; default: that in --state, or rl",
+    )
+    parser.add_argument(
+        "--adopt", metavar="FLEET", help="take in the machines FLEET-NUMBER of a fleet whose --state was lost"
     )
     parser.add_argument("--max-engines", type=int, metavar="N", help="most machines of all kinds")
     parser.add_argument(
@@ -143,7 +148,9 @@ def _check(options: argparse.Namespace) -> None:
             raise UsageError(f"--{flag.replace('_', '-')} {url}: expected http://HOST:PORT")
     if options.max_engines is not None and options.max_engines < 1:
         raise UsageError(f"--max-engines {options.max_engines}: at least 1")
-    name = options.fleet
+    name = options.adopt or options.fleet
+    if options.adopt and options.fleet:
+        raise UsageError("--adopt: names the whole fleet; leave --fleet out")
     plain = name is None or (name.isascii() and name == name.lower() and name.replace("-", "").isalnum())
     if not plain or (name is not None and not (name[0].isalpha() and len(name) <= MOST_NAME)):
         raise UsageError(
@@ -165,14 +172,16 @@ def _is_address(url: str) -> bool:
 
 def _fleet(options: argparse.Namespace) -> "Fleet":
     """Return the fleet as it was left, or a new one."""
-    from rl_agent.pool.scale.fleet import Fleet, read_fleet
+    from rl_agent.pool.scale.fleet import Fleet, new_fleet, read_fleet
 
     known = read_fleet(options.state)
     if known is None:
-        return Fleet(options.fleet or f"rl-{secrets.token_hex(3)}")
-    if options.fleet not in (None, known.name):
+        return Fleet(options.adopt) if options.adopt else new_fleet(options.fleet or "rl")
+    begins = known.name.rpartition("-")[0]
+    if options.fleet not in (None, known.name, begins) or options.adopt not in (None, known.name):
         raise UsageError(
-            f"--fleet {options.fleet}: {options.state} is of the fleet {known.name}; give another --state"
+            f"--fleet {options.fleet or options.adopt}: {options.state} is of the fleet {known.name};"
+            " give another --state"
         )
     return known
 

@@ -7,6 +7,7 @@ the name and waits for its machine, or stops it. Names are never used twice.
 import json
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -149,6 +150,11 @@ def resumed(fleet: Fleet, now: float, *, drain_s: float, backoff_limit_s: float)
     return replace(fleet, machines=machines, setbacks=setbacks, kept_since=None, pool_seen_at=None)
 
 
+def new_fleet(name: str) -> Fleet:
+    """Return a fleet that has no machines yet; random letters make its names its own."""
+    return Fleet(f"{name}-{secrets.token_hex(4)}")
+
+
 _FLEET = TypeAdapter(Fleet)
 
 
@@ -169,7 +175,7 @@ def read_fleet(path: Path) -> Fleet | None:
     except ValidationError as error:
         raise StoreError(
             f"--state {path}: is no state of `pool scale`; if its machines run, give another --state and"
-            " --fleet with what their names begin with"
+            " --adopt with what their names begin with"
         ) from error
 
 

@@ -32,6 +32,7 @@ def refused(capsys, tmp_path, *words, provider=COMMAND):
         (["--engines-manager", "x"], "--engines-manager x: expected http://HOST:PORT"),
         (["--fleet", "Lab A"], "--fleet Lab A: expected small letters"),
         (["--fleet", "-a"[1:] * 41], "40 at most"),
+        (["--adopt", "lab-1", "--fleet", "lab"], "--adopt: names the whole fleet; leave --fleet out"),
         (["--max-engines", "0"], "--max-engines 0: at least 1"),
         (["nonsense"], "'nonsense': expected KEY=VALUE"),
     ],
@@ -62,3 +63,12 @@ def test_the_verb_pool_names_the_action(capsys):
     with pytest.raises(SystemExit):
         main(["pool", "scale", "--help"])
     assert "FLEET-NUMBER" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--fleet", "lab"], ["--fleet", "lab-3f9a2c1b"], ["--adopt", "lab-3f9a2c1b"]]
+)
+def test_a_fleet_is_gone_on_with_by_its_name_with_or_without_its_letters(capsys, tmp_path, words):
+    write_fleet(tmp_path / "state.json", Fleet("lab-3f9a2c1b"))
+    status, said = refused(capsys, tmp_path, *words, "no-such-key=1")
+    assert status == 78 and "no-such-key" in said

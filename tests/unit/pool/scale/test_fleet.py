@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, read_fleet, write_fleet
+from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, new_fleet, read_fleet, write_fleet
 from rl_agent.pool.scale.records import EngineKind
 
 FLEET = Fleet(
@@ -45,7 +45,7 @@ def test_a_name_has_a_number_only_if_it_is_of_this_fleet():
 def test_a_file_that_is_no_state_is_refused_with_a_way_out(tmp_path, content):
     path = tmp_path / "fleet.json"
     path.write_text(content)
-    with pytest.raises(StoreError, match=r"--state .*: is no state of `pool scale`.*--fleet"):
+    with pytest.raises(StoreError, match=r"--state .*: is no state of `pool scale`.*--adopt"):
         read_fleet(path)
 
 
@@ -86,3 +86,9 @@ def test_a_state_of_a_newer_version_is_refused_and_loses_nothing(tmp_path):
     path.write_text(path.read_text().replace('"name"', '"colour": "red", "name"', 1))
     with pytest.raises(StoreError, match="is no state of"):
         read_fleet(path)
+
+
+def test_two_fleets_of_one_name_take_each_others_machines_for_strangers():
+    one, other = new_fleet("lab"), new_fleet("lab")
+    assert one.number_of(f"{one.name}-3") == 3
+    assert one.number_of(f"{other.name}-3") is None and one.number_of("lab-3") is None
