@@ -263,7 +263,7 @@ class _Provider:
             case "forgets_stop":
                 return
             case "stops_wrong":
-                victim = world.random_.choice([one.name for one in world.alive])
+                victim = world.random_.choice([one.name for one in world.alive] or [name])  # all may be gone
             case "slow_stop":
                 await asyncio.sleep(world.random_.uniform(1.0, 60.0))
         world.alive = [one for one in world.alive if one.name != victim]
