@@ -31,7 +31,7 @@ class Stage(StrEnum):
     JOINED = "joined"
     """Its engine has been in the pool."""
     DRAINING = "draining"
-    """To end once its engine has left the pool, or at `drain_until`."""
+    """To end once its engine has no request left or has left the pool, or at `drain_until`."""
     ENDING = "ending"
     """To stop, until the provider has listed it no more for a while."""
 

@@ -83,6 +83,8 @@ def _look_at(
             return ended("it is gone")
         case Stage.DRAINING if sight.engines is not None and engine is None:
             return ended(f"{machine.why}; its engine has left the pool")
+        case Stage.DRAINING if engine is not None and engine.is_draining and not engine.running:
+            return ended(f"{machine.why}; it has no request left")
         case Stage.DRAINING if machine.drain_until is None or sight.now >= machine.drain_until:
             return ended(f"{machine.why}; its drain had {rules.drain_s:g} s")
         case Stage.ENDING if is_missing and _has_settled(machine, sight.now, rules):

@@ -35,6 +35,17 @@ def test_pauses_double_up_to_a_limit_and_end_with_a_start_that_works():
     assert play.fleet.setbacks == {}
 
 
+def test_an_engine_that_drains_and_has_no_request_left_is_stopped_without_waiting_for_its_deadline():
+    play = Play().serving("f-1", "f-2")
+    [drain] = play.look(spot=1)
+    play.engines[drain.name] = PoolEngine(drain.name, 0, False)
+    play.look(spot=1)
+    assert play.stage(drain.name) is Stage.DRAINING  # it may still be given requests
+    play.engines[drain.name] = PoolEngine(drain.name, 0, True)
+    [stop] = play.look(spot=1)
+    assert stop == Stop(drain.name, "because; it has no request left")
+
+
 def test_a_drain_that_does_not_end_is_over_at_its_deadline():
     play = Play().serving("f-1")
     assert isinstance(play.look(spot=0)[0], Drain)
