@@ -37,9 +37,14 @@ def _dotted(path: Path) -> Module:
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
-def imports_of(path: Path) -> Iterator[Module]:
+@cache
+def imports_of(path: Path) -> frozenset[Module]:
     """Modules of the package that are imported anywhere in a file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return frozenset(_imports(ast.parse(path.read_text())))
+
+
+def _imports(tree: ast.Module) -> Iterator[Module]:
+    for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]

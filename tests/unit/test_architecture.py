@@ -5,6 +5,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -82,6 +83,11 @@ PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
 SHELL_FILES = sorted((PROJECT_ROOT / "scripts").rglob("*.sh"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def name(path: Path) -> str:
     return str(path.relative_to(PROJECT_ROOT))
 
@@ -108,15 +114,14 @@ def module_level(tree: ast.Module) -> ast.Module:
     return ast.Module([node for node in tree.body if runs(node)], [])
 
 
-@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
-def test_dependencies_point_one_way(path):
-    if path == PACKAGE / "__init__.py":
-        return
-    layer = LAYERS[part_of(path)]
-    for module in imported_modules(ast.parse(path.read_text())):
-        if module.startswith("rl_agent."):
-            imported = module.split(".")[1]
-            assert LAYERS[imported] <= layer, f"{name(path)} imports {module}, which stands above it"
+def test_dependencies_point_one_way():
+    upwards = [
+        f"{name(path)} imports {module}, which stands above it"
+        for path in PYTHON_FILES
+        for module in imported_modules(parsed(path))
+        if module.startswith("rl_agent.") and LAYERS[module.split(".")[1]] > LAYERS[part_of(path)]
+    ]
+    assert not upwards
 
 
 @pytest.mark.parametrize("node_of", [draw_packages.package_of, draw_packages.room_of, ".".join])
@@ -153,7 +158,7 @@ def test_a_class_name_means_one_thing():
     counts = Counter(
         node.name
         for path in PYTHON_FILES
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, n in counts.items() if n > 1] == []
@@ -190,7 +195,7 @@ def has_test_of_its_name(path: Path) -> bool:
 
 
 def test_a_module_that_decides_something_has_a_test_file_of_its_name():
-    decides = [path for path in PYTHON_FILES if choices(ast.parse(path.read_text())) > FEW_CHOICES]
+    decides = [path for path in PYTHON_FILES if choices(parsed(path)) > FEW_CHOICES]
     deciding = [path for path in decides if part_of(path) != "testing" and path.name != "__main__.py"]
     without = [name(path) for path in deciding if not has_test_of_its_name(path)]
     assert not without, (
@@ -198,53 +203,60 @@ def test_a_module_that_decides_something_has_a_test_file_of_its_name():
     )
 
 
-@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
-def test_slow_libraries_are_not_imported_at_module_level(path):
-    imported = set(imported_modules(module_level(ast.parse(path.read_text()))))
-    slow = {m for m in imported if m.split(".")[0] in SLOW_IMPORTS}
+def slow_imports(path: Path) -> set[str]:
+    imported = set(imported_modules(module_level(parsed(path))))
+    slow = {module for module in imported if module.split(".")[0] in SLOW_IMPORTS}
     if part_of(path) in TENSOR_PACKAGES:
-        slow = {m for m in slow if m.split(".")[0] not in ("torch", "transformers")}
-    else:
-        slow |= {m for m in imported if m.startswith(tuple(f"rl_agent.{p}" for p in TENSOR_PACKAGES))}
-    assert not slow
+        return {module for module in slow if module.split(".")[0] not in ("torch", "transformers")}
+    tensors = tuple(f"rl_agent.{package}" for package in TENSOR_PACKAGES)
+    return slow | {module for module in imported if module.startswith(tensors)}
 
 
-@pytest.mark.parametrize("path", [*PYTHON_FILES, *SHELL_FILES], ids=name)
-def test_files_stay_readable_in_one_sitting(path):
-    assert len(path.read_text().splitlines()) <= MAX_LINES
+def test_slow_libraries_are_not_imported_at_module_level():
+    assert not {name(path): slow for path in PYTHON_FILES if (slow := slow_imports(path))}
 
 
-@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
-def test_nothing_unsafe_is_loaded_or_evaluated(path):
-    tree = ast.parse(path.read_text())
-    assert not {"pickle", "marshal", "shelve"} & set(imported_modules(tree))
-    calls = {
-        node.func.id
-        for node in ast.walk(tree)
+def test_files_stay_readable_in_one_sitting():
+    lines = {name(path): len(path.read_text().splitlines()) for path in [*PYTHON_FILES, *SHELL_FILES]}
+    assert not {path: count for path, count in lines.items() if count > MAX_LINES}
+
+
+def test_nothing_unsafe_is_loaded():
+    unsafe = {"pickle", "marshal", "shelve"}
+    assert not [name(path) for path in PYTHON_FILES if unsafe & set(imported_modules(parsed(path)))]
+
+
+def test_nothing_is_evaluated():
+    called = {
+        (name(path), node.func.id)
+        for path in PYTHON_FILES
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    assert not {"eval", "exec"} & calls
+    assert not {(path, function) for path, function in called if function in ("eval", "exec")}
 
 
-@pytest.mark.parametrize("path", [*PYTHON_FILES, *SHELL_FILES], ids=name)
-def test_no_process_is_found_by_name_or_port(path):
-    assert not re.search(r"\b(pkill|killall|fuser|pgrep)\b", path.read_text())
+def test_no_process_is_found_by_name_or_port():
+    by_name = re.compile(r"\b(pkill|killall|fuser|pgrep)\b")
+    assert not [name(path) for path in [*PYTHON_FILES, *SHELL_FILES] if by_name.search(path.read_text())]
 
 
-@pytest.mark.parametrize("path", SHELL_FILES, ids=name)
-def test_shell_never_evaluates_words(path):
-    code = "\n".join(line.split("#")[0] for line in path.read_text().splitlines())
-    assert not re.search(r"(^|[\s;&|(])eval\s", code)
+def code_lines(path: Path) -> str:
+    return "\n".join(line.split("#")[0] for line in path.read_text().splitlines())
 
 
-@pytest.mark.parametrize("path", SHELL_FILES, ids=name)
-def test_no_deadline_of_the_shell_follows_a_clock_that_is_set(path):
-    assert not re.search(r"\b(SECONDS|EPOCHSECONDS)\b", path.read_text())
+def test_shell_never_evaluates_words():
+    evaluates = re.compile(r"(^|[\s;&|(])eval\s")
+    assert not [name(path) for path in SHELL_FILES if evaluates.search(code_lines(path))]
 
 
-@pytest.mark.parametrize("path", PYTHON_FILES, ids=name)
-def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
+def test_no_deadline_of_the_shell_follows_a_clock_that_is_set():
+    clocks = re.compile(r"\b(SECONDS|EPOCHSECONDS)\b")
+    assert not [name(path) for path in SHELL_FILES if clocks.search(path.read_text())]
+
+
+def test_every_module_says_what_it_is_for():
+    assert not [name(path) for path in PYTHON_FILES if not ast.get_docstring(parsed(path))]
 
 
 def test_every_async_job_has_an_owner():
