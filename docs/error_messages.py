@@ -45,9 +45,10 @@ class Remedy:
     action: str
 
 
-def all_messages() -> list[Message]:
+@cache
+def all_messages() -> tuple[Message, ...]:
     """Every message of the package, then those of the set-up scripts."""
-    return [*_of_the_package(), *_of_the_data_scripts(), *_of_the_shell()]
+    return (*_of_the_package(), *_of_the_data_scripts(), *_of_the_shell())
 
 
 @cache
@@ -56,6 +57,7 @@ def remedies() -> dict[str, Remedy]:
     return {part: Remedy(*entry) for part, entry in yaml.safe_load(REMEDIES.read_text()).items()}
 
 
+@cache
 def key_of(message: Message) -> str | None:
     """The longest key that is part of the message, else the key of its whole class, `Class:`.
 
@@ -68,6 +70,7 @@ def key_of(message: Message) -> str | None:
     return max(parts, key=len, default=of_class if of_class in remedies() else None)
 
 
+@cache
 def _has_words(part: str) -> bool:
     words = re.sub(r"^\w+:|<\w+>", "", part)
     return re.search(r"\w", words) is not None
