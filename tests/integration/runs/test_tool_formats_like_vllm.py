@@ -1,13 +1,16 @@
 """Readings of tool calls beside those of the installed vLLM's own parsers."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
 from rl_agent.agent.tool_formats import FORMATS
 
-pytestmark = pytest.mark.extended
-pytest.importorskip("vllm")
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+]
 
 CALLS = (
     ("add", {"a": 17, "b": -2.5}),

@@ -1,13 +1,17 @@
 """A name that an installed library does not have is refused before anything starts."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from rl_agent.errors import ConfigError
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names, templates
 from tests.unit.overrides.test_compose import compose
 
-pytest.importorskip("llamafactory")
-pytest.importorskip("vllm")
+# Looked up, not imported: every worker of a test run collects this file, and vLLM takes seconds.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("llamafactory") and find_spec("vllm")), reason="LLaMA-Factory or vLLM is not installed"
+)
 
 
 def check(*words):
