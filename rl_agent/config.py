@@ -182,7 +182,8 @@ class PoolConfig(Section):
     engine_deaths_limit: Positive
     min_progress_tokens: Positive
     max_broken_attempts: Positive
-    policy: Literal["least_work", "least_loaded", "round_robin"]
+    policy: str
+    module_folders: tuple[CallersPath, ...]
     affinity_slack: NotNegative
     rebalance_interval_s: Seconds
     rebalance_gain_s: NotNegative

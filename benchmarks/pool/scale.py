@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import rl_agent.testing.pool_world as pool_world
 from rl_agent.pool.scheduler.machine import step
+from rl_agent.simulation import virtual_pool
 from rl_agent.testing.pool_world import World
 
 SPENT = 0.0
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--engines", type=int, nargs="+", default=[20, 200, 2000])
     parser.add_argument("--requests", type=int, nargs="+", default=[500, 5000, 50_000])
     options = parser.parse_args()
-    pool_world.step = timed_step
+    virtual_pool.step = timed_step
     print("engines  requests  submits / s   events     events / s    peak MiB (process, growing)")
     for engines, requests in zip(options.engines, options.requests, strict=True):
         print(measure(engines, requests), flush=True)

@@ -119,9 +119,17 @@ def _show(config: "WhatIfConfig", until_s: float, found: "list[Outcome]") -> Non
     shown.print(
         f"{config.model}, {config.trainer_gpus} GPUs train at ${config.trainer_price:g}/h; machines of"
         f" {config.engine_gpus} at ${config.engine_price:g}/h, on demand ${config.on_demand_price:g}/h;"
-        f" {until_s / 3600:g} h, seed {config.seed}. Simulated.",
+        f" {until_s / 3600:g} h, seed {config.seed}, policy {config.policy}. Simulated.",
         highlight=False,
     )
+    for one in found:
+        if one.placement_fallbacks:
+            shown.print(
+                f"{one.setup}: policy={config.policy} failed {one.placement_fallbacks} times, and least_work"
+                f" decided instead: {one.placement_fault}",
+                highlight=False,
+                markup=False,
+            )
     shown.print(_table(found, shown.width))
 
 

@@ -1,4 +1,4 @@
 """Environments behind one small protocol, one file a kind.
 
-May import: agent, sections, service. Begin with `protocol` and `registry`.
+May import: agent, overrides, sections, service. Begin with `protocol` and `registry`.
 """

@@ -1,9 +1,7 @@
 """Makes instances of environments from their names in the configuration."""
 
 import asyncio
-import importlib
 import inspect
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -12,6 +10,7 @@ from rl_agent.agent.tool_calls import check_schemas
 from rl_agent.agent.tool_formats import Schema
 from rl_agent.env.protocol import Environment
 from rl_agent.errors import ConfigError, EnvironmentFailure
+from rl_agent.overrides.user_class import load_class
 from rl_agent.types import Task
 
 _METHODS = ("reset", "step", "close")
@@ -136,21 +135,12 @@ class EnvironmentRegistry:
             raise ConfigError(f"env_config.kinds: no environment {kind!r}; there are {known}")
         dotted = self._env_config.kinds[kind]
         key = f"env_config.kinds.{kind}={dotted}"
-        module_name, colon, class_name = dotted.partition(":")
-        if not (module_name and colon and class_name):
-            raise ConfigError(f"{key}: not of the form package.module:Class")
-        _look_first_in(self._env_config.module_folders)
-        try:
-            module = importlib.import_module(module_name)
-        except Exception as error:  # a module may raise anything while it is imported
-            raise ConfigError(f"{key}: cannot import {module_name}: {_one_line(error)}") from error
-        found = getattr(module, class_name, None)
-        if found is None:
-            raise ConfigError(f"{key}: {module_name} has no {class_name}")
+        found = load_class(key, dotted, self._env_config.module_folders)
         problem = _problem_with(found)
         if problem:
             raise ConfigError(f"{key}: {problem}")
-        return found
+        loaded: type[Environment] = found
+        return loaded
 
     def _check_kwargs(self, kind: str, kwargs: dict[str, Any]) -> None:
         try:
@@ -158,12 +148,6 @@ class EnvironmentRegistry:
         except TypeError as error:
             key = f"env_config.kinds.{kind}={self._env_config.kinds[kind]}"
             raise ConfigError(f"{key}: does not take these env_config.kwargs: {error}") from None
-
-
-def _look_first_in(folders: Iterable[Path]) -> None:
-    """Put folders at the front of `sys.path`, as Python does with the folder in which it starts."""
-    new = [str(folder) for folder in folders if str(folder) not in sys.path]
-    sys.path[:0] = new
 
 
 def _problem_with(found: object) -> str | None:
@@ -176,7 +160,3 @@ def _problem_with(found: object) -> str | None:
     if abstract:
         return f"abstract; it lacks {', '.join(abstract)}"
     return None
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,19 +1,16 @@
-"""Environments of the caller's own are modules in their folder, and are found by every later process."""
+"""Classes of the caller's own are modules in their folder, and are found by every later process."""
 
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rl_agent.config import Config
+from rl_agent.overrides.user_class import is_module_in
+from rl_agent.pool.settings import with_callers_policy
 
 
 def with_callers_modules(config: Config, folder: Path) -> Config:
-    """Add the caller's folder to `env_config.module_folders` if a module of `env_config.kinds` lies in it."""
+    """Add the folder to `module_folders`, of environments and of the pool, if a module is there."""
     env = config.env_config
-    packages = {dotted.partition(":")[0].partition(".")[0] for dotted in env.kinds.values()} - {
-        "rl_agent",
-        "",
-    }
-    if not any(PathFinder.find_spec(package, [str(folder)]) for package in packages):
-        return config
-    folders = tuple(dict.fromkeys([*env.module_folders, folder]))
-    return config.model_copy(update={"env_config": env.model_copy(update={"module_folders": folders})})
+    if any(is_module_in(folder, dotted) for dotted in env.kinds.values()):
+        folders = tuple(dict.fromkeys([*env.module_folders, folder]))
+        env = env.model_copy(update={"module_folders": folders})
+    return config.model_copy(update={"env_config": env, "pool": with_callers_policy(config.pool, folder)})

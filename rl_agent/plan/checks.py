@@ -27,6 +27,7 @@ from rl_agent.plan.hub import FoundModel, find_model
 from rl_agent.plan.library_names import check_engine_names, check_trainer_names
 from rl_agent.plan.model import check_model, check_tool_calls
 from rl_agent.plan.runs import Leftover, find_leftovers
+from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.settings import check_settings
 from rl_agent.reward.judge_checks import check_judge
 from rl_agent.reward.rubric import check_criteria
@@ -265,6 +266,8 @@ def check_pool(config: Config, command: Command, ours: set[int], environ: Mappin
     """The manager's settings must be right, and its port free on the master."""
     pool = config.pool
     check_settings(pool, environ, section="pool.")
+    if command.rank == 0:  # where the manager runs
+        find_policy("pool.policy", pool.policy, pool.module_folders)
     if command.debug_mode:
         raise ConfigError(
             "--debug-mode uses an engine that runs already; with pool=elastic that is pool.local_engine=false"

@@ -3,11 +3,14 @@
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from rl_agent.config import PoolConfig
 from rl_agent.errors import ConfigError
 from rl_agent.files import check_private
 from rl_agent.overrides.compose import Schema, compose_words
+from rl_agent.overrides.user_class import is_module_in
+from rl_agent.pool.policy_class import find_policy
 from rl_agent.pool.scheduler.records import PoolRules
 from rl_agent.sections.weights import WeightsConfig
 from rl_agent.service.tokens import is_loopback, read_tokens
@@ -19,9 +22,17 @@ WORKERS_WEIGHTS = Schema("weights/restart", WeightsConfig)
 
 def load_settings(words: Sequence[str], environ: Mapping[str, str]) -> PoolConfig:
     """Return the manager's settings. Raises ConfigError for a wrong value, or an unprotected manager."""
-    config = compose_words(MANAGER, words)
+    config = with_callers_policy(compose_words(MANAGER, words), Path.cwd())
     check_settings(config, environ)
     return config
+
+
+def with_callers_policy(config: PoolConfig, folder: Path) -> PoolConfig:
+    """Add the caller's folder to `module_folders` if the module of `policy` lies in it."""
+    if not is_module_in(folder, config.policy):
+        return config
+    folders = tuple(dict.fromkeys([*config.module_folders, folder]))
+    return config.model_copy(update={"module_folders": folders})
 
 
 def load_weights(words: Sequence[str]) -> WeightsConfig:
@@ -90,5 +101,9 @@ def admin_tokens_of(config: PoolConfig) -> tuple[str, ...]:
 
 
 def rules_of(config: PoolConfig) -> PoolRules:
-    """Return the keys that the scheduler decides by, which go by the same names there."""
-    return PoolRules(**{field.name: getattr(config, field.name) for field in fields(PoolRules)})
+    """Return what the scheduler decides by: keys of the same names, the policy as a class.
+
+    Raises ConfigError.
+    """
+    rules = {field.name: getattr(config, field.name) for field in fields(PoolRules)}
+    return PoolRules(**rules | {"policy": find_policy("policy", config.policy, config.module_folders)})

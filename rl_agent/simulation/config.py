@@ -57,6 +57,7 @@ class WhatIfConfig(Section):
     order: Literal["arrival", "shuffled"]
     max_staleness: Count
     kl_reference: bool
+    policy: str
     gpu_tflops: Above0
     gpu_bandwidth_tb_per_s: Above0
     gpu_memory_gb: Above0
@@ -115,7 +116,7 @@ def scenario_of(config: WhatIfConfig, trace: Sequence[Change], name: str) -> Sce
         has_reference=config.kl_reference,
     )
     mean = mean_machines(trace, until_s)
-    rules = rules_of(load_settings((), {}))
+    rules = rules_of(load_settings((f"policy={config.policy}",), {}))
     return Scenario(
         work=Work(**{field.name: getattr(config, field.name) for field in fields(Work)}),
         trainer=trainer,

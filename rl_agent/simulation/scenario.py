@@ -86,6 +86,10 @@ class Outcome:
     engines_idle_share: float
     moves: int
     engine_deaths: int
+    placement_fallbacks: int
+    """Failures of the placement policy, in whose place least_work decided."""
+    placement_fault: str
+    """The last one."""
 
 
 def is_fixed(setup: str) -> bool:
@@ -118,7 +122,8 @@ def simulate(
         scenario.max_staleness,
         can_continue=setup != "elastic_recompute",
     )
-    world = RentedPool(rules=scenario.rules, chunk=scenario.chunk, on_ended=loop.ended)
+    price = scenario.on_demand_price if setup == "on_demand" else scenario.engine_price
+    world = RentedPool(rules=scenario.rules, chunk=scenario.chunk, on_ended=loop.ended, price_per_hour=price)
     if setup == "on_demand":
         for number in range(scenario.on_demand_engines):
             world.rent(f"on-demand-{number}", scenario.engine)
@@ -126,7 +131,6 @@ def simulate(
         _rent_as_wanted(scenario, setup, loop, world)
     elif setup != "static":
         _plan(world, scenario.trace, scenario.engine)
-    price = scenario.on_demand_price if setup == "on_demand" else scenario.engine_price
     reached: deque[Outcome] = deque(maxlen=1)
     loop.last_iteration = scenario.iterations
     loop.on_published = lambda: reached.append(_outcome(setup, loop, scenario.trainer_price, price))
@@ -193,4 +197,6 @@ def _outcome(setup: str, loop: Loop, trainer_price: float, engine_price: float) 
         engines_idle_share=world.idle_share(),
         moves=world.state.account.moves,
         engine_deaths=world.state.account.engine_deaths,
+        placement_fallbacks=world.state.placement.fallbacks,
+        placement_fault=world.state.placement.fault,
     )

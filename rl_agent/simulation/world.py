@@ -31,6 +31,8 @@ class RentedPool(VirtualPool[VirtualEngine]):
     """The pool on rented machines; tokens are counted in chunks, and an engine that is gone is forgotten."""
 
     on_ended: Callable[[Request], None]
+    price_per_hour: float = 0.0
+    """Of a rented machine."""
     machines: deque[str] = field(default_factory=deque)
     """Names of rented machines that are there, oldest first."""
     sampled: float = 0.0
@@ -85,13 +87,15 @@ class RentedPool(VirtualPool[VirtualEngine]):
             self.handle(events.Beat(engine.engine_id))  # its last one was not long ago
             self._gone(engine)
 
-    def join(self, name: str, speed: EngineSpeed, *, weight_version: int, kind: str = "") -> VirtualEngine:
+    def join(
+        self, name: str, speed: EngineSpeed, *, weight_version: int, kind: str = "", price: float = 0.0
+    ) -> VirtualEngine:
         """Return an engine that serves this version from now on."""
         engine_id = f"{name}#{next(self.numbers)}"
         engine = VirtualEngine(self, name, engine_id, speed, weight_version, self._length_of)
         self.engines[engine_id] = engine
         report = WeightsReport(weight_version, _digest(weight_version)) if weight_version else NO_WEIGHTS
-        self.handle(events.Registered(EngineOffer(engine_id, name, speed.capacity, kind=kind), report))
+        self.handle(events.Registered(EngineOffer(engine_id, name, speed.capacity, price, kind), report))
         self._beat(engine)
         self._fetch(engine)
         return engine
@@ -152,7 +156,7 @@ class RentedPool(VirtualPool[VirtualEngine]):
 
     def _started(self, name: str, speed: EngineSpeed, kind: str) -> None:
         if name in self._joined:
-            self.join(name, speed, weight_version=0, kind=kind)
+            self.join(name, speed, weight_version=0, kind=kind, price=self.price_per_hour)
 
     def _fetch(self, engine: VirtualEngine) -> None:
         wanted = self.state.weights

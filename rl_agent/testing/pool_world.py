@@ -14,6 +14,7 @@ from typing import Any
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import check
 from rl_agent.pool.scheduler.migration import prompt_of, tokens_left
+from rl_agent.pool.scheduler.policies import LeastWork
 from rl_agent.pool.scheduler.records import (
     Engine,
     EngineOffer,
@@ -35,7 +36,7 @@ RULES = PoolRules(
     engine_deaths_limit=3,
     min_progress_tokens=8,
     max_broken_attempts=5,
-    policy="least_work",
+    policy=LeastWork,
     affinity_slack=4.0,
     rebalance_interval_s=1.0,
     rebalance_gain_s=0.5,
@@ -111,7 +112,8 @@ class World(VirtualPool["WorldEngine"]):
     def join(self, name: str, **behaviour: Any) -> "WorldEngine":
         engine = WorldEngine(self, name, f"{name}#{next(self.numbers)}", **behaviour)
         self.engines[engine.engine_id] = engine
-        self.handle(events.Registered(EngineOffer(engine.engine_id, name, int(engine.capacity))))
+        offer = EngineOffer(engine.engine_id, name, int(engine.capacity), engine.price)
+        self.handle(events.Registered(offer))
         engine.beat()
         return engine
 
@@ -148,6 +150,7 @@ class WorldEngine:
     speed: float = 50.0
     batch: float = 16
     capacity: float = 64
+    price: float = 0.0
     start_s: float = 0.1
     model: str = MODEL
     is_alive: bool = True

@@ -22,6 +22,7 @@ PER_NODE = (
     "wandb",
     "cluster.interface",
     "pool.local_engine",
+    "pool.module_folders",
     "env_config.server_size",
     "env_config.module_folders",
     "env_config.workers",

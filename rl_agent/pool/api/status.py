@@ -33,6 +33,11 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
             "moves": account.moves,
         },
         "set_aside": {"count": pool.faults.count, "newest": list(pool.faults.newest)},
+        "placement": {
+            "policy": config.policy,
+            "fallbacks": state.placement.fallbacks,
+            "fault": state.placement.fault,
+        },
         "tokens": account.tokens,
         "engine_deaths": account.engine_deaths,
         "wrong_answers": account.wrong_answers,
@@ -146,6 +151,11 @@ class _Collector:
                 "rl_pool_set_aside",
                 "Records and events set aside because they could not be handled",
                 value=self._batches.pool.faults.count,
+            ),
+            CounterMetricFamily(
+                "rl_pool_placement_fallbacks",
+                "Failures of the placement policy, in whose place least_work decided",
+                value=state.placement.fallbacks,
             ),
             CounterMetricFamily("rl_pool_tokens", "Tokens sampled", value=account.tokens),
             CounterMetricFamily(

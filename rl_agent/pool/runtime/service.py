@@ -23,9 +23,11 @@ from rl_agent.config import PoolConfig
 from rl_agent.engine.tokens import usual_length_of, vocabulary_of
 from rl_agent.pool.engines.answers import Refused, StreamError, WrongAnswer
 from rl_agent.pool.engines.link import EngineLink
+from rl_agent.pool.runtime.policy_watch import PolicyWatch
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.pool.scheduler.migration import params_of, prompt_of, stop_strings, tokens_left
+from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Request, RequestId
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
 from rl_agent.pool.scheduler.state import PoolState
@@ -89,7 +91,9 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        self.state = PoolState(rules_of(config))
+        policy_clock = None if config.policy in BUILT_IN else time.perf_counter
+        self.state = PoolState(rules_of(config), policy_clock)
+        self._watch = PolicyWatch(config.policy, self.state.placement, policy_clock)
         if config.model is not None:
             self.state.model, self.state.model_version = config.model, config.weight_version
         self.clock = clock
@@ -110,6 +114,10 @@ class Pool:
 
     async def run(self, ready: asyncio.Event) -> None:
         """Serve until cancelled."""
+        with self._watch.running():
+            await self._serve(ready)
+
+    async def _serve(self, ready: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as jobs:
             self._jobs = jobs
             ready.set()
@@ -131,6 +139,7 @@ class Pool:
         now = self.clock()
         for command in step(self.state, event, now):
             self._carry_out(command)
+        self._watch.note()
         self._set_timer()
 
     # What callers ask ---------------------------------------------------------------------------------------

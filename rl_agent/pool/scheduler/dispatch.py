@@ -14,6 +14,7 @@ from rl_agent.pool.scheduler.placement import (
     predicted_rate,
     stream_interval,
 )
+from rl_agent.pool.scheduler.policies import RequestView
 from rl_agent.pool.scheduler.rebalance import Rest, Share, plan_moves
 from rl_agent.pool.scheduler.records import Engine, EngineState, FailureKind, Request, RequestId, RequestState
 from rl_agent.pool.scheduler.single_version import (
@@ -56,14 +57,14 @@ def dispatch(state: PoolState) -> None:
         elif engine.weight_version < needed:
             heapq.heappush(state.held.setdefault(needed, []), (request.number, request.request_id))
         else:
-            _send(state, request, _near_siblings(state, request, engine))
+            _send(state, request, _place(state, request, engine))
     if state.held:
         _dispatch_held(state)
 
 
 def _dispatch_held(state: PoolState) -> None:
     """Send requests that need newer weights to the engines that have them, each engine in turn."""
-    free = list(state.placement.in_order())
+    free = state.placement.in_order()
     for needed, queue in sorted(state.held.items()):
         fit = [engine for engine in free if engine.weight_version >= needed]
         while queue and (fit := [engine for engine in fit if can_take(engine, state.now)]):
@@ -71,7 +72,7 @@ def _dispatch_held(state: PoolState) -> None:
                 request = _oldest_of(state, queue)
                 if request is None:
                     break
-                _send(state, request, _near_siblings(state, request, engine))
+                _send(state, request, _place(state, request, engine))
         if not queue:
             del state.held[needed]
 
@@ -93,11 +94,10 @@ def _dispatch_begun(state: PoolState) -> None:
 
 
 def _engine_of_episode(state: PoolState, request: Request, free: list[Engine]) -> Engine:
-    """Return the engine that has the episode's earlier turns in its cache, or the least busy one."""
+    """Return the engine that has the episode's earlier turns in its cache, or the best one."""
     _, began_at = state.episodes.get(request.episode, (0, ""))
-    return min(
-        free, key=lambda engine: (engine.engine_id != began_at, engine.work / state.placement.speed(engine))
-    )
+    there = [engine for engine in free if engine.engine_id == began_at]
+    return there[0] if there else _choose(state, request, free)
 
 
 def _dispatch_suspects(state: PoolState) -> None:
@@ -120,7 +120,7 @@ def _dispatch_suspects(state: PoolState) -> None:
             state.suspects.append(request_id)
             continue
         deaths = request.deaths | set(request.questions.values())
-        engine = min(fit, key=lambda engine: engine.offer.name in deaths)
+        engine = _choose(state, request, [one for one in fit if one.offer.name not in deaths] or fit)
         free.remove(engine)
         _send(state, request, engine)
 
@@ -146,22 +146,51 @@ def _oldest_of(state: PoolState, queue: list[tuple[int, RequestId]]) -> Request 
     return None
 
 
+def _place(state: PoolState, request: Request, best: Engine) -> Engine:
+    """Return the engine for a request; `best` is that of a policy that does not look at requests."""
+    if state.placement.looks_at_requests:
+        fit = [one for one in state.placement.able() if may_run(state, one, request)]
+        engine = _choose(state, request, fit)
+    else:
+        engine = _near_siblings(state, request, best)
+    if request.order.group is not None:
+        if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
+            del state.affinity[next(iter(state.affinity))]
+        state.affinity[request.order.run, request.order.group] = engine.engine_id
+    return engine
+
+
 def _near_siblings(state: PoolState, request: Request, best: Engine) -> Engine:
     """Return the engine that has the prompt in its cache, unless waiting for it costs more than it saves."""
-    group = request.order.group
-    if group is None:
+    near = state.engines.get(_siblings_at(state, request), best)
+    if near is best or not can_take(near, state.now) or not may_run(state, near, request):
         return best
-    key = (request.order.run, group)
-    engine = state.engines.get(state.affinity.get(key, ""), best)
-    is_near = engine is best or state.placement.is_near_best(
-        engine, best, expected_tokens_left(state, request)
+    return near if state.placement.is_near_best(near, best, _view(state, request)) else best
+
+
+def _choose(state: PoolState, request: Request, engines: list[Engine]) -> Engine:
+    return state.placement.choose(_view(state, request), engines, state.now)
+
+
+def _siblings_at(state: PoolState, request: Request) -> str:
+    return state.affinity.get((request.order.run, request.order.group or ""), "")
+
+
+def _view(state: PoolState, request: Request) -> RequestView:
+    order = request.order
+    return RequestView(
+        order.run,
+        order.group or "",
+        order.episode,
+        order.prompt_token_ids,
+        len(request.token_ids),
+        order.max_tokens,
+        expected_tokens_left(state, request),
+        order.min_weight_version,
+        request.moves,
+        order.is_read_along,
+        _siblings_at(state, request),
     )
-    if not is_near or not can_take(engine, state.now) or not may_run(state, engine, request):
-        engine = best
-    if len(state.affinity) >= MAX_REMEMBERED_GROUPS:
-        del state.affinity[next(iter(state.affinity))]
-    state.affinity[key] = engine.engine_id
-    return engine
 
 
 def expected_tokens_left(state: PoolState, request: Request) -> float:

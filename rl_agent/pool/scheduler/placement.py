@@ -1,17 +1,28 @@
 """Placement: the engine that a request is sent to.
 
-Placement takes the engine with the lowest key among those with room:
-    least_work    seconds until it has done what it has: expected tokens left / measured tokens per second
-    least_loaded  share of its places that are taken
-    round_robin   the one that was picked longest ago
-An engine's key changes only when it gains or loses a request, so the engines stand in a heap in which stale
-entries are skipped: a decision costs the logarithm of the number of engines.
+The engine with the lowest rank among those that can take it: its score by the policy (see `policies`), then
+that of least_work. The score of an engine alone changes only when the engine gains or loses a request, so the
+engines stand in a heap in which stale entries are skipped; a policy that looks at requests scores them all.
+
+A class of the user's may fail. An engine for which it raises or returns no number ranks after those that it
+can score; a decision that takes longer than `SLOW_S` goes on without it, and so do all within `PAUSE_FACTOR`
+times as long. Each of these is counted in `fallbacks`, and least_work decides.
 """
 
 import heapq
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable
 from itertools import count
+from typing import Any
 
+from rl_agent.pool.scheduler.policies import (
+    EngineView,
+    LeastWork,
+    PolicyFault,
+    RequestView,
+    looks_at_requests,
+    number_from,
+)
 from rl_agent.pool.scheduler.records import Engine, EngineState, PoolRules
 
 UNKNOWN_SPEED = 1.0
@@ -20,40 +31,82 @@ FEW_TOKENS = 8
 USUAL_TOKENS = 32
 """At a time from an engine whose speed is not known yet."""
 OPTIMISM = 1.5
+SLOW_S = 0.25
+"""That the manager may stand still for a decision."""
+PAUSE_FACTOR = 20
+UNKNOWN = math.inf
+"""Score of an engine that the policy cannot score."""
+
+Rank = tuple[float, float]
+"""Score by the policy, then by least_work."""
+_FALLBACK = LeastWork()
 
 
 class Placement:
     """The engines that can take a request, best first."""
 
-    def __init__(self, rules: PoolRules, engines: dict[str, Engine]) -> None:
-        self._rules = rules
+    def __init__(
+        self,
+        rules: PoolRules,
+        engines: dict[str, Engine],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock` times the policy; without one, as in virtual time, it may take as long as it likes."""
+        self._slack = rules.affinity_slack
         self._engines = engines
-        self._heap: list[tuple[float, int, str]] = []
-        self._current: dict[str, int] = {}
+        self._policy: Any = rules.policy()
+        self.looks_at_requests = looks_at_requests(self._policy)
+        self._clock = clock
+        self._heap: list[tuple[Rank, int, str]] = []
+        self._current: dict[str, tuple[Rank, int]] = {}
         self._stamps = count()
         self._picks = count(1)
         self._known_speed = 0.0
+        self._paused_until = -math.inf
+        self._is_paused = False
+        self.fallbacks = 0
+        """How often the policy failed or was too slow."""
+        self.fault = ""
+        """Why, the last time."""
+        self.asked_at: float | None = None
+        """When the decision began for which the policy is being asked; None: it is not."""
 
     def changed(self, engine: Engine, now: float) -> None:
         """Update the place of an engine whose requests or state changed."""
-        if not can_take(engine, now):
+        self._look_at_pause(now)
+        if can_take(engine, now):
+            self._begin()
+            self._put(engine, self._rank(engine))
+            self._end(now)
+        else:
             self._current.pop(engine.engine_id, None)
-            return
-        stamp = next(self._stamps)
-        self._current[engine.engine_id] = stamp
-        heapq.heappush(self._heap, (self._key(engine), stamp, engine.engine_id))
 
     def best(self) -> Engine | None:
+        """Return the best engine for any request; by least_work where the policy looks at requests."""
         while self._heap:
-            _, stamp, engine_id = self._heap[0]
-            if self._current.get(engine_id) == stamp:
+            rank, stamp, engine_id = self._heap[0]
+            if self._current.get(engine_id) == (rank, stamp):
                 return self._engines[engine_id]
             heapq.heappop(self._heap)
         return None
 
-    def in_order(self) -> Iterator[Engine]:
-        """Yield every engine that can take a request, best first."""
-        yield from sorted((self._engines[engine_id] for engine_id in self._current), key=self._key)
+    def able(self) -> list[Engine]:
+        """Return every engine that can take a request."""
+        return [self._engines[engine_id] for engine_id in self._current]
+
+    def in_order(self) -> list[Engine]:
+        """Return every engine that can take a request, in the order of `best`."""
+        return [
+            self._engines[engine_id] for engine_id in sorted(self._current, key=self._current.__getitem__)
+        ]
+
+    def choose(self, request: RequestView, engines: Iterable[Engine], now: float) -> Engine:
+        """Return the best of some engines, one at least, for a request."""
+        self._look_at_pause(now)
+        self._begin()
+        ranked = {engine.engine_id: self._rank_for(engine, request) for engine in engines}
+        self._end(now)
+        return self._engines[min(ranked, key=ranked.__getitem__)]
 
     def picked(self, engine: Engine) -> None:
         engine.last_pick = next(self._picks)
@@ -64,25 +117,95 @@ class Placement:
             0.9 * self._known_speed + 0.1 * tokens_per_s if self._known_speed else tokens_per_s
         )
 
-    def is_near_best(self, engine: Engine, best: Engine, expected: float) -> bool:
+    def is_near_best(self, engine: Engine, best: Engine, request: RequestView) -> bool:
         """Return whether a sibling at `engine` waits no longer than `affinity_slack` responses take."""
-        if self._rules.policy == "round_robin":
+        cost_of = getattr(self._policy, "response_cost", None)
+        if cost_of is None or self._is_paused:
             return False
-        if self._rules.policy == "least_loaded":
-            return len(engine.running) - len(best.running) <= self._rules.affinity_slack
-        delay = self._key(engine) - self._key(best)
-        return delay * self.speed(engine) <= self._rules.affinity_slack * expected
+        (near, _), (lowest, _) = self._rank_for(engine, request), self._rank_for(best, request)
+        cost = self._number(cost_of, self._view(engine), request)
+        return near - lowest <= self._slack * cost * (1 + 1e-9) if cost != UNKNOWN else False
 
     def speed(self, engine: Engine) -> float:
         return engine.tokens_per_s or self._known_speed or UNKNOWN_SPEED
 
-    def _key(self, engine: Engine) -> float:
-        if self._rules.policy == "round_robin":
-            return engine.last_pick
-        if self._rules.policy == "least_loaded":
-            return len(engine.running) / engine.offer.capacity
-        waiting = engine.load.waiting if engine.load else 0
-        return (engine.work + waiting) / self.speed(engine)
+    def _put(self, engine: Engine, rank: Rank) -> None:
+        stamp = next(self._stamps)
+        self._current[engine.engine_id] = (rank, stamp)
+        heapq.heappush(self._heap, (rank, stamp, engine.engine_id))
+
+    def _rank_for(self, engine: Engine, request: RequestView) -> Rank:
+        if self.looks_at_requests:
+            return self._rank(engine, request)
+        known = self._current.get(engine.engine_id)
+        return self._rank(engine) if known is None else known[0]
+
+    def _rank(self, engine: Engine, *request: RequestView) -> Rank:
+        view, score = self._view(engine), UNKNOWN
+        if len(request) == self.looks_at_requests and not self._is_paused and not self._is_late():
+            score = self._number(self._policy.score, view, *request)
+        return score, _FALLBACK.score(view)
+
+    def _number(self, method: Callable[..., Any], *values: EngineView | RequestView) -> float:
+        """Return what a method of the policy returns; `UNKNOWN` if that is no number."""
+        try:
+            return number_from(method, *values)
+        except PolicyFault as fault:
+            self._fall_back(str(fault))
+            return UNKNOWN
+
+    def _view(self, engine: Engine) -> EngineView:
+        offer, load = engine.offer, engine.load
+        return EngineView(
+            offer.engine_id,
+            offer.name,
+            offer.kind,
+            offer.price_per_hour,
+            offer.capacity,
+            len(engine.running),
+            engine.work,
+            load.waiting if load else 0,
+            load.kv_use if load else 0.0,
+            self.speed(engine),
+            engine.request_tokens_per_s,
+            engine.weight_version,
+            engine.last_pick,
+        )
+
+    # A policy that fails or is slow
+
+    def _fall_back(self, fault: str) -> None:
+        self.fallbacks += 1
+        self.fault = fault
+
+    def _begin(self) -> None:
+        if self._clock is not None:
+            self.asked_at = self._clock()
+
+    def _end(self, now: float) -> None:
+        """Pause the policy if it took too long since `_begin`."""
+        if self._clock is None or self.asked_at is None:
+            return
+        took_s, self.asked_at = self._clock() - self.asked_at, None
+        if took_s > SLOW_S and not self._is_paused:
+            pause_s = PAUSE_FACTOR * took_s
+            self._paused_until = now + pause_s
+            self._fall_back(f"took {took_s:.2f} s for a decision, and is not asked for {pause_s:.0f} s")
+            self._look_at_pause(now)
+
+    def _is_late(self) -> bool:
+        return (
+            self._clock is not None and self.asked_at is not None and self._clock() - self.asked_at > SLOW_S
+        )
+
+    def _look_at_pause(self, now: float) -> None:
+        """Rank all anew when a pause begins or ends: scores of before do not go with those of after."""
+        if self._is_paused != (now < self._paused_until):
+            self._is_paused = now < self._paused_until
+            self._begin()
+            for engine_id in list(self._current):
+                self._put(self._engines[engine_id], self._rank(self._engines[engine_id]))
+            self._end(now)
 
 
 def can_take(engine: Engine, now: float) -> bool:

@@ -16,6 +16,7 @@ from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from rl_agent.pool.scheduler.policies import PolicyMaker
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, Load, WeightsReport
 
 
@@ -70,7 +71,7 @@ class PoolRules:
     engine_deaths_limit: int
     min_progress_tokens: int
     max_broken_attempts: int
-    policy: str
+    policy: PolicyMaker
     affinity_slack: float
     rebalance_interval_s: float
     rebalance_gain_s: float

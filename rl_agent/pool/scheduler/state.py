@@ -5,7 +5,7 @@
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, pairwise
 
@@ -35,7 +35,8 @@ FLAP_WINDOW_S = 300.0
 class PoolState:
     """The state of a pool. Built empty, changed by `step` only."""
 
-    def __init__(self, rules: PoolRules) -> None:
+    def __init__(self, rules: PoolRules, policy_clock: Callable[[], float] | None = None) -> None:
+        """`policy_clock` times the placement policy, which may block (see `Placement`)."""
         self.rules = rules
         self.now = 0.0
         """Of the event that is being applied."""
@@ -52,7 +53,7 @@ class PoolState:
         self.weights: Weights | None = None
         """What was published since, if anything."""
         self.account = Account()
-        self.placement = Placement(rules, self.engines)
+        self.placement = Placement(rules, self.engines, policy_clock)
         self.lengths = Lengths()
         self.queues: dict[str, list[tuple[int, RequestId]]] = {}
         """Waiting requests of each run that has any, oldest submission first; stale entries are skipped."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.testing.pool_world import RULES, World
 
 
@@ -34,7 +35,7 @@ def test_siblings_stay_together_while_that_costs_nothing():
 
 @pytest.mark.parametrize("policy", ["round_robin", "least_loaded", "least_work"])
 def test_equal_requests_are_spread_evenly_by_every_policy(policy):
-    world = World(rules=replace(RULES, policy=policy))
+    world = World(rules=replace(RULES, policy=BUILT_IN[policy]))
     engines = [world.join(name) for name in "abc"]
     world.run(1.0)
     for number in range(30):

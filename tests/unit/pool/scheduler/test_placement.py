@@ -1,8 +1,20 @@
-"""How many tokens travel together, and what is made of a death before they came."""
+"""Which engine a request goes to by a class of the user's, and how many tokens travel together."""
 
 from dataclasses import replace
 
-from rl_agent.pool.scheduler.placement import FEW_TOKENS, USUAL_TOKENS
+import pytest
+
+from rl_agent.pool.scheduler import events
+from rl_agent.pool.scheduler.placement import FEW_TOKENS, USUAL_TOKENS, Placement
+from rl_agent.pool.scheduler.policies import (
+    BUILT_IN,
+    EngineView,
+    PolicyFault,
+    RequestView,
+    looks_at_requests,
+    number_from,
+)
+from rl_agent.pool.scheduler.records import Engine, EngineOffer, EngineState, Weights
 from rl_agent.testing.pool_world import RULES, World
 
 
@@ -46,3 +58,228 @@ def test_engines_send_as_many_tokens_together_as_they_make_in_some_seconds_and_f
     intervals = [world.request(name).interval for name in ("first", "second", "read")]
     assert intervals[0] == USUAL_TOKENS  # its speed was not known
     assert 15 <= intervals[1] <= 45 and intervals[2] == FEW_TOKENS
+
+
+class ByName:
+    """Prefers the engine whose name comes first."""
+
+    def score(self, engine):
+        return ord(engine.name)
+
+
+class ByPrompt:
+    """Sends even seeds to a, odd ones to b."""
+
+    def score(self, engine, request):
+        return (request.prompt_token_ids[1] + ord(engine.name) - ord("a")) % 2
+
+
+class Constant:
+    def score(self, engine):
+        return 0.0
+
+
+class Never:
+    def score(self, engine, request):
+        raise RuntimeError("no idea")
+
+
+class ChangesWhatItGets:
+    def score(self, engine, request):
+        engine.running = 0
+        return 0.0
+
+
+class FailsForOne:
+    def score(self, engine):
+        return float("nan") if engine.name == "a" else engine.running
+
+
+def played(policy, names="abc", requests=30, **behaviour):
+    """The requests that each engine got first, and the world at the end."""
+    world = World(rules=replace(RULES, policy=policy, rebalance_gain_s=0.0))
+    engines = [world.join(name, **behaviour) for name in names]
+    world.run(1.0)
+    for number in range(requests):
+        world.submit(f"r{number}", 50, seed=number, group=f"g{number // 8}")
+    first = {engine.name: len(engine.attempts) for engine in engines}
+    world.run_until_all_ended(1000)
+    world.assert_all_right()
+    return first, world.state.placement
+
+
+def test_a_users_class_decides_which_engine_is_filled_first():
+    assert played(ByName, capacity=20)[0] == {"a": 20, "b": 10, "c": 0}
+
+
+def test_a_users_class_that_looks_at_requests_decides_for_each():
+    world = World(rules=replace(RULES, policy=ByPrompt))
+    one, two = world.join("a"), world.join("b")
+    world.run(1.0)
+    for number in range(10):
+        world.submit(f"r{number}", 50, seed=number)
+    seeds = [
+        {found.request.order.prompt_token_ids[1] % 2 for found in e.attempts.values()} for e in (one, two)
+    ]
+    assert seeds == [{0}, {1}]
+
+
+@pytest.mark.parametrize("policy", [Constant, Never, ChangesWhatItGets])
+def test_where_a_class_does_not_decide_least_work_does(policy):
+    first, placement = played(policy)
+    assert first == {"a": 10, "b": 10, "c": 10}
+    assert bool(placement.fallbacks) == (policy is not Constant)
+
+
+def test_an_engine_that_a_class_cannot_score_comes_after_those_that_it_can():
+    first, placement = played(FailsForOne, capacity=12)
+    assert first == {"a": 6, "b": 12, "c": 12}
+    assert placement.fault == "score returns NaN, not a number"
+
+
+def test_what_a_class_wants_never_sends_a_request_to_an_engine_with_older_weights():
+    world = World(rules=replace(RULES, policy=ByPrompt))
+    old, new = world.join("a"), world.join("b")
+    world.run(1.0)
+    world.handle(events.WeightsWanted(Weights(1, "d" * 64, (), "token", 1)))
+    new.load_wanted()
+    for number in range(10):
+        world.submit(f"r{number}", 20, seed=number, min_weight_version=1)
+    assert (len(old.attempts), len(new.attempts)) == (0, 10)
+
+
+class Clock:
+    """Goes on by so much whenever it is looked at while the policy is asked."""
+
+    def __init__(self):
+        self.now = 0.0
+
+
+class Slow:
+    clock = Clock()
+    takes_s = 0.0
+
+    def score(self, engine):
+        self.clock.now += self.takes_s
+        return -ord(engine.name)
+
+
+def test_a_slow_class_is_left_out_for_a_while_and_then_asked_again():
+    clock = Slow.clock = Clock()
+    engines = {}
+    for name in "ab":
+        offer = EngineOffer(name, name, 4)
+        engines[name] = Engine(offer, EngineState.READY, 0.0, 1e9, 0.0)
+    placement = Placement(replace(RULES, policy=Slow), engines, lambda: clock.now)
+    engines["b"].work = 100.0
+
+    Slow.takes_s = 0.001
+    for engine in engines.values():
+        placement.changed(engine, 0.0)
+    assert placement.best().engine_id == "b" and placement.fallbacks == 0
+
+    Slow.takes_s = 1.0
+    placement.changed(engines["b"], 1.0)
+    assert placement.fallbacks == 1
+    assert placement.fault == "took 1.00 s for a decision, and is not asked for 20 s"
+    assert placement.best().engine_id == "a", "least_work alone decides"
+
+    Slow.takes_s = 0.001
+    placement.changed(engines["a"], 20.9)
+    assert placement.best().engine_id == "a"
+    placement.changed(engines["a"], 21.1)
+    assert placement.best().engine_id == "b" and placement.fallbacks == 1
+
+
+def test_of_many_engines_those_for_which_there_was_no_time_are_ranked_by_least_work():
+    clock = Slow.clock = Clock()
+
+    class SlowForRequests(Slow):
+        def score(self, engine, request):
+            self.clock.now += 0.1
+            return 0.0
+
+    engines = {
+        f"e{number}": Engine(EngineOffer(f"e{number}", f"e{number}", 4), EngineState.READY, 0.0, 1e9, 0.0)
+        for number in range(1000)
+    }
+    placement = Placement(replace(RULES, policy=SlowForRequests), engines, lambda: clock.now)
+    request = RequestView("run", "", "", (1,), 0, 9, 9.0, 0, 0, False, "")
+    placement.choose(request, engines.values(), 0.0)
+    assert clock.now < 1.0, "the scan ends once it is slow"
+
+
+ENGINE = EngineView("e" * 32, "one", "", 2.0, 10, 4, 600.0, 40, 0.5, 80.0, 20.0, 3, 7)
+REQUEST = RequestView("run", "g", "", (1,), 0, 100, 160.0, 0, 0, False, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "cost"),
+    [("least_work", 8.0, 2.0), ("least_loaded", 0.4, 0.1), ("round_robin", 7, None)],
+)
+def test_the_three_policies_are_written_on_the_interface_of_a_users_class(name, score, cost):
+    policy = BUILT_IN[name]()
+    assert number_from(policy.score, ENGINE) == score
+    assert not looks_at_requests(policy)
+    cost_of = getattr(policy, "response_cost", None)
+    assert (cost_of and number_from(cost_of, ENGINE, REQUEST)) == cost
+
+
+class Odd:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def score(self, engine):
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (float("nan"), "score returns NaN, not a number"),
+        (None, "score returns NoneType, not a number"),
+        ("3", "score returns str, not a number"),
+        (10**400, "score raises OverflowError: "),
+        (ZeroDivisionError("division\nby zero"), "score raises ZeroDivisionError: division$"),
+        (SystemExit(0), "score raises SystemExit: 0"),
+    ],
+)
+def test_what_is_no_number_is_a_fault_that_says_so(answer, message):
+    with pytest.raises(PolicyFault, match=message):
+        number_from(Odd(answer).score, ENGINE)
+
+
+@pytest.mark.parametrize("answer", [True, 3, -2.5, float("inf"), float("-inf")])
+def test_every_other_number_is_a_score(answer):
+    assert number_from(Odd(answer).score, ENGINE) == answer
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (lambda engine: 0.0, False),
+        (lambda engine, request: 0.0, True),
+        (lambda engine, request=None: 0.0, True),
+        (lambda *views: 0.0, True),
+    ],
+)
+def test_the_signature_says_what_a_policy_looks_at(score, expected):
+    policy = Odd(0)
+    policy.score = score
+    assert looks_at_requests(policy) is expected
+
+
+def test_any_other_signature_is_refused():
+    policy = Odd(0)
+    policy.score = lambda: 0.0
+    with pytest.raises(TypeError, match=r"score takes \(self, engine\) or \(self, engine, request\)"):
+        looks_at_requests(policy)
+
+
+def test_what_a_policy_gets_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        ENGINE.running = 0
+    with pytest.raises(AttributeError):
+        REQUEST.moves = 9
