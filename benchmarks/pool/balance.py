@@ -23,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.testing.pool_world import RULES, World
 
 SPEEDS = (1, 1, 2, 4)
@@ -98,7 +99,7 @@ def play(
     tell: Tell | None = None,
     names_groups: bool = True,
 ) -> Ends:
-    rules = replace(RULES, policy=policy, rebalance_gain_s=1.0 if moves else 0.0)
+    rules = replace(RULES, policy=BUILT_IN[policy], rebalance_gain_s=1.0 if moves else 0.0)
     world = World(rules=rules, is_checking=False, chunk=4)
     for number, speed in enumerate(SPEEDS):
         world.join(f"engine-{number}", speed=speed * TOKENS_PER_S, batch=BATCH, capacity=capacity)
