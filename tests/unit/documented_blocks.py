@@ -85,4 +85,4 @@ def typed_commands(page: Path, folder: Path) -> list[Typed]:
     for words in found:
         if words[0] == "ssh" and " " in words[-1]:
             found += type_in(words[-1], folder)
-    return list(dict.fromkeys(Typed(page, words) for words in found))
+    return [Typed(page, words) for words in sorted(set(found))]  # some start at the same time
