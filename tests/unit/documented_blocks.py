@@ -19,10 +19,11 @@ _BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:\w+=\S+ )?(?:bash|python|sbatch|sky|docker|scripts/\S+\.\w+) [^`]+)`")
 _COMMANDS_OF_A_PROVIDER = ("start", "stop", "list", "worker")
 _RECORDER = """
-command_not_found_handle() {{ printf '%s\\0' "$#" "$@" >>{log}; }}
-cat() {{ /bin/cat "$@" 2>&-; }}
-exec() {{ (($# == 0)) || "$@"; }}
-kill() {{ :; }}
+exec 9>&1 >/dev/null # open in all that is started in the background: who reads it waits for them
+command_not_found_handle() { printf '%s\\0' "$#" "$@" >&9; }
+cat() { /bin/cat "$@" 2>&-; }
+exec() { (($# == 0)) || "$@"; }
+kill() { :; }
 """
 
 
@@ -56,7 +57,6 @@ def scripts_of(page: Path) -> list[str]:
 
 def type_in(script: str, folder: Path) -> list[tuple[str, ...]]:
     """The words of every program that `script` starts. `~`, `/home` and `/shared` lie in `folder`."""
-    log = folder / "log"
     for name in ("home/user", "shared"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         script = script.replace(f"/{name}", f"{folder}/{name}")
@@ -64,9 +64,8 @@ def type_in(script: str, folder: Path) -> list[tuple[str, ...]]:
     script = re.sub(r"(?<!\$)\{(\w+)\}", r"\1", script.replace("{price}", "1"))
     if not (folder / "scripts").exists():
         (folder / "scripts").symlink_to(PROJECT_ROOT / "scripts")
-    log.write_text("")
     done = subprocess.run(
-        ["/bin/bash", "-c", _RECORDER.format(log=log) + script],
+        ["/bin/bash", "-c", _RECORDER + script],
         cwd=folder,
         env={"PATH": "/nonexistent", "HOME": str(folder)},
         capture_output=True,
@@ -74,7 +73,7 @@ def type_in(script: str, folder: Path) -> list[tuple[str, ...]]:
         timeout=20,
     )
     assert "syntax error" not in done.stderr, done.stderr
-    fields = iter(log.read_text().split("\0")[:-1])
+    fields = iter(done.stdout.split("\0")[:-1])
     found = [tuple(next(fields).replace(str(folder), "") for _ in range(int(count))) for count in fields]
     return [words for words in found if not words[0].startswith("…")]
 

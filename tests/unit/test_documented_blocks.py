@@ -305,15 +305,17 @@ def test_a_command_that_would_not_start_is_found(wrong):
         check_program(wrong.split())
 
 
-def test_a_bash_without_programs_reports_what_each_would_have_been_given(tmp_path):
+def test_a_bash_without_programs_reports_what_each_would_have_been_given_also_late(tmp_path):
     script = """
 run=(--nodes "a b")   # don't
 for n in 1 2; do bash x.sh "${run[@]}" --rank $n | tail; done
 ssh host "nohup bash ${run[*]@Q} &"
+{ for ((n = 0; n < 100000; n++)); do :; done; python late.py; } >late.log 2>&1 &
 """
     assert sorted(type_in(script, tmp_path)) == [
         ("bash", "x.sh", "--nodes", "a b", "--rank", "1"),
         ("bash", "x.sh", "--nodes", "a b", "--rank", "2"),
+        ("python", "late.py"),
         ("ssh", "host", "nohup bash '--nodes' 'a b' &"),
         ("tail",),
         ("tail",),
