@@ -1,16 +1,19 @@
 """The provider `ray`: an engine is a detached, named actor of a Ray cluster, placed by the GPUs it asks for.
 
 It runs under the cluster's own interpreter (`--provider-python`), for Ray speaks to its own version. Actors
-are named KIND/NAME in the settings' namespace, so the cluster itself remembers what runs; an actor that waits
-for room is pending, and its resources are requested from the cluster's autoscaler.
+are named KIND/NAME in the settings' namespace, so the cluster itself remembers what runs. An actor that waits
+for room is pending, which is what the cluster's autoscaler brings nodes for; nothing is requested beside it.
 """
 
 import asyncio
+import re
 import sys
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from rl_agent.pool.scale.providers import ray_machine
+from rl_agent.pool.scale.providers import ray_guard, ray_machine
 from rl_agent.pool.scale.providers.command import words_of
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine
 
@@ -23,6 +26,9 @@ class RayProvider:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
         self._connecting = asyncio.Lock()
+        self._begun: set[str] = set()
+        """Machines that have answered this process."""
+        self._stopped_at: dict[str, float] = {}
 
     async def start(self, name: str, kind: EngineKind) -> None:
         await self._connected()
@@ -57,13 +63,22 @@ class RayProvider:
                     log_to_driver=False,
                     logging_level="warning",
                 )
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ProviderError(f"address={self._settings['address']}: {error}") from error
+            except (ImportError, ConnectionError, RuntimeError, ValueError) as error:
+                raise ProviderError(self._refusal(error)) from error
+
+    def _refusal(self, error: Exception) -> str:
+        """Say in one line why there is no connection."""
+        address = self._settings["address"]
+        if isinstance(error, ImportError):
+            return f"{sys.executable} cannot connect to {address}; ray:// needs ray[client]: {error}"
+        if "version" in str(error).lower():
+            return f"--provider-python {sys.executable}: expected the cluster's versions of both: {error}"
+        return f"address={address}: {error}"
 
     def _start(self, name: str, kind: EngineKind) -> None:
         import ray
 
-        if name in self._names():
+        if name in self._actors():
             return
         fields = {
             "name": name,
@@ -78,67 +93,68 @@ class RayProvider:
             lifetime="detached",
             max_restarts=0,
             **self._resources(kind.name),
-        ).remote(words, self._settings["drain_s"], self._settings["log"].replace("{name}", name))
-        self._request_resources()
+        ).remote(
+            Path(ray_guard.__file__).read_text(encoding="utf-8"),
+            words,
+            self._settings["drain_s"],
+            self._settings["log"].replace("{name}", name),
+        )
 
     def _stop(self, name: str) -> None:
         import ray
 
-        full = self._names().get(name)
-        if full is None:
+        _, actor = self._actors().get(name, ("", None))
+        if actor is None:
             return
-        try:
-            actor = ray.get_actor(full)
-            told, _ = ray.wait([actor.leave.remote()], timeout=ANSWER_S)
-            if not told:  # it waits for room, or its node does not answer
-                ray.kill(actor)
-        except ValueError:  # it has ended meanwhile
-            pass
-        self._request_resources()
+        # The call stays with an actor that is slow. Killing one is a drain too, by its guard, but frees its
+        # GPUs before the worker has left them.
+        answer = actor.leave_pool.remote()
+        if ray.wait([answer], timeout=ANSWER_S)[0]:
+            return
+        first = self._stopped_at.setdefault(name, time.monotonic())
+        if name not in self._begun or time.monotonic() - first > self._settings["drain_s"]:
+            ray.kill(actor)
 
     def _machines(self) -> list[RentedMachine]:
         import ray
 
-        names, found, leaving = self._names(), [], {}
-        for name, full in names.items():
-            try:
-                leaving[name] = ray.get_actor(full).is_leaving.remote()
-            except ValueError:
-                continue
-        asked = list(leaving.values())
-        answered = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)[0] if asked else []
-        for name, answer in leaving.items():
-            state = MachineState.PENDING
+        actors, found = self._actors(), []
+        asked = {name: actor.is_leaving_pool.remote() for name, (_, actor) in actors.items()}
+        answered = (
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S)[0] if asked else []
+        )
+        for name, answer in asked.items():
+            state = MachineState.RUNNING if name in self._begun else MachineState.PENDING
             if answer in answered:
                 try:
                     state = MachineState.STOPPING if ray.get(answer, timeout=CALL_S) else MachineState.RUNNING
+                    self._begun.add(name)
+                except ray.exceptions.ActorUnavailableError:  # its node does not answer for now
+                    state = MachineState.RUNNING
                 except ray.exceptions.RayActorError:
                     continue
-            found.append(RentedMachine(name, names[name].rpartition("/")[0], state))
+            found.append(RentedMachine(name, actors[name][0], state))
+        self._begun &= actors.keys()
         return found
 
-    def _names(self) -> dict[str, str]:
-        """Return this fleet's machines with the names of their actors."""
+    def _actors(self) -> dict[str, tuple[str, Any]]:
+        """Return kind and actor of this fleet's machines by their names; others' actors are left out."""
+        import ray
         from ray.util import list_named_actors
 
-        prefix = self._settings["fleet"] + "-"
-        names = {full.rpartition("/")[2]: full for full in list_named_actors()}
-        return {name: full for name, full in names.items() if name.startswith(prefix)}
+        form = re.compile(rf"([^/]*)/({re.escape(self._settings['fleet'])}-[0-9]+)")
+        found: dict[str, tuple[str, Any]] = {}
+        for match in filter(None, map(form.fullmatch, list_named_actors())):
+            try:
+                actor = ray.get_actor(match[0])
+            except ValueError:  # it has ended meanwhile
+                continue
+            if hasattr(actor, "is_leaving_pool") and hasattr(actor, "leave_pool"):
+                found[match[2]] = (match[1], actor)
+        return found
 
     def _resources(self, kind: str) -> dict[str, Any]:
         return dict(self._settings["resources"].get(kind, {"num_gpus": 1}))
-
-    def _request_resources(self) -> None:
-        """Let an autoscaler keep room for all that is asked for, and for no more."""
-        from ray.autoscaler.sdk import request_resources
-
-        bundles = []
-        for full in self._names().values():
-            wanted = self._resources(full.rpartition("/")[0])
-            bundle = {"CPU": wanted.get("num_cpus", 0), "GPU": wanted.get("num_gpus", 0)}
-            bundle |= wanted.get("resources", {})
-            bundles.append({name: amount for name, amount in bundle.items() if amount})
-        request_resources(bundles=[bundle for bundle in bundles if bundle])
 
 
 def connect(settings: Mapping[str, Any]) -> RayProvider:

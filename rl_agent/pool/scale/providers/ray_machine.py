@@ -1,55 +1,49 @@
-"""An actor of a Ray cluster that runs an engine's worker. Standard library alone: Ray carries it to its node.
+"""An actor of a Ray cluster for one machine. Standard library alone: Ray carries it to its node.
 
-The worker leads a process group of its own. It is told to drain by TERM and killed once its time is over;
-if the actor dies, the kernel sends it TERM. Once the worker has ended the actor ends, and frees what it held.
+    actor ─ pipe ─► guard ─► worker, which leads a process group
+
+When the actor is asked to leave, or dies (of SIGKILL too), the worker gets TERM to drain, and is killed once
+its time is over. Once the worker has ended the actor ends, and frees what it held.
 """
 
-import ctypes
 import os
-import signal
 import subprocess
+import sys
 import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-
-_PR_SET_PDEATHSIG = 1
 
 
 class RayMachine:
-    """One actor, one worker of the pool."""
+    """One actor, one worker of the pool. Its methods' names tell its handles from those of other actors."""
 
-    def __init__(self, words: Sequence[str], drain_s: float, log: str) -> None:
-        self._drain_s = drain_s
-        self._told_at: float | None = None
-        libc = ctypes.CDLL(None)
+    def __init__(self, guard: str, words: Sequence[str], drain_s: float, log: str) -> None:
+        """`guard` is the text of `ray_guard`; `log` gets the output of the worker."""
+        self._is_leaving = False
+        alive, self._alive = os.pipe()
+        ended, end = os.pipe()
         with open(log, "ab") as output:  # noqa: PTH123
-            self._worker = subprocess.Popen(
-                list(words),
-                stdin=subprocess.DEVNULL,
+            subprocess.run(  # returns at once: the guard goes on in another process
+                [sys.executable, "-", str(alive), str(end), str(drain_s), *words],
+                input=guard.encode(),
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
+                pass_fds=(alive, end),
+                check=True,
             )
-        threading.Thread(target=self._end_with_worker, daemon=True).start()
+        os.close(alive)
+        os.close(end)
+        threading.Thread(target=self._end_with_worker, args=(ended,), daemon=True).start()
 
-    def is_leaving(self) -> bool:
-        return self._told_at is not None
+    def is_leaving_pool(self) -> bool:
+        return self._is_leaving
 
-    def worker_pid(self) -> int:
-        return self._worker.pid
+    def leave_pool(self) -> None:
+        """Let the worker drain."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            os.close(self._alive)
 
-    def leave(self) -> None:
-        """Tell the worker to drain; from the first call on that comes after its time, kill it."""
-        if self._told_at is None:
-            self._told_at = time.monotonic()
-        is_over = time.monotonic() - self._told_at > self._drain_s
-        with suppress(ProcessLookupError):
-            os.killpg(self._worker.pid, signal.SIGKILL if is_over else signal.SIGTERM)
-
-    def _end_with_worker(self) -> None:
-        self._worker.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._worker.pid, signal.SIGKILL)
+    def _end_with_worker(self, ended: int) -> None:
+        os.read(ended, 1)
         os._exit(0)

@@ -85,14 +85,21 @@ class RaySettings(ProviderSettings):
     worker: str
     """The command line of an engine's worker (join_pool.sh) as it works on every node, with {name} in it."""
     address: str = "auto"
-    """HOST:PORT of the cluster, or auto: that of this machine."""
+    """auto: the cluster of this machine; HOST:PORT on a node of it; ray://HOST:10001 from outside of it."""
     namespace: str = "rl-agent"
     resources: dict[str, RayResources] = {}
     """By the name of the kind; without an entry an engine takes one GPU."""
     drain_s: float = Field(default=60.0, gt=0, le=86_400)
-    """A worker that has not ended so long after it was told to leave is killed."""
+    """A worker that has not ended so long after it was asked to leave, or its actor died, is killed."""
     log: str = "/tmp/{name}.log"  # noqa: S108 - on each node
     """File on its node for the worker's output."""
+
+    @field_validator("address")
+    @classmethod
+    def _is_of_a_cluster(cls, text: str) -> str:
+        if text != "auto" and not re.fullmatch(r"(ray://)?[^/\s]+:[0-9]+", text):  # `local` would start one
+            raise ValueError("expected auto, HOST:PORT or ray://HOST:PORT")
+        return text
 
     @field_validator("worker")
     @classmethod
