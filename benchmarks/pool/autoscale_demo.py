@@ -1,11 +1,13 @@
 """A pool that grows while its rollouts get longer, and shrinks again: engines over time, with the reasons.
 
-    python benchmarks/pool/autoscale_demo.py [--simulated] [--out DIR]
+    python benchmarks/pool/autoscale_demo.py [--simulated] [--provider ray] [--out DIR]
 
-A manager, `pool scale --provider command`, and waves of requests whose responses grow from 30 to 230 tokens:
+A manager, `pool scale`, and waves of requests whose responses grow from 30 to 230 tokens:
 a tiny model at real vLLM engines on the CPU, or `--simulated` engines. Once three serve, one gets SIGKILL
 with its worker. At the end the fleet has to be back at one engine, with no request lost or sampled twice and
-no machine left. The picture is OUT/engines.svg, its points OUT/engines.jsonl.
+no machine left. The picture is OUT/engines.svg, its points OUT/engines.jsonl. With `--provider ray` the
+engines are actors of a Ray cluster of two nodes that is started for this run (`scripts/test.sh extended`
+installs Ray).
 """
 
 import argparse
@@ -17,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,11 +29,15 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.demo import ENGINE_ARGS, ENVIRONMENT, ROOT, Demo, watched
+from rl_agent.cluster.shared_fs.processes import ProcessId
 from tests.integration.tiny_model import make_tiny_model
 
 MOST, WAVES = 3, 9
 START_TIMEOUT_S, END_TIMEOUT_S = 400.0, 300.0
 MACHINE = ROOT / "tests/integration/pool/scale/machine.py"
+RAY_NODES = ROOT / "tests/integration/pool/scale/ray_nodes.py"
+RAY_PYTHON = ROOT / ".venv/ray/bin/python"
+LOCAL_MACHINES = ROOT / "scripts/examples/local_machines.sh"
 
 
 class AutoscaleDemo(Demo):
@@ -59,7 +66,7 @@ class AutoscaleDemo(Demo):
         manager = await self.start("manager", sys.executable, "-m", "rl_agent.cli", "manager", *words)
         assert manager.stdout is not None
         self.url = (await manager.stdout.readline()).decode().strip()
-        scale = await self.start("scale", *self.scale_words(model))
+        scale = await self.start_scale(self.machine_words(model))
         self.say(f"the manager listens on {self.url}; `pool scale` starts the first engine")
         async with aiohttp.ClientSession() as self.session:
             async with asyncio.TaskGroup() as jobs:
@@ -78,7 +85,7 @@ class AutoscaleDemo(Demo):
         self.say(f"most engines {most} of {MOST}; all machines ended: {is_ended}; {self.out}/engines.svg")
         return is_right and is_ended and most == MOST and self.killed_at is not None
 
-    def scale_words(self, model: Path) -> list[str]:
+    def machine_words(self, model: Path) -> list[str]:
         own, options = self.out, self.options
         if options.simulated:
             machine = [
@@ -95,12 +102,46 @@ class AutoscaleDemo(Demo):
             machine = ["bash", f"{ROOT}/scripts/join_pool.sh", "--manager", "{manager}", "--name", "{name}"]
             machine += ["--kind", "{kind}", "--price", "{price}", "--model", str(model), "--capacity", "1"]
             machine += ["--log", f"{own}/{{name}}.vllm.log", f"--engine-args={shlex.join(ENGINE_ARGS)}"]
-        words = [sys.executable, "-m", "rl_agent.cli", "pool", "scale", "--provider", "command"]
-        words += ["--manager", self.url, "--state", f"{own}/pool-scale.json"]
+        return machine
+
+    async def start_scale(self, machine: Sequence[str]) -> asyncio.subprocess.Process:
+        """Start `pool scale` with the chosen provider, whose machines run this command."""
+        words = [sys.executable, "-m", "rl_agent.cli", "pool", "scale", "--provider", self.options.provider]
+        words += ["--manager", self.url, "--state", f"{self.out}/pool-scale.json"]
         words += ["--poll-s", "1", "--settle-s", "5", "--drain-s", "20"]
-        local = f"bash {ROOT}/scripts/examples/local_machines.sh"
-        templates = [f"start={local} start {{name}} {shlex.join(machine)}", f"stop={local} stop {{name}}"]
-        return [*words, *templates, f"list={local} list"]
+        local = f"bash {LOCAL_MACHINES}"
+        if self.options.provider == "ray":
+            address = await self.start_ray()
+            file = self.out / "ray.yaml"
+            file.write_text("resources: {cpu: {num_cpus: 1}}\ndrain_s: 20\n")
+            words += ["--provider-python", str(RAY_PYTHON), "--provider-file", str(file)]
+            words += [f"address={address}", f"worker={local} become {{name}} {shlex.join(machine)}"]
+            words += [f"log={self.machines}/{{name}}.log"]
+        else:
+            words += [f"start={local} start {{name}} {shlex.join(machine)}"]
+            words += [f"stop={local} stop {{name}}", f"list={local} list"]
+        return await self.start("scale", *words)
+
+    async def start_ray(self) -> str:
+        """Start a Ray cluster of two nodes that ends with this process, and return its address."""
+        self.machines.mkdir(exist_ok=True)
+        cluster = await self.start("ray", str(RAY_PYTHON), str(RAY_NODES))
+        assert cluster.stdout is not None
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while line := (await cluster.stdout.readline()).decode():
+                if line.startswith("cluster at "):
+                    self.say(f"a Ray cluster of two nodes is at {line.split()[-1]}")
+                    return line.split()[-1]
+        raise RuntimeError(f"the Ray cluster did not start; {self.out}/ray.log says why")
+
+    async def stop(self) -> None:
+        """End what was started and the machines too, which lead process groups of their own."""
+        await super().stop()
+        for file in self.machines.glob("*.pid"):
+            leader = ProcessId(*map(int, file.read_text().split()))
+            if leader.is_running:
+                with suppress(ProcessLookupError):
+                    os.killpg(leader.pid, signal.SIGKILL)  # its engine ends with it
 
     async def waves(self) -> None:
         """Submit wave after wave, each with longer responses; the last ones are short again."""
@@ -185,11 +226,21 @@ class AutoscaleDemo(Demo):
         pyplot.close(figure)
 
 
+def add_provider(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--provider",
+        choices=("command", "ray"),
+        default="command",
+        help="what starts the engines: processes of this machine, or actors of a Ray cluster on it",
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--simulated", action="store_true", help="engines that need no model and no time")
+    add_provider(parser)
     parser.add_argument("--out", type=Path, help="model, logs, picture; default: a temporary folder")
     options = parser.parse_args()
     if options.out is not None:

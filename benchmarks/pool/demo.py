@@ -63,6 +63,7 @@ class Demo:
         with (self.out / f"{name}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **ENVIRONMENT},
@@ -193,11 +194,16 @@ def watched(demo: Demo) -> int:
 
 
 async def demonstrate(demo: Demo) -> bool:
-    job = asyncio.current_task()
-    assert job is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, job.cancel)
+    """Run a demonstration; INT, TERM and errors end what it started, a second signal does not stop that."""
+    loop = asyncio.get_running_loop()
+    job = loop.create_task(demo.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, job.cancel)
     try:
-        return await demo.run()
+        return await job
+    except asyncio.CancelledError:
+        demo.say("asked to end before the end")
+        return False
     finally:
         await demo.stop()
 

@@ -2,8 +2,9 @@
 
     python benchmarks/pool/growing_run.py --gpu 0 --shape small   # trainer and engines on one GPU
     python benchmarks/pool/growing_run.py                         # on a CPU, slowly
+    python benchmarks/pool/growing_run.py --provider ray          # engines are actors of a Ray cluster
 
-`scripts/run.sh` with `trainer=grpo pool=elastic` starts no engine of its own; `pool scale --provider command`
+`scripts/run.sh` with `trainer=grpo pool=elastic` starts no engine of its own; `pool scale`
 starts as many as the run's manager wants, at first one. The reward is the length of the response: the policy
 learns to go on, the trainer waits longer, and more engines are wanted. Once three serve, one gets SIGKILL
 with its worker. When another one has come, shortness is rewarded, until one engine is left; then the run gets
@@ -28,7 +29,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.pool.autoscale_demo import MOST, AutoscaleDemo
+from benchmarks.pool.autoscale_demo import MOST, AutoscaleDemo, add_provider
 from benchmarks.pool.demo import ENVIRONMENT, ROOT, Demo, watched
 from benchmarks.trainer.stream_loop import make_model
 from benchmarks.trainer.throughput import SHAPES
@@ -92,7 +93,7 @@ class GrowingRun(AutoscaleDemo):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         loop = await self.start("run", *self.loop_words(port))
-        scale = await self.start("scale", *self.scale_words(own / "model"))
+        scale = await self.start_scale(self.machine_words(own / "model"))
         async with aiohttp.ClientSession() as self.session, asyncio.TaskGroup() as jobs:
             watch = jobs.create_task(self.watch())
             jobs.create_task(self.ask_for_short(watch, loop))
@@ -168,7 +169,7 @@ class GrowingRun(AutoscaleDemo):
         words += [f"{key}={value}" for key, value in settings.items() if key not in overridden]
         return [str(word) for word in [*words, *options.overrides]]
 
-    def scale_words(self, model: Path) -> list[str]:
+    def machine_words(self, model: Path) -> list[str]:
         own, options = self.out, self.options
         engine = ["--max-model-len", options.longest + 64, "--max-num-seqs", options.capacity]
         engine += ["--generation-config", "vllm", "--enforce-eager", "--kv-cache-memory-bytes"]
@@ -182,12 +183,7 @@ class GrowingRun(AutoscaleDemo):
             engine += [2 << 30, "--dtype", "bfloat16"]
             machine += ["--gpus", options.gpu]
         machine.append(f"--engine-args={shlex.join(map(str, engine))}")
-        words = [sys.executable, "-m", "rl_agent.cli", "pool", "scale", "--provider", "command"]
-        words += ["--manager", self.url, "--state", f"{own}/pool-scale.json"]
-        words += ["--poll-s", "1", "--settle-s", "5", "--drain-s", "20"]
-        local = f"bash {ROOT}/scripts/examples/local_machines.sh"
-        templates = [f"start={local} start {{name}} {shlex.join(machine)}", f"stop={local} stop {{name}}"]
-        return [*words, *templates, f"list={local} list"]
+        return machine
 
     def print_iterations(self) -> bool:
         """Print a line an iteration; return whether all episodes of all that were trained on are there."""
@@ -221,6 +217,7 @@ def main() -> int:
     parser.add_argument("--longest", type=int, default=192, help="tokens of a response")
     parser.add_argument("--capacity", type=int, default=8, help="requests at an engine at once")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
+    add_provider(parser)
     parser.add_argument("--out", type=Path, help="model, logs, picture; default: a temporary folder")
     parser.add_argument("overrides", nargs="*", help="key=value for run.sh")
     options = parser.parse_args()
