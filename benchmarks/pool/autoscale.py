@@ -12,6 +12,7 @@ fast as the autoscaled one; `of all`: of all fixed fleets, which is known in hin
 
 import argparse
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -59,6 +60,13 @@ class Played:
         )
 
 
+def limit_dollars(outcomes: Iterable[Outcome], trainer_price: float, engine_price: float) -> float:
+    """What no fleet does the same work for: the fastest's trainer, and the engines that lost no time."""
+    played = list(outcomes)
+    working_h = min(one.hours * one.engines * (1 - one.engines_idle_share) for one in played)
+    return min(one.hours for one in played) * trainer_price + working_h * engine_price
+
+
 def play(name: str, seeds: int, words: list[str], iterations: int) -> Played | None:
     """Play one fleet with each seed; None if the trace ends before the work does."""
     trace = read_trace(RECORDED.read_text().splitlines(), str(RECORDED))
@@ -99,6 +107,15 @@ def table(trainer: str, seeds: int, words: list[str], iterations: int, sizes: li
         gain = scaled.tokens_per_dollar / one.tokens_per_dollar - 1
         faster = scaled.tokens_per_s / one.tokens_per_s - 1
         print(f"{label:<12} {one.name}: autoscaled has {gain:+.1%} tokens per dollar, {faster:+.1%} tokens/s")
+    config = read_config(later_wins((*WORK, *words)))
+    best_dollars = limit = 0.0
+    for of_seed in zip(*(one.outcomes for one in (*fixed, scaled)), strict=True):
+        limit += limit_dollars(of_seed, config.trainer_price, config.engine_price)
+        one = of_seed[fixed.index(best)]
+        best_dollars += one.hours * (config.trainer_price + one.engines * config.engine_price)
+    print(
+        f"{'limit':<12} {best_dollars / limit - 1:+.1%} tokens per dollar over {best.name}, for any decision"
+    )
 
 
 def main() -> int:
