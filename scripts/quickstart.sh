@@ -63,6 +63,7 @@ parse_arguments() {
     esac
     shift
   done
+  [[ ! -e $OUT || -d $OUT ]] || usage_error "--out '$OUT' is a file; give a folder, new or of an earlier call"
   [[ $AGENT == text || $AGENT == web ]] || usage_error "--agent is text or web, got '$AGENT'"
   [[ $TRAINER == llamafactory || $TRAINER == grpo ]] ||
     usage_error "--trainer is llamafactory or grpo, got '$TRAINER'"

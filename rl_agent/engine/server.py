@@ -114,8 +114,10 @@ def server_environment(config: Config, environ: Mapping[str, str]) -> dict[str, 
 
 
 def probe(config: Config, environ: Mapping[str, str], timeout_s: float = PROBE_TIMEOUT_S) -> Probe:
-    """Ask `/health` and `/v1/models` who is there."""
+    """Ask `/health` and `/v1/models` who is there; a ConfigError if `engine.url` is no address."""
     url = config.engine.base_url
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"engine.url={url}: expected http://host:port")
     try:
         _get(url + "/health", config, environ, timeout_s)
         text = _get(url + "/v1/models", config, environ, timeout_s)
@@ -151,10 +153,6 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
 
 
 def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float) -> str:
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"engine.url={url}: expected http://host:port")
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"engine.url={url}: expected http://host:port")
     key = environ.get(config.engine.api_key_env_var)
     return small_http.request(url, token=key, timeout_s=timeout_s).decode("utf-8", "replace")
 

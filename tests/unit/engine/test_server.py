@@ -199,6 +199,12 @@ def test_a_probe_ignores_proxies_of_the_outer_world(tmp_path, serve, monkeypatch
     assert probe(config(tmp_path, f"engine.port={serve(200, CARDS)}"), {}).answer is Answer.WANTED
 
 
+@pytest.mark.parametrize("url", ["localhost:8999", "ftp://host:1"])
+def test_an_address_without_a_scheme_is_an_error_of_the_configuration(tmp_path, url):
+    with pytest.raises(ConfigError, match=rf"^engine\.url={url}: expected http://host:port$"):
+        probe(config(tmp_path, f"engine.url={url}"), {})
+
+
 def test_a_free_port_answers_nothing(tmp_path, serve):
     port = serve(200, CARDS)
     found = probe(config(tmp_path, f"engine.port={port}", "engine.host=127.0.0.2"), {})
