@@ -33,11 +33,18 @@ SHOWN_EVENTS = 200
 MAX_ENGINES = 60
 SHOWN_ITERATIONS = 50
 READY = "engines that are ready"
+WEIGHT_BYTES = "weight_bytes"
 CURVES = {
     "requests": {"waiting": "waiting for an engine", "running": "at engines"},
     READY: {"ready": "ready"},
     "requests that moved to another engine": {"moves": "moved, in all"},
     "tokens a second": {"rate": "sampled"},
+    "bytes of weights that came to engines, in all": {
+        f"{WEIGHT_BYTES}.trainer": "from the trainer",
+        f"{WEIGHT_BYTES}.engines": "from other engines",
+        f"{WEIGHT_BYTES}.manager": "from the manager",
+        f"{WEIGHT_BYTES}.same_host": "from a trainer's store on the same host",
+    },
 }
 RATES = ("tokens a second",)
 STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
@@ -72,10 +79,16 @@ class PoolRecord:
             line = dict.fromkeys(COUNTS, 0) | line
             if not isinstance(line.get("engines"), dict) or not all(_is_count(line[name]) for name in COUNTS):
                 return
+            if not _are_counts(line.get(WEIGHT_BYTES)):
+                line = {key: value for key, value in line.items() if key != WEIGHT_BYTES}
         kept, most = (self.events, MAX_EVENTS) if is_event else (self.samples, MAX_SAMPLES)
         kept.append(line)
         if len(kept) > most:
             kept[:] = kept[len(kept) % 2 :: 2] if not is_event else kept[-most // 2 :]
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_count(number) for number in value.values())
 
 
 def _is_count(value: Any) -> bool:
@@ -150,6 +163,7 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
         "lanes": lanes,
         "ticks": ticks,
         "lanes_left_out": left_out,
+        "weight_bytes": _weight_bytes(record),
         "states": STATES,
         "charts": [
             one
@@ -182,6 +196,14 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
             (names, rows) for prefix, names in WEIGHTS.items() if (rows := _rows_of(numbers, prefix, names))
         ],
     }
+
+
+def _weight_bytes(record: PoolRecord) -> list[tuple[str, float]]:
+    """Return the bytes of weights that came to engines, by where from; empty before the first."""
+    came = record.samples[-1].get(WEIGHT_BYTES, {}) if record.samples else {}
+    labels = next(labels for labels in CURVES.values() if f"{WEIGHT_BYTES}.trainer" in labels)
+    rows = [(label, came.get(name.partition(".")[2], 0)) for name, label in labels.items()]
+    return rows if any(number for _, number in rows) else []
 
 
 def _rows_of(numbers: Numbers, prefix: str, names: Sequence[str]) -> list[tuple[int, list[Any]]]:
@@ -225,7 +247,8 @@ def _value(sample: dict[str, Any], before: dict[str, Any] | None, name: str) -> 
             if before is None or sample["at"] <= before["at"] or sample["tokens"] < before["tokens"]:
                 return None
             return float((sample["tokens"] - before["tokens"]) / (sample["at"] - before["at"]))
-        return float(sample[name])
+        part, _, source = name.partition(".")
+        return float(sample[part][source] if source else sample[part])
     except (KeyError, TypeError, ValueError, IndexError):
         return None
 

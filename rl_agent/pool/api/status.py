@@ -80,6 +80,7 @@ def _engine_status(engine: Engine, now: float) -> dict[str, Any]:
         "weights_digest": engine.weights.digest or None,
         "is_fetching_weights": engine.weights.is_fetching,
         "weights_problem": engine.weights.problem,
+        "weight_bytes": asdict(engine.received),
         "is_finishing": engine.finishing_since is not None,
         "finishing_s": own.finishing_s,
         "running": len(engine.running),
@@ -128,6 +129,14 @@ class _Collector:
         for engine in state.engines.values():
             by_engine.add_metric([engine.offer.name, "useful"], engine.useful_tokens)
             by_engine.add_metric([engine.offer.name, "recomputed"], engine.recomputed_tokens)
+        totals = totals_of(state, self._batches.pool.clock())
+        weight_bytes = CounterMetricFamily(
+            "rl_pool_weight_bytes",
+            "Bytes of weights that came to engines, by where from",
+            labels=["source"],
+        )
+        for source, size_bytes in asdict(totals.weight_bytes).items():
+            weight_bytes.add_metric([source], size_bytes)
         scaling = self._batches.scaling.answer()
         wanted = GaugeMetricFamily("rl_pool_wanted_engines", "Engines wanted by kind", labels=["kind"])
         present = GaugeMetricFamily("rl_pool_present_engines", "Engines ready by kind", labels=["kind"])
@@ -140,6 +149,7 @@ class _Collector:
             present,
             requests,
             by_engine,
+            weight_bytes,
             CounterMetricFamily("rl_pool_moves", "Requests moved to another engine", value=account.moves),
             CounterMetricFamily("rl_pool_engine_deaths", "Engines that died", value=account.engine_deaths),
             CounterMetricFamily(
@@ -161,7 +171,7 @@ class _Collector:
             CounterMetricFamily(
                 "rl_pool_finishing_seconds",
                 "Engine-seconds without new requests, to finish what older weights began",
-                value=totals_of(state, self._batches.pool.clock()).finishing_s,
+                value=totals.finishing_s,
             ),
             GaugeMetricFamily("rl_pool_weight_version", "Version engines must serve", state.weight_version),
             GaugeMetricFamily("vllm:num_requests_running", "Requests at engines", value=running),

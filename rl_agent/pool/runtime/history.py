@@ -12,11 +12,12 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rl_agent.pool.scheduler.records import EngineState
-from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.scheduler.state import PoolState, totals_of
 from rl_agent.pool.schemas import WantedAnswer
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class PoolHistory:
             "failed": account.failed,
             "moves": account.moves,
             "tokens": account.tokens,
+            "weight_bytes": asdict(totals_of(state, state.now).weight_bytes),
             "engines": {
                 engine.offer.name: [engine.state.value, engine.weight_version, running[engine.engine_id]]
                 for engine in state.engines.values()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from rl_agent.pool.scheduler.policies import PolicyMaker
-from rl_agent.pool.scheduler.reports import NO_WEIGHTS, Load, WeightsReport
+from rl_agent.pool.scheduler.reports import NO_BYTES, NO_WEIGHTS, Load, WeightBytes, WeightsReport
 
 
 class EngineState(StrEnum):
@@ -145,6 +145,8 @@ class Engine:
     model: str = ""
     weight_version: int = 0
     weights: WeightsReport = NO_WEIGHTS
+    received: WeightBytes = NO_BYTES
+    """Bytes of weights that came since it registered."""
     behind_since: float | None = None
     """Since when it serves an older version than is wanted, without having come any further."""
     finishing_since: float | None = None
@@ -337,6 +339,7 @@ class EngineTotals:
     recomputed_tokens: int = 0
     prefilled_again_tokens: int = 0
     finishing_s: float = 0.0
+    weight_bytes: WeightBytes = NO_BYTES
 
     def add(self, engine: Engine, now: float) -> None:
         up_s = now - engine.registered_at
@@ -347,6 +350,7 @@ class EngineTotals:
         self.recomputed_tokens += engine.recomputed_tokens
         self.prefilled_again_tokens += engine.prefilled_tokens
         self.finishing_s += engine.finishing_s
+        self.weight_bytes = self.weight_bytes.plus(engine.received)
         if engine.finishing_since is not None and not engine.is_switching:
             self.finishing_s += now - engine.finishing_since
 

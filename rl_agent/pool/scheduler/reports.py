@@ -22,6 +22,7 @@ def _address(text: str) -> str:
 Words = Annotated[str, Field(max_length=500), AfterValidator(_one_line)]
 WeightVersion = Annotated[int, Field(ge=0, lt=2**48)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
+Bytes = Annotated[int, Field(ge=0, lt=2**60)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 SourceAddress = Annotated[
     str, Field(max_length=300, pattern=r"^tcp://[^\s/]+:[0-9]{1,5}$"), AfterValidator(_address)
@@ -40,6 +41,40 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Bytes of weights that came to engines, by where from. What engines of a host share counts once."""
+
+    __pydantic_config__ = STRICT
+    trainer: Bytes = 0
+    engines: Bytes = 0
+    """From the hosts of other engines."""
+    manager: Bytes = 0
+    same_host: Bytes = 0
+    """Copied from the store of a trainer on the same host."""
+
+    def plus(self, other: "WeightBytes") -> "WeightBytes":
+        """Return the sums."""
+        return WeightBytes(
+            self.trainer + other.trainer,
+            self.engines + other.engines,
+            self.manager + other.manager,
+            self.same_host + other.same_host,
+        )
+
+    def since(self, before: "WeightBytes") -> "WeightBytes":
+        """Return what came since then; nothing where a count went back."""
+        return WeightBytes(
+            max(0, self.trainer - before.trainer),
+            max(0, self.engines - before.engines),
+            max(0, self.manager - before.manager),
+            max(0, self.same_host - before.same_host),
+        )
+
+
+NO_BYTES = WeightBytes()
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsReport:
     """A worker's report on the weights in its engine."""
 
@@ -54,6 +89,8 @@ class WeightsReport:
     """Here, and loaded once the engine may take it (see `single_version`)."""
     problem: Words = ""
     """Why it has not got the wanted version; empty while nothing went wrong."""
+    received: WeightBytes = NO_BYTES
+    """Since the worker started."""
 
 
 NO_WEIGHTS = WeightsReport()

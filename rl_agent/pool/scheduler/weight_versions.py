@@ -60,6 +60,7 @@ def _judge_all(state: PoolState) -> None:
 def reported(state: PoolState, engine: Engine, report: WeightsReport) -> None:
     """Record a worker's report on its engine's weights."""
     was, engine.weights = engine.weights, report
+    engine.received = engine.received.plus(report.received.since(was.received))
     single_version.follow(state, engine)
     is_news = (was.weight_version, was.digest) != (report.weight_version, report.digest)
     if engine.state is EngineState.DRAINING:

@@ -22,11 +22,13 @@ from typing import TypeVar
 from yarl import URL
 
 from rl_agent.errors import WeightsError
+from rl_agent.pool.scheduler.reports import WeightBytes
 from rl_agent.pool.schemas import TRANSFER_TOKEN, WeightsOffer
 from rl_agent.sections.weights import WeightsConfig
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.download.host_dedup import adopt, turn
-from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
+from rl_agent.weights.download.receive import Announcement, Receiver
+from rl_agent.weights.download.source_order import ReceiveReport, Upstream
 from rl_agent.weights.server.server import WeightServer
 from rl_agent.weights.settings import base_folder, server_settings, trainer_folders
 from rl_agent.weights.sources.source import Source
@@ -69,6 +71,8 @@ class HostWeights:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="weights-fetch")
         self._stop = threading.Event()
         self._server: WeightServer | None = None
+        self.received = WeightBytes()
+        """Verified pieces that came so far, also those of downloads that failed."""
 
     def __enter__(self) -> "HostWeights":
         self._transport = open_transport(self._settings.transport, self._address)
@@ -134,7 +138,13 @@ class HostWeights:
                 return linked.weight_version
             upstreams = self._upstreams(offer, announced)
             timeout_s = deadline.remaining_s()
-            snapshot, report = self._receiver.receive(announced, upstreams, timeout_s=timeout_s, stop=stop)
+            report = ReceiveReport()
+            try:
+                snapshot, _ = self._receiver.receive(
+                    announced, upstreams, timeout_s=timeout_s, stop=stop, report=report
+                )
+            finally:
+                self.received = self.received.plus(_by_source(report, upstreams))
         way = f"{report.deltas} differences" if report.deltas else "whole"
         log.info(
             "weight version %d is here (%s, %.1f MB in %.1f s from %d addresses)",
@@ -222,3 +232,19 @@ class HostWeights:
         if self._server is not None:
             self._server.__exit__(None, None, None)
             self._server = None
+
+
+def _by_source(report: ReceiveReport, upstreams: Sequence[Upstream]) -> WeightBytes:
+    """Return the bytes that came, given the upstreams in the order of `HostWeights._upstreams`."""
+    folders, hosts, managers = upstreams
+
+    def sum_of(sources: Sequence[Source]) -> int:
+        names = {str(source) for source in sources}
+        return sum(one.size_bytes for name, one in report.by_source.items() if name in names)
+
+    return WeightBytes(
+        trainer=sum_of(hosts.origins),
+        engines=sum_of(hosts.peers),
+        manager=sum_of(managers.origins),
+        same_host=sum_of(folders.origins),
+    )

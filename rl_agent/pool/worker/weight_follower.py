@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 from rl_agent.errors import WeightsError
@@ -89,6 +90,7 @@ class EngineWeights:
             "source": self._host.source,
             "is_fetching": self._fetched is not None,
             "problem": self._problem,
+            "received": asdict(self._host.received),
         }
 
     def offer(self, offer: WeightsOffer | None) -> None:

@@ -79,13 +79,16 @@ class Receiver:
         *,
         timeout_s: float,
         stop: threading.Event,
+        report: ReceiveReport | None = None,
     ) -> tuple[Snapshot, ReceiveReport]:
         """Fetch, verify and publish the announced version.
+
+        `report`: filled in as it goes, for those who need it of a failure, too.
 
         Raises WeightsError when none of the `upstreams` could give it, at the deadline, or when cancelled;
         the newest version here is then what it was.
         """
-        report = ReceiveReport()
+        report = ReceiveReport() if report is None else report
         newest = self._store.newest
         if newest is not None and newest.weight_version == announced.weight_version:
             if newest.manifest.digest == announced.digest:

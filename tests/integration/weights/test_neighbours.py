@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import WeightsError
+from rl_agent.pool.scheduler.reports import WeightBytes
 from rl_agent.pool.schemas import WeightsOffer
 from rl_agent.pool.settings import load_weights
 from rl_agent.pool.worker.weight_cache import PREFIX, HostWeights
@@ -138,6 +139,8 @@ async def test_what_a_trainer_of_this_host_has_is_copied_and_not_sent(tmp_path, 
             theirs = trainer_beside.store.newest.path(FULL)
             assert file_of(here, version).read_bytes() == theirs.read_bytes()
             assert theirs.stat().st_nlink == 1  # the trainer may use its memory again
+        size_bytes = trainer_beside.store.newest.manifest.full.size_bytes
+        assert here.received == WeightBytes(same_host=3 * size_bytes)
     assert trainer_beside.server.sent_bytes == 0
 
 

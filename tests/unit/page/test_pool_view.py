@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.pool.runtime.history import PoolHistory, history_file
@@ -66,6 +68,38 @@ async def test_bytes_of_weights_are_shown_by_how_they_went(tmp_path, look):
         ["77", "-", "-", "-", "-"],
         ["1,234,567", "5", "-", "0.250"],
     ]
+
+
+async def test_bytes_of_weights_that_workers_report_are_in_the_status_the_metrics_and_on_the_page(
+    tmp_path, look
+):
+    journal = RunPaths(tmp_path).run_dir("latest") / "pool-1.sqlite"
+    journal.parent.mkdir(parents=True)
+    async with manager(f"journal={journal}") as pool:
+        body = {"name": "a", "has_worker": True, "capacity": 1}
+        _, answer = await pool.call("POST", "/engines", body)
+        secret = {"X-Engine-Secret": answer["secret"]}
+        for trainer in (1_000, 1_234_567):
+            beat = {"weights": {"received": {"trainer": trainer, "engines": 89}}}
+            status, _ = await pool.call("POST", f"/engines/{answer['engine_id']}/beat", beat, headers=secret)
+            assert status == 200
+        _, found = await pool.call("GET", "/status")
+        came = {"trainer": 1_234_567, "engines": 89, "manager": 0, "same_host": 0}
+        assert found["totals"]["weight_bytes"] == found["engines"][0]["weight_bytes"] == came
+        _, text = await pool.call("GET", "/metrics")
+        assert 'rl_pool_weight_bytes_total{source="trainer"} 1.234567e+06' in text
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    table = re.search(r'id="weight-bytes".*?</table>', html, re.DOTALL)[0]
+    assert re.findall(r"<td>(.*?)</td>", table) == ["1,234,567", "89", "0", "0"]
+
+
+@pytest.mark.parametrize("came", [EVIL, {"trainer": EVIL}, {"other": 1}, []])
+async def test_bytes_of_weights_of_another_shape_cost_their_table_alone(tmp_path, look, came):
+    write_history(tmp_path, sample(1.0, weight_bytes=came), sample(2.0, weight_bytes=came))
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    assert is_harmless(html) and "spot-1" in html and "weight-bytes" not in html
 
 
 async def test_a_run_without_a_pool_says_so(tmp_path, look):

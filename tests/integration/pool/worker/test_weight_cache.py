@@ -53,6 +53,8 @@ async def test_a_host_that_reaches_the_manager_alone_has_versions_and_difference
                 with here.hold(version) as found, trainer.sender.store.hold(version) as made:
                     assert found.map(FULL) == made.map(FULL)
             assert found.manifest.delta is not None
+            size_bytes = found.manifest.full.size_bytes
+            assert here.received.manager > size_bytes and here.received.trainer == 0
 
 
 async def test_the_manager_gives_the_wanted_version_alone_and_asks_for_the_transfers_token(tmp_path, trainer):
@@ -81,6 +83,10 @@ async def test_a_host_gives_on_what_it_has_when_the_publisher_is_gone(tmp_path, 
         await until(serves(first, 1))
         second.offer(trainer.offer(1, "tcp://127.0.0.1:9", first.report()["source"]))
         await until(serves(second, 1))
+        size_bytes = trainer.sender.store.newest.manifest.full.size_bytes
+        nothing = {"trainer": 0, "engines": 0, "manager": 0, "same_host": 0}
+        assert first.report()["received"] == {**nothing, "trainer": size_bytes}
+        assert second.report()["received"] == {**nothing, "engines": size_bytes}
 
 
 def test_what_a_killed_worker_left_is_removed_and_what_is_used_is_not(tmp_path):

@@ -6,7 +6,8 @@ import pytest
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights
-from rl_agent.pool.scheduler.reports import WeightsReport
+from rl_agent.pool.scheduler.reports import WeightBytes, WeightsReport
+from rl_agent.pool.scheduler.state import totals_of
 from rl_agent.pool.scheduler.weight_versions import MAX_PEERS, sources_for
 from rl_agent.testing.pool_world import RULES, ready_world, record
 
@@ -196,3 +197,18 @@ def test_an_engine_that_comes_back_with_its_weights_is_known_by_them_at_once():
     world.handle(events.Registered(offer, held))
     world.handle(events.Probed("again", "model", 0))
     assert world.state.engines["again"].weight_version == 1
+
+
+def test_bytes_of_weights_are_counted_once_though_an_engine_registers_again():
+    world, [engine] = ready_world("a")
+    for trainer, engines in ((100, 0), (100, 30), (100, 30)):
+        engine.report(WeightsReport(received=WeightBytes(trainer, engines)))
+    assert totals_of(world.state, world.now).weight_bytes == WeightBytes(100, 30)
+    engine.crash()
+    world.run(world.now + 100.0)
+    assert not world.state.engines
+    again = world.join("a")
+    own = world.state.engines[again.engine_id]
+    own.weights = WeightsReport(received=WeightBytes(150, 30))  # as its registration said
+    again.report(WeightsReport(received=WeightBytes(150, 40)))
+    assert totals_of(world.state, world.now).weight_bytes == WeightBytes(100, 40)
