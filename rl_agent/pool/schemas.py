@@ -180,6 +180,9 @@ class ModelRequest(RequestBody):
     """The version may be older than the pool's."""
 
 
+PublisherNumber = Annotated[int, Field(ge=1, lt=2**62)]
+
+
 class WeightsRequest(RequestBody):
     """`POST /weights`: a version of the pool's model that engines fetch and load while they generate."""
 
@@ -194,6 +197,23 @@ class WeightsRequest(RequestBody):
     finish_within_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
     """Responses are to be of one version: an engine finishes what it began, for so long at most, and takes
     this version then. None: it takes it at once, and responses go on with it."""
+    publisher: PublisherNumber | None = None
+    """Of who publishes, as `POST /publishers` answered. None: it never asked, and gives way to who did."""
+
+
+class PublisherRequest(RequestBody):
+    """`POST /publishers`: a trainer takes the place of whoever published before it; an empty object."""
+
+
+class PublisherTaken(RequestBody):
+    """The number of the publisher that has the place."""
+
+    publisher: PublisherNumber
+
+
+class PublisherAnswer(Message):
+    publisher: int
+    """For its announcements. It is higher than any before, whose announcements are refused from now on."""
 
 
 class WeightsAnswer(Message):
@@ -201,6 +221,8 @@ class WeightsAnswer(Message):
     """The version that the pool wants now."""
     is_accepted: bool
     """False: the version was stale and is skipped."""
+    is_superseded: bool = False
+    """A later publisher has this one's place: nothing that it announces will be accepted again."""
 
 
 def _sampling(params: dict[str, Any]) -> dict[str, Any]:

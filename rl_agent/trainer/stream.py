@@ -74,7 +74,14 @@ class Stream:
         if self._devices is not None:
             self._devices.known = dict(trainer.windows)
         settings = self._settings
-        feed = WeightFeed(run, self._ranks, dtype=settings.export_dtype, batch=settings.batch)
+        feed = WeightFeed(
+            run,
+            self._ranks,
+            dtype=settings.export_dtype,
+            batch=settings.batch,
+            on_superseded=trainer.stop,
+        )
+        trainer.check_place = feed.check_place
         with feed:
             self._publish(feed)
             while trainer.iteration != run.last_iteration and not trainer.agree_to_stop():
@@ -83,6 +90,7 @@ class Stream:
                     trainer.save_at_times()  # only now: engines generate with the new weights meanwhile
             if trainer.is_stopping:
                 trainer.save()
+            feed.check_place()
             feed.discard()  # after a crash the next process goes on serving what was published
 
     def _train_iteration(self) -> bool:

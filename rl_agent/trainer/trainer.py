@@ -59,6 +59,8 @@ class Trainer:
         """This rank; it ends with the others (`is_stopping`)."""
         self.is_stopping = False
         """All ranks, from the same group on."""
+        self.check_place: Callable[[], None] = lambda: None
+        """Called before each checkpoint; it raises where a later trainer has taken this one's place."""
         self.version = settings.first_version
         """Of the weights that the next step starts from."""
         self.iteration = 0
@@ -194,9 +196,10 @@ class Trainer:
         return numbers | {"total_steps": float(self.steps)}
 
     def save(self) -> None:
-        """Make what was reached durable, unless it is."""
+        """Make what was reached durable, unless it is. Raises what `check_place` does."""
         if self._saved == (self.steps, self.iteration, self.version):
             return
+        self.check_place()
         intake = self._intake
         self._saved = (self.steps, self.iteration, self.version)
         self._checkpoints.save(

@@ -11,26 +11,24 @@ from aiohttp import web
 from yarl import URL
 
 from rl_agent.config import PoolConfig
-from rl_agent.pool.api.auth import IS_OPERATOR, check_address, check_source, is_local
+from rl_agent.pool.api.auth import IS_OPERATOR, check_address
 from rl_agent.pool.api.bodies import SLICE_BYTES, read, read_batch, read_query
 from rl_agent.pool.api.openapi import described
 from rl_agent.pool.api.status import metrics_text, status_of
+from rl_agent.pool.api.weights_api import WeightsApi, weights_offer
 from rl_agent.pool.engines.link import EngineLink, HttpTransport, Transport
 from rl_agent.pool.engines.tunnel_frames import MAX_FRAME_BYTES
 from rl_agent.pool.engines.tunnel_server import TunnelTransport
 from rl_agent.pool.problem import problem
 from rl_agent.pool.runtime.results import Run
-from rl_agent.pool.runtime.runs import Batches, TooMany, weights_of
+from rl_agent.pool.runtime.runs import Batches, TooMany
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scale.gauge import TrainerStep
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import Engine, EngineOffer
 from rl_agent.pool.scheduler.reports import NO_WEIGHTS, WeightsReport
-from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.scheduler.weight_versions import sources_for, takes
 from rl_agent.pool.schemas import (
     ENGINE_SECRET,
-    TRANSFER_TOKEN,
     BatchAnswer,
     BatchRequest,
     BeatAnswer,
@@ -45,16 +43,9 @@ from rl_agent.pool.schemas import (
     RegisterRequest,
     StepRequest,
     WantedAnswer,
-    WeightsAnswer,
-    WeightsOffer,
-    WeightsRequest,
 )
 from rl_agent.pool.settings import networks_of
 from rl_agent.service.tokens import is_same_secret
-from rl_agent.weights.server.http_server import version_file
-from rl_agent.weights.settings import trainer_folders
-from rl_agent.weights.sources.source_folder import having
-from rl_agent.weights.store.store import Snapshot, version_name
 
 LONGEST_WAIT_S = 3600.0
 TUNNEL_PING_S = 2.0
@@ -70,8 +61,7 @@ class PoolApi:
         self._config = config
         self._batches = batches
         self._session = session
-        self._versions = versions
-        self._snapshot: Snapshot | None = None
+        self._weights = WeightsApi(batches, versions)
         self._tunnels: dict[str, TunnelTransport] = {}
         self._engine_networks = networks_of("allowed_engine_networks", config.allowed_engine_networks)
 
@@ -91,8 +81,7 @@ class PoolApi:
             web.post("/engines/{engine}/drain", self.drain),
             web.post("/engines/{engine}/leave", self.leave),
             web.post("/model", self.model),
-            web.post("/weights", self.weights),
-            web.get("/weights/{version}/{file}", self.weights_file),
+            *self._weights.routes(),
             web.post("/runs/{run}/requests", self.submit),
             web.get("/runs/{run}/samples", self.samples),
             web.post("/runs/{run}/step", self.step_ended),
@@ -218,7 +207,7 @@ class PoolApi:
             reason=found.reason,
             model=state.model,
             weight_version=state.weight_version,
-            weights=_weights_offer(state, found, request.remote),
+            weights=weights_offer(state, found, request.remote),
             running=len(found.running),
         )
         return web.json_response(answer.model_dump())
@@ -260,33 +249,6 @@ class PoolApi:
             raise problem(409, f"the pool is at weight version {self._pool.state.weight_version}")
         await self._batches.want(asked)
         return web.json_response({"weight_version": self._pool.state.weight_version})
-
-    @described(body=WeightsRequest)
-    async def weights(self, request: web.Request) -> web.Response:
-        """Set the weight version that engines must load from now on."""
-        asked = await read(request, WeightsRequest)
-        for source in asked.sources:
-            check_source(URL(source).host or "")
-        is_accepted = takes(self._pool.state, weights_of(asked))
-        if is_accepted and weights_of(asked) != self._pool.state.weights:
-            await self._batches.want(asked)
-        answer = WeightsAnswer(weight_version=self._pool.state.weight_version, is_accepted=is_accepted)
-        return web.json_response(answer.model_dump())
-
-    @described(content="application/octet-stream")
-    async def weights_file(self, request: web.Request) -> web.StreamResponse:
-        """Send a file of the wanted weight version, or a range of it, if its trainer is on this host."""
-        wanted, known = self._pool.state.weights, self._snapshot
-        if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
-            raise problem(404, "this is not the weight version that engines must load")
-        if not is_same_secret(request.headers.get(TRANSFER_TOKEN, ""), wanted.transfer_token):
-            raise problem(403, f"{TRANSFER_TOKEN} is not the token of this transfer")
-        if known is None or known.manifest.digest != wanted.digest or not known.folder.exists():
-            folders = trainer_folders(self._versions)
-            known = self._snapshot = next(having(folders, wanted.weight_version, wanted.digest), None)
-        if known is None:
-            raise problem(404, "the weight version is not on the manager's host")
-        return version_file(known, request.match_info["file"])
 
     @described(body=BatchRequest, status=202, answer=BatchAnswer)
     async def submit(self, request: web.Request) -> web.Response:
@@ -359,28 +321,6 @@ class PoolApi:
     @staticmethod
     def _is_of(request: web.Request, engine: Engine) -> bool:
         return is_same_secret(request.headers.get(ENGINE_SECRET, ""), engine.offer.secret)
-
-
-def _weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
-    """Return the weight version to load, with sources while the worker needs them."""
-    wanted = state.weights
-    if wanted is None:
-        return None
-    has_it = (engine.weights.weight_version, engine.weights.digest) == (wanted.weight_version, wanted.digest)
-    needs_sources = not has_it and not engine.weights.is_fetching
-    known = sources_for(state, engine) if needs_sources else ()
-    # Loopback leads another machine to itself.
-    sources = tuple(one for one in known if is_local(peer) or not is_local(URL(one).host))
-    return WeightsOffer(
-        weight_version=wanted.weight_version,
-        digest=wanted.digest,
-        delta_digest=wanted.delta_digest,
-        transfer_token=wanted.transfer_token,
-        sources=sources,
-        publisher_addresses=sum(one in wanted.sources for one in sources),
-        useful_from=wanted.useful_from,
-        may_load=wanted.finish_within_s is None or engine.is_switching,
-    )
 
 
 def _run_name(request: web.Request) -> str:

@@ -11,7 +11,7 @@ from rl_agent.pool.runtime.results import ClockOffsets, Stamp, Submission
 from rl_agent.pool.scheduler.records import PartialResponse, Request, Span
 from rl_agent.pool.scheduler.sampling import TokenId
 from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest
+from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest, PublisherTaken
 
 Count = Annotated[int, Field(ge=0, lt=2**48)]
 Key = tuple[str, str]
@@ -130,8 +130,11 @@ def progress_end(kind: str, key: Key, start: int = 0) -> Write:
 
 def wanted_writes(state: PoolState) -> list[Write]:
     """Record what engines must serve; it holds after a restart whatever the settings say."""
-    if not state.model:
-        return []
-    model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
-    wanted = {"model": to_json(model), "weights": None if state.weights is None else to_json(state.weights)}
+    wanted: dict[str, bytes | None] = {}
+    if state.publisher:
+        wanted["publisher"] = to_json(PublisherTaken(publisher=state.publisher))
+    if state.model:
+        model = ModelRequest(model=state.model, weight_version=state.model_version, is_rollback=True)
+        wanted["model"] = to_json(model)
+        wanted["weights"] = None if state.weights is None else to_json(state.weights)
     return [("REPLACE INTO wanted(kind, record) VALUES (?, ?)", row) for row in wanted.items()]

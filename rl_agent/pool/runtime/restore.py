@@ -32,12 +32,16 @@ from rl_agent.pool.runtime.journal_rows import (
 )
 from rl_agent.pool.runtime.results import ClockOffsets, Run, Submission, failed_sample
 from rl_agent.pool.scheduler.records import PartialResponse
-from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest, Name, WeightsRequest
+from rl_agent.pool.schemas import BatchItem, EndedRequest, ModelRequest, Name, PublisherTaken, WeightsRequest
 
 log = logging.getLogger(__name__)
 _NAME, _GROUP = TypeAdapter(Name), TypeAdapter(Name | None)
 _COUNT = TypeAdapter(Count)
-_WANTED: dict[str, type[ModelRequest | WeightsRequest]] = {"model": ModelRequest, "weights": WeightsRequest}
+_WANTED: dict[str, type[ModelRequest | WeightsRequest | PublisherTaken]] = {
+    "model": ModelRequest,
+    "weights": WeightsRequest,
+    "publisher": PublisherTaken,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Restore:
         self.made: dict[Key, PartialResponse] = {}
         """Tokens that open requests have got."""
         self.calls: dict[Key, InterruptedCall] = {}
-        self.wanted: list[ModelRequest | WeightsRequest] = []
+        self.wanted: list[ModelRequest | WeightsRequest | PublisherTaken] = []
         self.problems: list[str] = []
         """Reasons why quarantined rows cannot be used."""
         self._journal = journal

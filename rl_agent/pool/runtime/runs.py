@@ -27,7 +27,7 @@ from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.migration import can_continue
 from rl_agent.pool.scheduler.records import Order, PartialResponse, Request, RequestId, Weights
-from rl_agent.pool.schemas import BatchRequest, EndedRequest, ModelRequest, WeightsRequest
+from rl_agent.pool.schemas import BatchRequest, EndedRequest, ModelRequest, PublisherTaken, WeightsRequest
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ class Batches:
         found.read()
         self.runs, self.calls.left = found.runs, found.calls
         self.pool.faults.add(*found.problems)
-        for asked in found.wanted:
-            self.pool.handle(_wanted_event(asked))
+        for asked in sorted(found.wanted, key=lambda one: isinstance(one, PublisherTaken)):
+            self.pool.handle(_wanted_event(asked))  # what was taken of an earlier publisher stays
         for run in self.runs.values():
             for submission in sorted(run.open.values(), key=_longest_first):
                 self._hand_over(run.name, submission, found.made.get((run.name, submission.item.id)))
@@ -137,8 +137,11 @@ class Batches:
         if self.runs.get(run.name) is run:  # else it was dropped meanwhile
             self._journal.append(writes)
 
-    async def want(self, asked: ModelRequest | WeightsRequest) -> None:
-        """Let the pool serve a model or weights from now on, also after a restart; stale ones are skipped."""
+    async def want(self, asked: ModelRequest | WeightsRequest | PublisherTaken) -> None:
+        """Let the pool serve a model or weights from now on, also after a restart; stale ones are skipped.
+
+        Likewise with whose weights they may be.
+        """
         self.pool.handle(_wanted_event(asked))
         await self._commit(wanted_writes(self.pool.state))
 
@@ -278,7 +281,9 @@ def weights_of(asked: WeightsRequest) -> Weights:
     return Weights(**asked.model_dump() | {"useful_from": useful_from})
 
 
-def _wanted_event(asked: ModelRequest | WeightsRequest) -> events.Event:
+def _wanted_event(asked: ModelRequest | WeightsRequest | PublisherTaken) -> events.Event:
+    if isinstance(asked, PublisherTaken):
+        return events.PlaceTaken(asked.publisher)
     if isinstance(asked, WeightsRequest):
         return events.WeightsWanted(weights_of(asked))
     return events.ModelWanted(asked.model, asked.weight_version, asked.is_rollback)

@@ -103,6 +103,13 @@ class WeightsWanted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceTaken(Event):
+    """A publisher takes the place of those with lower numbers, whose weights are no longer taken."""
+
+    publisher: int
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted(Event):
     order: Order
     made: PartialResponse | None = None

@@ -103,6 +103,7 @@ _HANDLERS: dict[type[Event], Callable[..., None]] = {
     events.EngineEnded: engines.engine_ended,
     events.ModelWanted: weight_versions.model_wanted,
     events.WeightsWanted: weight_versions.weights_wanted,
+    events.PlaceTaken: weight_versions.place_taken,
     events.Submitted: requests.submitted,
     events.Cancelled: requests.cancelled,
     events.EpisodeEnded: single_version.episode_ended,

@@ -113,6 +113,8 @@ class Weights:
     """Responses are of one version: so long engines may finish what they began. None: it is taken at once."""
     delta_digest: str | None = None
     """Of its difference from the version before; None: it has none."""
+    publisher: int | None = None
+    """The number of its publisher's place; None: it has none."""
 
 
 class RequestId(NamedTuple):

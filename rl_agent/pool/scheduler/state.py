@@ -52,6 +52,8 @@ class PoolState:
         """Of the folder or hub name `model`: what an engine serves that was just started."""
         self.weights: Weights | None = None
         """What was published since, if anything."""
+        self.publisher = 0
+        """The newest publisher's number: what one with a lower one announces is refused; 0: there is none."""
         self.account = Account()
         self.placement = Placement(rules, self.engines, policy_clock)
         self.lengths = Lengths()

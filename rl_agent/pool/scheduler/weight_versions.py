@@ -34,12 +34,37 @@ def weights_wanted(state: PoolState, event: events.WeightsWanted) -> None:
     """Let the pool serve published weights; stale ones are skipped, the same ones update their sources."""
     if not takes(state, event.weights):
         return
+    state.publisher = max(state.publisher, event.weights.publisher or 0)
     state.weights = event.weights
     _judge_all(state)
 
 
+def place_taken(state: PoolState, event: events.PlaceTaken) -> None:
+    """Let a publisher have the place of those with lower numbers; numbers are never given back."""
+    state.publisher = max(state.publisher, event.publisher)
+
+
+def next_publisher(state: PoolState, clock_ms: int) -> int:
+    """Return the number of a publisher that takes the place now.
+
+    The clock makes it higher than what an earlier manager gave that had no journal. Numbers go up whatever
+    the clock does, and no publisher's own clock counts.
+    """
+    return max(state.publisher + 1, clock_ms)
+
+
+def is_superseded(state: PoolState, weights: Weights) -> bool:
+    """Return whether a later publisher has the place of the one that publishes these weights."""
+    return (weights.publisher or 0) < state.publisher
+
+
 def takes(state: PoolState, weights: Weights) -> bool:
-    """Return whether weights are newer than the pool's, or the same ones with other sources."""
+    """Return whether weights are newer than the pool's, or the same ones with other sources.
+
+    Those of a publisher whose place is taken never are: it may be half alive, and its address dead.
+    """
+    if is_superseded(state, weights):
+        return False
     if weights.weight_version > state.weight_version:
         return True
     present = state.weights

@@ -4,13 +4,15 @@
                                                         └── POST /weights ─► manager ─► engines
 
 The trainer waits for the manager to know a version, never for an engine to have it. It is announced again
-from time to time, so that one that was restarted knows it, too. After a crash the store is found as it was,
-and what was published goes on being served. A number never stands for two contents.
+from time to time, so that one that was restarted knows it, too. A trainer begins by taking the place of
+those before it: one that is half alive elsewhere is refused from then on, and ends. After a crash the store
+is found as it was, and what was published goes on being served. A number never stands for two contents.
 """
 
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -54,18 +56,28 @@ class Content:
 class WeightFeed(ExitStack):
     """Publishes weights to a pool: a context manager that every rank calls alike; rank 0 does the work."""
 
-    def __init__(self, settings: StreamSettings, ranks: Ranks, *, dtype: str, batch: BatchSettings) -> None:
+    def __init__(
+        self,
+        settings: StreamSettings,
+        ranks: Ranks,
+        *,
+        dtype: str,
+        batch: BatchSettings,
+        on_superseded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_superseded` is called on rank 0, by a thread, once a later trainer has this one's place."""
         super().__init__()
         self._settings = settings
         self._ranks = ranks
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._batch = batch
+        self._on_superseded = on_superseded
         self._outlet: _Outlet | None = None
 
     def __enter__(self) -> Self:
         if self._ranks.rank == 0 and self._settings.manager is not None:
             with ExitStack() as opened:
-                self._outlet = _Outlet(self._settings, self._batch, opened)
+                self._outlet = _Outlet(self._settings, self._batch, opened, self._on_superseded)
                 self.push(opened.pop_all())
         return self
 
@@ -76,8 +88,9 @@ class WeightFeed(ExitStack):
 
         A number never stands for two contents: after a restart, what was published before is served on if it
         is the same, and otherwise the weights get the next number. While a trainer that was set back catches
-        up with what it has published, nothing is.
+        up with what it has published, nothing is. Raises ConfigError like `check_place`.
         """
+        self.check_place()
         outlet = self._outlet
         if not self._ranks.any_of_world(outlet is not None and outlet.newest <= weight_version):
             if self._ranks.rank == 0:
@@ -93,9 +106,14 @@ class WeightFeed(ExitStack):
         return weight_version if said is None else int(said)
 
     def wait_until_known(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Wait until the manager knows the newest version. Raises DeadlineError."""
+        """Wait until the manager knows the newest version. Raises DeadlineError, ConfigError."""
         if self._outlet is not None:
             self._outlet.announcer.wait(timeout_s, is_stopping)
+
+    def check_place(self) -> None:
+        """Raise ConfigError if a later trainer has this one's place; every rank calls it, and all raise."""
+        if self._ranks.any_of_world(self._outlet is not None and self._outlet.announcer.is_superseded):
+            raise superseded(self._settings.manager or "")
 
     def sent(self) -> SentBytes:
         """Return what this rank has sent to engines so far."""
@@ -110,7 +128,13 @@ class WeightFeed(ExitStack):
 class _Outlet:
     """Rank 0's side: the store, the server, the announcements."""
 
-    def __init__(self, settings: StreamSettings, batch: BatchSettings, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        settings: StreamSettings,
+        batch: BatchSettings,
+        stack: ExitStack,
+        on_superseded: Callable[[], None],
+    ) -> None:
         manager = settings.pool_manager
         assert manager is not None
         weights = settings.weights
@@ -130,6 +154,7 @@ class _Outlet:
                 every_s=weights.announce_every_s,
                 max_staleness=batch.max_staleness,
                 finish_within_s=batch.finish_within_s,
+                on_superseded=on_superseded,
             )
         )
         if self._store.newest is not None:
@@ -176,8 +201,20 @@ def choose_number(wanted: int, newest: Content | None, pool: Content | None) -> 
     return used + 1, newest.digest if is_pool_behind or pool == newest else None
 
 
+def superseded(url: str) -> ConfigError:
+    """Return the error of a trainer whose place at a pool is taken; it is not to be started again."""
+    return ConfigError(
+        f"{url}: a trainer that was started later has this one's place; what this one publishes is refused"
+        " for good, so it ends"
+    )
+
+
 class Announcer(BackgroundThread):
-    """Tells the manager what the newest version is, in a thread: until it knows, and then now and again."""
+    """Announces the newest version to the manager, in a thread: until it knows, and then now and again.
+
+    It takes the place of earlier publishers before its first announcement. Once a later one has taken its own
+    (`is_superseded`), nothing is announced any more.
+    """
 
     def __init__(
         self,
@@ -188,8 +225,13 @@ class Announcer(BackgroundThread):
         every_s: float,
         max_staleness: int,
         finish_within_s: float | None,
+        on_superseded: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__("announce-weights")
+        self.is_superseded = False
+        self._on_superseded = on_superseded
+        self._placing = threading.Lock()
+        self._place: int | None = None
         self._max_staleness = max_staleness
         self._same_for_all: dict[str, Any] = {"sources": sources, "transfer_token": transfer_token}
         if finish_within_s is not None:
@@ -212,18 +254,24 @@ class Announcer(BackgroundThread):
             self._changed.notify_all()
 
     def ask_pool(self) -> Content | None:
-        """Ask what the pool serves; None if the manager does not answer."""
+        """Take the place, and ask what the pool serves from then on; None if the manager does not answer."""
         try:
+            self._placed()
             status = self._manager.ask("/status")
             return Content(int(status["weight_version"]), status["weights_digest"])
         except (ConfigError, RetryLater, KeyError, ValueError):
             return None  # the announcement will say what is wrong
 
     def wait(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Wait until the manager knows what was announced last. Raises DeadlineError with its answer."""
+        """Wait until the manager knows what was announced last.
+
+        Raises DeadlineError with its answer, and ConfigError at once if a later publisher has the place.
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self._wanted is not None and self._known < self._wanted["weight_version"]:
+                if self.is_superseded:
+                    raise superseded(self._manager.url)
                 if is_stopping():
                     return
                 if time.monotonic() >= deadline:
@@ -241,19 +289,36 @@ class Announcer(BackgroundThread):
                 is_known = wanted is None or self._known >= wanted["weight_version"]
             if wanted is not None:
                 is_known = self._send(wanted)
+            elif self._place is None:
+                is_known = self.ask_pool() is not None
+            if self.is_superseded:
+                self._on_superseded()
+                return
             with self._changed:
                 if not self._is_stopping and wanted is self._wanted:
                     self._changed.wait(self._every_s if is_known else _RETRY_S)
                 if self._is_stopping:
                     return
 
+    def _placed(self) -> int:
+        """Return this publisher's number, which it asks for once. Raises ConfigError, RetryLater."""
+        with self._placing:
+            if self._place is None:
+                self._place = int(self._manager.ask("/publishers", {})["publisher"])
+            return self._place
+
     def _send(self, wanted: dict[str, Any]) -> bool:
         problem = ""
         try:
-            answer = self._manager.ask("/weights", wanted)
+            answer = self._manager.ask("/weights", wanted | {"publisher": self._placed()})
+            if answer.get("is_superseded"):
+                with self._changed:
+                    self.is_superseded = True
+                    self._changed.notify_all()
+                return False
             if not answer.get("is_accepted"):
                 problem = f"it serves other weights as version {answer.get('weight_version')}"
-        except (ConfigError, RetryLater) as error:
+        except (ConfigError, RetryLater, KeyError, ValueError) as error:
             problem = str(error)
         if problem and problem != self._problem:
             _log.warning("version %d cannot be announced to the pool: %s", wanted["weight_version"], problem)

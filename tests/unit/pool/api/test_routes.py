@@ -17,6 +17,7 @@ ROUTES = [
     ("POST", "/engines/{}/leave"),
     ("POST", "/model"),
     ("POST", "/weights"),
+    ("POST", "/publishers"),
     ("POST", "/runs/{}/requests"),
     ("GET", "/runs/{}/samples?wait_s=0&after={}&min={}"),
     ("DELETE", "/runs/{}"),
@@ -32,7 +33,7 @@ KEYS = [
     *("max_tokens", "sampling", "group", "prompt", "messages", "role", "content", "n", "stream", "stop"),
     *("digest", "sources", "transfer_token", "weights", "source", "is_fetching", "min_weight_version"),
     *("timeout_s", "logprobs", "seed", "stream_options", "temperature", "episode"),
-    *("fetched_version", "finish_within_s", "useful_from"),
+    *("fetched_version", "finish_within_s", "useful_from", "publisher"),
 ]
 SCALARS = st.one_of(
     st.none(),

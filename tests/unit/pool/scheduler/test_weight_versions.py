@@ -3,21 +3,23 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rl_agent.pool.scheduler import events
 from rl_agent.pool.scheduler.records import EngineState, RequestState, Weights
 from rl_agent.pool.scheduler.reports import WeightBytes, WeightsReport
 from rl_agent.pool.scheduler.state import totals_of
-from rl_agent.pool.scheduler.weight_versions import MAX_PEERS, sources_for
+from rl_agent.pool.scheduler.weight_versions import MAX_PEERS, next_publisher, sources_for
 from rl_agent.testing.pool_world import RULES, ready_world, record
 
 TRAINER = "tcp://10.0.0.1:7000"
 
 
-def publish(world, version, digest=None, source=TRAINER):
-    world.handle(
-        events.WeightsWanted(Weights(version, digest or f"digest {version}", (source,), "token", version))
-    )
+def publish(world, version, digest=None, source=TRAINER, publisher=None):
+    digest = digest or f"digest {version}"
+    weights = Weights(version, digest, (source,), "token", version, publisher=publisher)
+    world.handle(events.WeightsWanted(weights))
 
 
 def request(world, request_id="r0"):
@@ -46,6 +48,67 @@ def test_a_stale_publish_is_skipped_and_the_same_one_again_names_other_sources()
     assert world.state.weights.digest == "digest 3"
     publish(world, 3, source="tcp://10.0.0.9:7000")
     assert world.state.weights.sources == ("tcp://10.0.0.9:7000",)
+
+
+def test_a_publisher_whose_place_was_taken_is_refused_whatever_it_announces():
+    world, _ = ready_world("a")
+    publish(world, 3, publisher=7)
+    world.handle(events.PlaceTaken(8))
+    publish(world, 4, publisher=7)
+    publish(world, 3, source="tcp://10.0.0.9:7000", publisher=7)
+    publish(world, 9)
+    assert (world.state.weight_version, world.state.weights.sources) == (3, (TRAINER,))
+    publish(world, 3, source="tcp://10.0.0.5:7000", publisher=8)
+    assert world.state.weights.sources == ("tcp://10.0.0.5:7000",)
+
+
+def test_a_number_from_an_earlier_manager_counts_and_the_next_one_is_higher_whatever_the_clock_says():
+    world, _ = ready_world("a")
+    publish(world, 1, publisher=5000)
+    assert world.state.publisher == 5000
+    assert next_publisher(world.state, 90) == 5001
+    assert next_publisher(world.state, 9000) == 9000
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.just("take"),
+            st.just("restart"),
+            st.tuples(st.integers(0, 4), st.integers(1, 6), st.sampled_from("xy")),
+        ),
+        max_size=30,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_whoever_took_the_place_last_is_the_only_one_whose_weights_are_taken(history, random):
+    """Publishers take places and announce in any order; a restarted manager goes on with what it wrote."""
+    world, places = ready_world("a")[0], []
+    newest = 0
+    for one in history:
+        before = world.state.weights
+        if one == "take":
+            newest = next_publisher(world.state, random.randint(0, 100))
+            world.handle(events.PlaceTaken(newest))
+            places.append(newest)
+        elif one == "restart":
+            world = ready_world("a")[0]
+            if before is not None:
+                world.handle(events.WeightsWanted(before))
+            world.handle(events.PlaceTaken(newest))
+            assert world.state.weights == before
+        elif places:
+            index, version, digest = one
+            place = places[index % len(places)]
+            publish(world, version, digest, source=f"tcp://10.0.0.{place}:1", publisher=place)
+            found = world.state.weights
+            assert place == newest or found == before
+            assert found is None or before is None or found.weight_version >= before.weight_version
+            if place == newest:
+                is_newer = before is None or (version, digest) == (before.weight_version, before.digest)
+                if is_newer or version > before.weight_version:
+                    assert found.sources == (f"tcp://10.0.0.{place}:1",)
+    assert places == sorted(set(places))
 
 
 def test_a_request_waits_for_an_engine_with_the_version_it_asks_for():

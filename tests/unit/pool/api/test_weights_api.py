@@ -32,7 +32,7 @@ async def test_workers_are_told_of_a_publish_in_the_answers_to_their_beats():
         name = await pool.join(a.url)
         await pool.ready(1)
         status, answer = await pool.call("POST", "/weights", published(1))
-        assert (status, answer) == (200, {"weight_version": 1, "is_accepted": True})
+        assert (status, answer) == (200, {"weight_version": 1, "is_accepted": True, "is_superseded": False})
         status, answer = await pool.call("POST", f"/engines/{name}/beat", {})
         assert answer["weights"] == published(1, useful_from=1, publisher_addresses=1, may_load=True)
         fetching = {"weights": {"is_fetching": True, "source": "tcp://127.0.0.1:9"}}
@@ -64,7 +64,10 @@ async def test_a_stale_publish_is_answered_with_what_the_pool_is_at():
         await pool.call("POST", "/weights", published(5))
         for stale in (published(4), published(5, digest="cd" * 32)):
             status, answer = await pool.call("POST", "/weights", stale)
-            assert (status, answer) == (200, {"weight_version": 5, "is_accepted": False})
+            assert (status, answer) == (
+                200,
+                {"weight_version": 5, "is_accepted": False, "is_superseded": False},
+            )
         status, answer = await pool.call(
             "POST", "/weights", published(6, sources=["tcp://169.254.169.254:80"])
         )
@@ -190,3 +193,27 @@ async def test_what_the_pool_wants_outlives_the_manager(tmp_path):
             )
     mode = await asyncio.to_thread(journal.stat)
     assert mode.st_mode & 0o077 == 0, "it holds prompts and a token"
+
+
+async def test_a_publisher_whose_place_was_taken_stays_refused_when_the_manager_is_started_again(tmp_path):
+    journal = f"journal={tmp_path / 'journal'}"
+    async with manager(journal, "model=model-a") as pool:
+        status, first = await pool.call("POST", "/publishers", {})
+        assert status == 201
+        await pool.call("POST", "/weights", published(1, **first))
+        _, second = await pool.call("POST", "/publishers", {})
+        assert second["publisher"] > first["publisher"]
+    async with manager(journal) as pool:
+        assert pool.state.weights.weight_version == 1
+        status, answer = await pool.call("POST", "/weights", published(2, **first))
+        assert (status, answer) == (200, {"weight_version": 1, "is_accepted": False, "is_superseded": True})
+        _, answer = await pool.call("POST", "/weights", published(2, **second))
+        assert answer["is_accepted"]
+
+
+async def test_a_manager_without_a_journal_learns_from_announcements_who_is_the_newest():
+    async with manager() as pool:
+        await pool.call("POST", "/weights", published(3, publisher=50))
+        await pool.call("POST", "/weights", published(2, publisher=51))  # stale, but newer by its place
+        _, answer = await pool.call("POST", "/weights", published(4, publisher=50))
+        assert answer["is_superseded"] and pool.state.weights.weight_version == 3

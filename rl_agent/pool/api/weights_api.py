@@ -1,0 +1,113 @@
+"""Handles the manager's routes of published weights: whose they are, what engines must load, the bytes."""
+
+import time
+from pathlib import Path
+
+from aiohttp import web
+from yarl import URL
+
+from rl_agent.pool.api.auth import check_source, is_local
+from rl_agent.pool.api.bodies import read
+from rl_agent.pool.api.openapi import described
+from rl_agent.pool.problem import problem
+from rl_agent.pool.runtime.runs import Batches, weights_of
+from rl_agent.pool.runtime.service import Pool
+from rl_agent.pool.scheduler.records import Engine
+from rl_agent.pool.scheduler.state import PoolState
+from rl_agent.pool.scheduler.weight_versions import is_superseded, next_publisher, sources_for, takes
+from rl_agent.pool.schemas import (
+    TRANSFER_TOKEN,
+    PublisherAnswer,
+    PublisherRequest,
+    PublisherTaken,
+    WeightsAnswer,
+    WeightsOffer,
+    WeightsRequest,
+)
+from rl_agent.service.tokens import is_same_secret
+from rl_agent.weights.server.http_server import version_file
+from rl_agent.weights.settings import trainer_folders
+from rl_agent.weights.sources.source_folder import having
+from rl_agent.weights.store.store import Snapshot, version_name
+
+
+class WeightsApi:
+    """The handlers; `versions` is the folder below which trainers of this host have their stores."""
+
+    def __init__(self, batches: Batches, versions: Path) -> None:
+        self._batches = batches
+        self._versions = versions
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def _pool(self) -> Pool:
+        return self._batches.pool
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/publishers", self.take_place),
+            web.post("/weights", self.weights),
+            web.get("/weights/{version}/{file}", self.weights_file),
+        ]
+
+    @described(body=PublisherRequest, status=201, answer=PublisherAnswer)
+    async def take_place(self, request: web.Request) -> web.Response:
+        """Take the place of whoever published weights before: what those announce is refused from now on."""
+        await read(request, PublisherRequest)
+        number = next_publisher(self._pool.state, time.time_ns() // 1_000_000)
+        await self._batches.want(PublisherTaken(publisher=number))
+        return web.json_response(PublisherAnswer(publisher=number).model_dump(), status=201)
+
+    @described(body=WeightsRequest)
+    async def weights(self, request: web.Request) -> web.Response:
+        """Set the weight version that engines must load from now on."""
+        asked = await read(request, WeightsRequest)
+        for source in asked.sources:
+            check_source(URL(source).host or "")
+        state, weights = self._pool.state, weights_of(asked)
+        if (asked.publisher or 0) > state.publisher:  # an earlier manager without a journal gave the number
+            await self._batches.want(PublisherTaken(publisher=asked.publisher))
+        is_accepted, is_refused = takes(state, weights), is_superseded(state, weights)
+        if is_accepted and weights != state.weights:
+            await self._batches.want(asked)
+        answer = WeightsAnswer(
+            weight_version=state.weight_version, is_accepted=is_accepted, is_superseded=is_refused
+        )
+        return web.json_response(answer.model_dump())
+
+    @described(content="application/octet-stream")
+    async def weights_file(self, request: web.Request) -> web.StreamResponse:
+        """Send a file of the wanted weight version, or a range of it, if its trainer is on this host."""
+        wanted, known = self._pool.state.weights, self._snapshot
+        if wanted is None or request.match_info["version"] != version_name(wanted.weight_version):
+            raise problem(404, "this is not the weight version that engines must load")
+        if not is_same_secret(request.headers.get(TRANSFER_TOKEN, ""), wanted.transfer_token):
+            raise problem(403, f"{TRANSFER_TOKEN} is not the token of this transfer")
+        if known is None or known.manifest.digest != wanted.digest or not known.folder.exists():
+            folders = trainer_folders(self._versions)
+            known = self._snapshot = next(having(folders, wanted.weight_version, wanted.digest), None)
+        if known is None:
+            raise problem(404, "the weight version is not on the manager's host")
+        return version_file(known, request.match_info["file"])
+
+
+def weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:
+    """Return the weight version to load, with sources while the worker needs them."""
+    wanted = state.weights
+    if wanted is None:
+        return None
+    has_it = (engine.weights.weight_version, engine.weights.digest) == (wanted.weight_version, wanted.digest)
+    needs_sources = not has_it and not engine.weights.is_fetching
+    known = sources_for(state, engine) if needs_sources else ()
+    # Loopback leads another machine to itself.
+    sources = tuple(one for one in known if is_local(peer) or not is_local(URL(one).host))
+    return WeightsOffer(
+        weight_version=wanted.weight_version,
+        digest=wanted.digest,
+        delta_digest=wanted.delta_digest,
+        transfer_token=wanted.transfer_token,
+        sources=sources,
+        publisher_addresses=sum(one in wanted.sources for one in sources),
+        useful_from=wanted.useful_from,
+        may_load=wanted.finish_within_s is None or engine.is_switching,
+    )

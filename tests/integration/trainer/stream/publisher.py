@@ -1,0 +1,55 @@
+"""A trainer's publishing side, as a process: begins with a line of stdin, publishes weights, and goes on.
+
+python tests/integration/trainer/stream/publisher.py MANAGER FOLDER VALUE...
+"""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+import torch
+
+from rl_agent.errors import HarnessError
+from rl_agent.trainer.model.file_layout import FileLayout
+from rl_agent.trainer.model.parallel import join_ranks
+from rl_agent.trainer.publish.feed import WeightFeed
+from tests.integration.trainer.settings import batch_settings
+from tests.integration.trainer.stream.stream_run import stream_settings
+
+
+class Policy:
+    """The part of a policy that is published."""
+
+    def __init__(self, value: float) -> None:
+        self.model = torch.nn.Linear(64, 64, bias=False)
+        torch.nn.init.constant_(self.model.weight, value)
+        self.files = FileLayout()
+
+
+def main(url: str, folder: Path, *values: float) -> int:
+    stream = stream_settings(folder, folder, url).stream
+    assert stream is not None
+    weights = stream.weights.model_copy(update={"announce_every_s": 0.1})
+    stream = stream.model_copy(update={"weights": weights})
+    sys.stdin.readline()
+    try:
+        with (
+            join_ranks(1, timeout_s=30) as ranks,
+            WeightFeed(stream, ranks, dtype="float32", batch=batch_settings()) as feed,
+        ):
+            for number, value in enumerate(values, start=1):
+                number = feed.publish(number, Policy(value), lambda number: None)  # type: ignore[arg-type]
+                feed.wait_until_known(30, lambda: False)
+                print(number, flush=True)
+            while True:
+                feed.check_place()
+                time.sleep(0.02)
+    except HarnessError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *map(float, sys.argv[3:])))

@@ -1,0 +1,81 @@
+"""A trainer that was started elsewhere takes the place of one that is half alive."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from contextlib import asynccontextmanager, suppress
+from secrets import token_hex
+
+import aiohttp
+
+from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.paths import PROJECT_ROOT
+from tests.integration.pool.test_restart import manager_process
+
+PUBLISHER = PROJECT_ROOT / "tests/integration/trainer/stream/publisher.py"
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+@asynccontextmanager
+async def publisher(url, folder, value):
+    """A process that is ready to publish."""
+    folder.mkdir(exist_ok=True)
+    words = (str(PUBLISHER), url, str(folder), str(value))
+    environ = os.environ | ALONE | {"OMP_NUM_THREADS": "1"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, env=environ, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def published_by(process):
+    """Let it begin, and return the number of the version that the manager then knows from it."""
+    process.stdin.write(b"begin\n")
+    return int(await process.stdout.readline())
+
+
+async def test_the_later_trainer_has_the_place_and_the_older_one_ends_with_one_line(tmp_path):
+    async with (
+        aiohttp.ClientSession() as session,
+        manager_process(free_port(), tmp_path / "journal") as (_, url),
+    ):
+
+        async def post(path, body, secret=""):
+            async with session.post(url + path, json=body, headers={"X-Engine-Secret": secret}) as answer:
+                return await answer.json()
+
+        async def offered():
+            """What a worker that joins now is to fetch, and from where."""
+            body, secret = {"name": token_hex(4), "has_worker": True, "capacity": 1}, token_hex(16)
+            engine = (await post("/engines", body, secret))["engine_id"]
+            weights = (await post(f"/engines/{engine}/beat", {}, secret))["weights"]
+            return weights["weight_version"], tuple(weights["sources"]), weights["digest"]
+
+        async with (  # all of them at once, for they take seconds to begin
+            publisher(url, tmp_path / "old", 0.5) as old,
+            publisher(url, tmp_path / "new", 0.25) as new,
+            publisher(url, tmp_path / "new", 0.25) as same,
+        ):
+            assert await published_by(old) == 1
+            before = await offered()
+            os.kill(old.pid, signal.SIGSTOP)
+            assert await published_by(new) == 2, "a number never stands for two contents"
+            after = await offered()
+            assert after[0] == 2 and not set(after[1]) & set(before[1])
+            os.kill(old.pid, signal.SIGCONT)
+            said = (await asyncio.wait_for(old.stderr.read(), 30)).decode().splitlines()[-1]
+            assert said.startswith(f"{url}: a trainer that was started later has this one's place")
+            assert await old.wait() == 78
+            assert await offered() == after
+            new.kill()
+            await new.wait()
+            assert await published_by(same) == 1, "this trainer's own number for the same weights"
+            again = await offered()
+            assert (again[0], again[2]) == (after[0], after[2]) and not set(again[1]) & set(after[1])
