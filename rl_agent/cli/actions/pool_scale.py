@@ -17,7 +17,8 @@ from rl_agent.errors import ConfigError, DeadlineError, RetryLater, UsageError
 
 if TYPE_CHECKING:
     from rl_agent.pool.scale.fleet import Fleet
-    from rl_agent.pool.scale.keeper import Keeper, ManagerLink
+    from rl_agent.pool.scale.keeper import Keeper
+    from rl_agent.pool.scale.manager_link import HttpManager
     from rl_agent.pool.scale.records import Provider
 
 SUMMARY = "start and stop machines as a pool wants them, by what starts machines where you work"
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> int:
     _check(options)
 
     from rl_agent.cluster.shared_fs.owner import sole_owner
-    from rl_agent.pool.scale.catalog import settings_model
+    from rl_agent.pool.scale.catalog import missing_program, settings_model
     from rl_agent.pool.scale.providers.settings import read_settings
 
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
@@ -52,6 +53,10 @@ def main(argv: list[str]) -> int:
             manager=options.engines_manager or options.manager,
             fleet=fleet.name,
         )
+        if missing := missing_program(options.provider, settings, options.provider_python):
+            raise ConfigError(
+                f"{missing}: this machine has no such program; give the path of one, or install it"
+            )
         left: list[str] = []
         serve_until_told(
             lambda leaving: _scale(options, fleet, settings.model_dump(), leaving, left),
@@ -194,6 +199,7 @@ async def _scale(
     left: list[str],
 ) -> None:
     from rl_agent.pool.scale.catalog import connected
+    from rl_agent.pool.scale.fleet import write_fleet
     from rl_agent.pool.scale.manager_link import HttpManager
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
@@ -201,8 +207,11 @@ async def _scale(
         options.manager, partial(read_token, options.token_file), read_admin, options.tls_ca
     )
     await _meet(manager, fleet, options.manager)
+    if not options.dry_run:  # a folder that takes no file is found before any machine is asked for
+        write_fleet(options.state, fleet)
+    call_limit_s = 0.9 * options.call_timeout_s  # before the keeper gives the call up
     async with (
-        connected(options.provider, settings, options.provider_python) as provider,
+        connected(options.provider, settings, options.provider_python, call_limit_s) as provider,
         asyncio.TaskGroup() as jobs,
     ):
         keeper = _keeper(options, fleet, provider, manager)
@@ -219,7 +228,7 @@ async def _scale(
             return
         _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
         if not await keeper.end_all(options.leave_timeout_s):
-            left += keeper.fleet.machines
+            left += keeper.what_is_left()
 
 
 async def _say_leaving(leaving: asyncio.Event) -> None:
@@ -228,10 +237,11 @@ async def _say_leaving(leaving: asyncio.Event) -> None:
     _report("leaving, once the calls that run have ended")
 
 
-async def _meet(manager: "ManagerLink", fleet: "Fleet", url: str) -> None:
+async def _meet(manager: "HttpManager", fleet: "Fleet", url: str) -> None:
     """Look at the manager once, before anything is asked for. Raises ConfigError if it cannot be followed."""
     try:
         view = await manager.view()
+        await _check_admin_token(manager)
     except RetryLater as error:
         _report(f"waiting for the manager: {error}")
         return
@@ -241,8 +251,16 @@ async def _meet(manager: "ManagerLink", fleet: "Fleet", url: str) -> None:
         )
 
 
+async def _check_admin_token(manager: "HttpManager") -> None:
+    """Raises ConfigError: without it machines could not be drained before they are stopped."""
+    try:
+        await manager.check_admin_token()
+    except ConfigError as error:
+        raise ConfigError(f"--admin-token-file: {error}; the manager's admin_token_file has it") from error
+
+
 def _keeper(
-    options: argparse.Namespace, fleet: "Fleet", provider: "Provider", manager: "ManagerLink"
+    options: argparse.Namespace, fleet: "Fleet", provider: "Provider", manager: "HttpManager"
 ) -> "Keeper":
     from rl_agent.pool.scale.fleet import resumed, write_fleet
     from rl_agent.pool.scale.keeper import Keeper, KeeperTimes

@@ -6,6 +6,7 @@ there as a process (`--provider-python`).
 """
 
 import importlib
+import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -44,6 +45,15 @@ CATALOG: Mapping[str, ProviderEntry] = {
 }
 
 
+def missing_program(name: str, settings: Any, python: str) -> str:
+    """Return the setting or option whose program this machine lacks, and the program; empty if it has all."""
+    programs = {"--provider-python": python} if CATALOG[name].has_own_process else settings.programs()
+    for key, program in programs.items():
+        if shutil.which(program) is None:
+            return f"{key}: {program}"
+    return ""
+
+
 def settings_model(name: str) -> Any:
     """Return the class of a provider's settings."""
     return getattr(importlib.import_module(f"{PACKAGE}.settings"), CATALOG[name].settings)
@@ -51,15 +61,15 @@ def settings_model(name: str) -> Any:
 
 @asynccontextmanager
 async def connected(
-    name: str, settings: Mapping[str, Any], python: str = sys.executable
+    name: str, settings: Mapping[str, Any], python: str = sys.executable, call_limit_s: float | None = None
 ) -> AsyncIterator[Provider]:
-    """Give the provider of this name while the block runs."""
-    from rl_agent.pool.scale.providers.remote import running
+    """Give the provider of this name while the block runs; one with an own process has a limit for a call."""
+    from rl_agent.pool.scale.providers.remote import CALL_LIMIT_S, running
 
     entry = CATALOG[name]
     module = f"{PACKAGE}.{entry.module}"
     if entry.has_own_process:
-        async with running(python, module, settings) as provider:
+        async with running(python, module, settings, call_limit_s or CALL_LIMIT_S) as provider:
             yield provider
     else:
         yield importlib.import_module(module).connect(settings)

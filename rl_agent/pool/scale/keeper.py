@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from rl_agent.errors import HarnessError, StoreError
+from rl_agent.errors import ConfigError, HarnessError, StoreError
 from rl_agent.pool.client import TokenRefused
-from rl_agent.pool.scale.fleet import Fleet, Stage, present
-from rl_agent.pool.scale.observe import start_failed, stopped
+from rl_agent.pool.scale.fleet import Fleet, Rented, Stage, present
+from rl_agent.pool.scale.observe import drain_refused, start_failed, stopped
 from rl_agent.pool.scale.reconcile import Action, Drain, Start, Stop, decide
 from rl_agent.pool.scale.records import EngineKind, Provider, ProviderError, RentedMachine, Wanted
 from rl_agent.pool.scale.sight import PoolEngine, ScaleRules, Sight
@@ -85,6 +85,9 @@ class Keeper:
         self._problems: dict[str, str] = {}
         self._shown = ""
         self._is_refused = False
+        self._refused_drain: TokenRefused | None = None
+        self._running: dict[str, int] = {}
+        """Requests that the pool's engines have, by name, as last seen."""
         self._free_calls = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, leaving: asyncio.Event) -> None:
@@ -107,8 +110,13 @@ class Keeper:
         return False
 
     async def look(self, *, is_leaving: bool = False) -> list[Action]:
-        """Look once and do what follows from it; return what was decided."""
+        """Look once and do what follows from it; return what was decided.
+
+        Raises ConfigError if the manager refuses to drain for the token: then nothing is stopped for it.
+        """
         sight = await self._see()
+        if sight.engines is not None:
+            self._running = {one.name: one.running for one in sight.engines.values()}
         fleet, actions = decide(self.fleet, sight, self._rules, is_leaving=is_leaving)
         starts = [action for action in actions if isinstance(action, Start)]
         ends = [action for action in actions if not isinstance(action, Start)][:MOST_ENDS]
@@ -127,7 +135,16 @@ class Keeper:
             for action in actions:
                 self._report(words_of(action))
                 jobs.create_task(self._carry_out(action), name=words_of(action)[:80])
+        if self._refused_drain is not None:
+            raise ConfigError(
+                f"--admin-token-file: {self._refused_drain}: no machine is stopped undrained, so these"
+                f" run on: {', '.join(self.fleet.machines)}"
+            )
         return actions
+
+    def what_is_left(self) -> list[str]:
+        """Say of each machine what it is waiting for."""
+        return [left_words(one, self._running.get(one.name)) for one in self.fleet.machines.values()]
 
     async def _see(self) -> Sight:
         self._is_refused = False
@@ -175,6 +192,9 @@ class Keeper:
                         self._keep(stopped(self.fleet, name, self._clock()))
         except (ProviderError, HarnessError) as error:
             self._report_problem(words_of(action), str(error))
+            if isinstance(action, Drain) and isinstance(error, TokenRefused):
+                self._refused_drain = error
+                self._keep(drain_refused(self.fleet, action.name))
             if isinstance(action, Start):
                 why = "its provider did not start it"
                 self._keep(start_failed(self.fleet, action.name, why, self._clock(), self._rules))
@@ -206,7 +226,8 @@ class Keeper:
     def _show(self, sight: Sight, *, is_leaving: bool) -> None:
         """Report a line if its numbers are others than the last time; a reason alone changes all the time."""
         wanted = None if is_leaving else sight.wanted
-        shown = summary(self.fleet, wanted)
+        shown = "; ".join(self.what_is_left()) if is_leaving else summary(self.fleet, wanted)
+        shown = shown or "no machine is left"
         if shown != self._shown:
             self._shown = shown
             self._report(shown if wanted is None else f"{shown}: {wanted.reason}")
@@ -221,6 +242,16 @@ def words_of(action: Action) -> str:
             return f"drain {name} within {deadline_s:.0f} s: {why}"
         case Stop(name, why):
             return f"stop {name}: {why}"
+
+
+def left_words(machine: Rented, running: int | None) -> str:
+    """Say what a machine that is to end is waiting for; `running` None: its engine is not in the pool."""
+    if machine.stage is Stage.DRAINING and running is not None:
+        return f"{machine.name} drains: {running} request{'s' * (running != 1)} left"
+    if machine.stage is Stage.ENDING:
+        is_listed = machine.missing_since is None
+        return f"{machine.name} ends: its provider {'lists it still' if is_listed else 'lists it no more'}"
+    return f"{machine.name}: {_WORDS[machine.stage]}"
 
 
 def summary(fleet: Fleet, wanted: Wanted | None) -> str:

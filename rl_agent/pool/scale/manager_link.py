@@ -38,6 +38,11 @@ class HttpManager:
         manager = Manager(self._url, self._read_token(), self._tls_ca)
         return view_of(await asyncio.to_thread(manager.ask, "/status"), self._url)
 
+    async def check_admin_token(self) -> None:
+        """Raise ConfigError if the manager does not know the token that drains; RetryLater without answer."""
+        if (token := self._read_admin_token()) is not None:
+            await asyncio.to_thread(Manager(self._url, token, self._tls_ca).ask, "/wanted")
+
     async def drain(self, name: str, deadline_s: float, why: str) -> None:
         """Raises RetryLater or ConfigError."""
         manager = Manager(self._url, self._read_admin_token() or self._read_token(), self._tls_ca)

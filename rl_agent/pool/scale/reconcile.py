@@ -61,7 +61,8 @@ def decide(
     known = fleet.machines.keys()
     targets = _targets(fleet, sight, rules, is_leaving=is_leaving)
     if targets is not None:
-        fleet = _give_back(fleet, sight, rules, targets)
+        why = sight.wanted.reason if sight.wanted is not None else "nothing is wanted any more"
+        fleet = _give_back(fleet, sight, rules, targets, "`pool scale` leaves" if is_leaving else why)
         if not is_leaving and None not in (sight.wanted, sight.engines, sight.machines):
             fleet = _rent(fleet, sight, rules, targets)
     return fleet, _actions(fleet, sight, rules, fleet.machines.keys() - known)
@@ -107,9 +108,8 @@ def _within_limits(fleet: Fleet, rules: ScaleRules, targets: dict[str, int]) -> 
     return targets
 
 
-def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int]) -> Fleet:
+def _give_back(fleet: Fleet, sight: Sight, rules: ScaleRules, targets: Mapping[str, int], why: str) -> Fleet:
     """Drain what is above the targets, or stop it before it joined: those with the least to lose."""
-    why = sight.wanted.reason if sight.wanted is not None else "nothing is wanted any more"
     engines = sight.engines or {}
 
     def loss(machine: Rented) -> tuple[bool, int, float]:

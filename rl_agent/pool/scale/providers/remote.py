@@ -3,7 +3,8 @@
     reconciler ─► RemoteProvider ─► JSON lines ─► PYTHON -m …remote_serve MODULE ─► ray, sky, …
 
 The process starts with the first call and again after it died; what was asked meanwhile fails with
-ProviderError and is asked again by the reconciler. It ends with its owner, also by `kill -9`.
+ProviderError and is asked again by the reconciler. One that answers nothing for as long as a call may take
+hangs: it is killed with its process group. It ends with its owner, also by `kill -9`.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from rl_agent.pool.scale.records import EngineKind, ProviderError, RentedMachine
 
 SERVE = "rl_agent.pool.scale.providers.remote_serve"
 STOP_TIMEOUT_S = 5.0
+CALL_LIMIT_S = 80.0
 _MACHINES = TypeAdapter(list[RentedMachine])
 _ANSWER = TypeAdapter(dict[str, Any])
 
@@ -33,12 +35,19 @@ _ANSWER = TypeAdapter(dict[str, Any])
 class RemoteProvider:
     """The provider `module` under the interpreter `python`; `async with running(…)` makes one.
 
-    `settings` go to its `connect` as JSON, over stdin.
+    `settings` go to its `connect` as JSON, over stdin. A call raises TimeoutError after `limit_s`.
     """
 
     def __init__(
-        self, python: str, module: str, settings: Mapping[str, Any], jobs: asyncio.TaskGroup
+        self,
+        python: str,
+        module: str,
+        settings: Mapping[str, Any],
+        jobs: asyncio.TaskGroup,
+        limit_s: float,
     ) -> None:
+        self._limit_s = limit_s
+        self._answers = 0
         self._command = [python, "-m", SERVE, module]
         self._settings = json.dumps(dict(settings)).encode() + b"\n"
         self._python = python
@@ -63,13 +72,23 @@ class RemoteProvider:
 
     async def _ask(self, call: Mapping[str, Any]) -> Any:
         process = await self._running()
-        number = next(self._numbers)
+        number, answers = next(self._numbers), self._answers
         self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             assert process.stdin is not None
-            process.stdin.write(json.dumps({"id": number, **call}).encode() + b"\n")
-            await process.stdin.drain()
-            answer = await self._waiting[number]
+            async with asyncio.timeout(self._limit_s):
+                process.stdin.write(json.dumps({"id": number, **call}).encode() + b"\n")
+                await process.stdin.drain()
+                answer = await self._waiting[number]
+        except TimeoutError:
+            if answers != self._answers:  # this call alone hangs; it may yet have an effect
+                raise
+            _kill(process)
+            await process.wait()
+            raise ProviderError(
+                f"{self._python}: the provider's process answered nothing for {self._limit_s:g} s"
+                " and was ended"
+            ) from None
         except OSError as error:
             raise ProviderError(f"{self._python}: the provider's process does not read: {error}") from error
         finally:
@@ -115,6 +134,7 @@ class RemoteProvider:
         try:
             while line := await process.stdout.readline():
                 answer = _ANSWER.validate_json(line)
+                self._answers += 1
                 waiting = self._waiting.get(answer.get("id", 0))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
@@ -136,16 +156,22 @@ class RemoteProvider:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         await process.wait()
 
 
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 @asynccontextmanager
-async def running(python: str, module: str, settings: Mapping[str, Any]) -> AsyncIterator[RemoteProvider]:
+async def running(
+    python: str, module: str, settings: Mapping[str, Any], limit_s: float = CALL_LIMIT_S
+) -> AsyncIterator[RemoteProvider]:
     """Give a provider of another environment; its process has ended when the block has."""
     async with asyncio.TaskGroup() as jobs:
-        provider = RemoteProvider(python, module, settings, jobs)
+        provider = RemoteProvider(python, module, settings, jobs, limit_s)
         try:
             yield provider
         finally:

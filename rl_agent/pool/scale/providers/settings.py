@@ -23,6 +23,8 @@ from pydantic import (
 )
 
 from rl_agent.errors import ConfigError, UsageError
+from rl_agent.overrides.keys import did_you_mean
+from rl_agent.terminal import one_line
 
 
 class ProviderSettings(BaseModel):
@@ -33,6 +35,10 @@ class ProviderSettings(BaseModel):
     """The manager's address as its engines reach it."""
     fleet: str
     """Begins the name of each machine of this reconciler: FLEET-NUMBER."""
+
+    def programs(self) -> dict[str, str]:
+        """Return the programs that this machine must have, by what names them."""
+        return {}
 
 
 FIELDS = ("name", "kind", "price", "manager", "fleet")
@@ -55,6 +61,12 @@ class CommandSettings(ProviderSettings):
     """Give the lines to bash, fields quoted; without, they are split into words and started as they are."""
     command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
     """A command that takes longer is killed, with all that it started in its process group."""
+
+    def programs(self) -> dict[str, str]:
+        if self.shell:  # its first word may be one of bash's own, or a variable
+            return {"shell": "bash"}
+        first = {key: shlex.split(getattr(self, key))[0] for key in ("start", "stop", "list")}
+        return {key: word for key, word in first.items() if not _FIELD.search(word)}
 
     @field_validator("start", "stop", "list")
     @classmethod
@@ -134,6 +146,9 @@ class SlurmSettings(ProviderSettings):
     command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
     """A command of Slurm that takes longer is killed."""
 
+    def programs(self) -> dict[str, str]:
+        return {f"--provider slurm: {name}": name for name in ("sbatch", "squeue", "scancel", "scontrol")}
+
 
 class SkypilotSettings(ProviderSettings):
     """One cluster of SkyPilot a machine, from a task file."""
@@ -180,8 +195,20 @@ def read_settings(model: type[Settings], file: Path | None, words: Sequence[str]
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(sorted(model.model_fields.keys() - OF_THE_VERB))
-        raise ConfigError(f"{key}: {first['msg']}; the provider's settings are {known}") from error
+        known = sorted(model.model_fields.keys() - OF_THE_VERB)
+        raise ConfigError(f"{one_line(key)}: {_plain(first, known)}") from error
+
+
+def _plain(problem: Any, known: Sequence[str]) -> str:
+    """Say in plain words what is wrong with a setting, and what would be right."""
+    names = f"the provider's settings are {', '.join(known)}"
+    if problem["type"] == "extra_forbidden":
+        key = str(problem["loc"][-1])
+        is_inner = len(problem["loc"]) > 1
+        return f"there is no such setting{did_you_mean(key, known)}" + ("" if is_inner else f"; {names}")
+    if problem["type"] == "missing":
+        return f"is missing; {names}"
+    return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
 
 
 def _of_words(words: Sequence[str]) -> dict[str, Any]:

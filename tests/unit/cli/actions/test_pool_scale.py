@@ -1,8 +1,11 @@
 """`pool scale` refuses what cannot work before it asks a provider for anything."""
 
+import errno
+
 import pytest
 
 from rl_agent.cli.__main__ import main
+from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.pool.scale.fleet import Fleet, write_fleet
 
 COMMAND = ["pool", "scale", "--provider", "command", "start=true {name}", "stop=true {name}", "list=true"]
@@ -44,7 +47,7 @@ def test_a_wrong_option_is_named(capsys, tmp_path, words, line):
 
 def test_a_missing_setting_is_named_before_the_manager_is_asked(capsys, tmp_path):
     status, said = refused(capsys, tmp_path, provider=COMMAND[:-1])
-    assert status == 78 and "list: Field required" in said
+    assert status == 78 and "list: is missing; the provider's settings are command_timeout_s" in said
 
 
 def test_a_state_of_another_fleet_is_not_taken_over(capsys, tmp_path):
@@ -72,3 +75,24 @@ def test_a_fleet_is_gone_on_with_by_its_name_with_or_without_its_letters(capsys,
     write_fleet(tmp_path / "state.json", Fleet("lab-3f9a2c1b"))
     status, said = refused(capsys, tmp_path, *words, "no-such-key=1")
     assert status == 78 and "no-such-key" in said
+
+
+def test_a_program_that_is_not_there_is_named_before_the_manager_is_asked(capsys, tmp_path):
+    status, said = refused(capsys, tmp_path, provider=[*COMMAND[:-1], "list=no-such-program"])
+    assert status == 78
+    assert said.endswith(
+        "list: no-such-program: this machine has no such program; give the path of one, or install it\n"
+    )
+
+
+def test_a_folder_that_takes_no_state_is_named_before_a_machine_is_asked_for(capsys, tmp_path, monkeypatch):
+    def read_only(path, text):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("rl_agent.pool.scale.fleet.write_whole", read_only)
+    started = tmp_path / "started"
+    words = ["pool", "scale", "--provider", "command", f"start=touch {started} {{name}}", "stop=true {name}"]
+    nobody = ["--manager", f"http://127.0.0.1:{free_port('127.0.0.1')}"]
+    status, said = refused(capsys, tmp_path, *nobody, provider=[*words, "list=true"])
+    assert status == 1 and not started.exists()
+    assert said.endswith(f"--state {tmp_path / 'state.json'} cannot be written: Read-only file system\n")

@@ -3,9 +3,11 @@
 import asyncio
 from dataclasses import replace
 
-from rl_agent.errors import RetryLater, StoreError
+import pytest
+
+from rl_agent.errors import ConfigError, RetryLater, StoreError
 from rl_agent.pool.client import TokenRefused
-from rl_agent.pool.scale.fleet import Fleet
+from rl_agent.pool.scale.fleet import Fleet, Stage
 from rl_agent.pool.scale.keeper import AT_ONCE, Keeper, KeeperTimes, PoolView
 from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError, RentedMachine, Wanted
 from rl_agent.pool.scale.sight import PoolEngine
@@ -21,6 +23,7 @@ class Cloud:
     def __init__(self):
         self.alive, self.calls, self.lines, self.written = [], [], [], []
         self.wanted, self.fault, self.drained, self.views = 2, "", set(), 0
+        self.running = {}
 
     async def start(self, name, kind):
         self.calls.append(f"start {name}")
@@ -38,7 +41,11 @@ class Cloud:
 
     async def view(self):
         await self._go_wrong("view")
-        engines = {name: PoolEngine(name, 0, False) for name in self.alive if name not in self.drained}
+        engines = {
+            name: PoolEngine(name, self.running.get(name, 0), name in self.drained)
+            for name in self.alive
+            if name not in self.drained or self.running.get(name)
+        }
         self.views += 1
         reason = f"{self.wanted} are wanted, by look {self.views}"
         return PoolView(engines, Wanted({"spot": self.wanted}, reason), (self.kind,))
@@ -52,7 +59,7 @@ class Cloud:
         if self.fault == f"{call} hangs":
             await asyncio.Event().wait()
         if self.fault == f"{call} is refused":
-            raise TokenRefused("http://m/status answers 401: the token is missing or wrong")
+            raise TokenRefused(f"http://m/{call} answers 401: the token is missing or wrong")
         if self.fault == f"{call} fails":
             raise RetryLater("no answer") if call in ("view", "drain") else ProviderError("no quota")
 
@@ -209,3 +216,31 @@ def test_a_manager_that_refuses_the_token_is_not_lost_and_costs_no_machine():
     looks(cloud, keeper, 2 * int(RULES.manager_timeout_s / 5.0))
     assert cloud.alive == ["f-1", "f-2"] and cloud.drained == set()
     assert sum("answers 401" in line for line in cloud.lines) == 1
+
+
+def test_a_drain_that_the_manager_refuses_ends_the_command_and_no_machine():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    looks(cloud, keeper, 3)
+    cloud.fault, cloud.wanted = "drain is refused", 1
+    with pytest.raises(ConfigError, match=r"^--admin-token-file: http://m/drain answers 401: .* f-1, f-2$"):
+        looks(cloud, keeper, 1)
+    assert cloud.alive == ["f-1", "f-2"] and not any(call.startswith("stop") for call in cloud.calls)
+    stages = {one.stage for one in cloud.written[-1].machines.values()}
+    assert stages == {Stage.JOINED}, "the next start with the right token drains before it stops"
+
+
+def test_leaving_says_what_each_machine_waits_for():
+    cloud = Cloud()
+    keeper = cloud.keeper()
+    cloud.running = {"f-1": 3, "f-2": 1}
+
+    async def run():
+        for _ in range(3):
+            await keeper.look()
+        cloud.fault = "stop fails"
+        return await keeper.end_all(10.0)
+
+    assert not run_virtually(run())
+    assert "drain f-1 within 60 s: `pool scale` leaves" in cloud.lines
+    assert "f-1 drains: 3 requests left; f-2 drains: 1 request left" in cloud.lines

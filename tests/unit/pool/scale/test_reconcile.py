@@ -114,7 +114,7 @@ def test_a_stop_is_repeated_while_its_machine_is_listed():
 
 def test_leaving_ends_all_whatever_is_wanted_and_starts_nothing():
     play = Play(replace(SPOT, min_engines=1)).serving("f-1")
-    assert play.look(is_leaving=True, spot=4) == [Drain("f-1", 60.0, "because")]
+    assert play.look(is_leaving=True, spot=4) == [Drain("f-1", 60.0, "`pool scale` leaves")]
     play.goes("f-1")
     play.look(is_leaving=True, spot=4)
     play.look(40.0, is_leaving=True, spot=4)

@@ -121,8 +121,8 @@ async def test_the_catalog_connects_it():
         (("start=true", *TEMPLATES[1:]), "start: .*{name} is missing"),
         (("start=x {nmae} {name}", *TEMPLATES[1:]), "start: .*{nmae} is no field; there are name, kind"),
         (("start=", *TEMPLATES[1:]), "start: .*{name} is missing"),
-        (TEMPLATES[:2], "list: Field required; the provider's settings are command_timeout_s, list, shell"),
-        ((*TEMPLATES, "regoin=1"), "regoin: Extra inputs"),
+        (TEMPLATES[:2], "list: is missing; the provider's settings are command_timeout_s, list, shell"),
+        ((*TEMPLATES, "regoin=1"), "regoin: there is no such setting"),
         ((*TEMPLATES, "command_timeout_s=0"), "command_timeout_s: .*greater than 0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,8 +15,8 @@ MODULE = "tests.unit.pool.scale.providers.pretended"
 KIND = EngineKind("spot", 1.5, 0, 4, 60.0)
 
 
-def provider(python=sys.executable):
-    return running(python, MODULE, {"state": "running"})
+def provider(python=sys.executable, **more):
+    return running(python, MODULE, {"state": "running"}, **more)
 
 
 async def test_what_was_started_is_listed_until_it_is_stopped_whatever_the_library_prints():
@@ -42,6 +43,31 @@ async def test_a_call_that_hangs_holds_up_no_other():
             async with asyncio.timeout(1.0):
                 await remote.start("hangs", KIND)
         assert await remote.machines() == []
+
+
+async def test_a_process_that_answers_nothing_is_killed_with_its_group_and_started_again():
+    async with provider(limit_s=5.0) as remote:
+        await remote.machines()
+        pid = remote._process.pid
+        remote._limit_s = 0.2
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ProviderError, match=r"answered nothing for 0\.2 s and was ended"):
+            await remote.start("a-1", KIND)
+        remote._limit_s = 30.0
+        assert await remote.machines() == [] and remote._process.pid != pid
+
+
+async def test_one_call_that_hangs_kills_no_process_that_answers_others():
+    async with provider() as remote:
+        await remote.machines()
+        pid, remote._limit_s = remote._process.pid, 0.5
+        hanging = asyncio.ensure_future(remote.start("hangs", KIND))
+        await asyncio.sleep(0)
+        remote._limit_s = 30.0
+        await remote.machines()
+        with pytest.raises(TimeoutError):
+            await hanging
+        assert await remote.machines() == [] and remote._process.pid == pid
 
 
 async def test_a_process_that_dies_fails_what_was_asked_and_is_started_again():
