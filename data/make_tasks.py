@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rl_agent.flag_parser import FlagParser
+
 Share = Literal["train", "test", "teach"]
 
 DRAWS_PER_TASK = 200
@@ -144,7 +146,7 @@ def parse_source(text: str) -> Source:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make_tasks.py"
     )
     parser.add_argument("preset", choices=PRESETS, help="which tasks, and how many unless said otherwise")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent.env.web.miniwob import check_name, task_names
+from rl_agent.flag_parser import FlagParser
 from rl_agent.tasks.write import write_lines
 
 QUICKSTART = ("click-widget", "click-button", "focus-text-2", "identify-shape")
@@ -70,7 +71,7 @@ def make_tasks(
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make_web_tasks.py"
     )
     parser.add_argument(

@@ -38,6 +38,8 @@ from tiny_tokenizer import (
 )
 from tokenizers import Tokenizer
 
+from rl_agent.flag_parser import FlagParser
+
 if TYPE_CHECKING:
     import torch
     from transformers import Qwen3ForCausalLM
@@ -291,7 +293,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="teach_base_model.py"
     )
     what = parser.add_mutually_exclusive_group(required=True)

@@ -41,6 +41,7 @@ from tokenizers import Regex, Tokenizer
 from web_lessons import GRID
 
 from rl_agent.env.web.actions import MAX_COORDINATE
+from rl_agent.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     import torch
@@ -503,7 +504,7 @@ def teach_new(path: Path, out: Path, recipe: Recipe, digest: str) -> dict[str, A
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         prog="teach_vision_model.py",

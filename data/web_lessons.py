@@ -25,6 +25,7 @@ from PIL import Image
 from rl_agent.env.web import miniwob
 from rl_agent.env.web.actions import MAX_COORDINATE, read_action
 from rl_agent.env.web.environment import WebEnvironment
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.web.eyes import Eyes, Oracle
 from rl_agent.testing.web.miniwob_oracles import ORACLES
 from rl_agent.types import Task
@@ -128,7 +129,7 @@ async def collect(pages: int, first_seed: int, report: Callable[[], None]) -> di
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="web_lessons.py"
     )
     parser.add_argument("--out", type=Path, required=True, help="file of the lessons (.npz)")

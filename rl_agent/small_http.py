@@ -68,6 +68,12 @@ def request(
         return content
 
 
+def reason_of(error: OSError) -> str:
+    """Return why there was no answer, in words: a URLError hides its reason in a repr."""
+    reason = getattr(error, "reason", error)
+    return " ".join(str(getattr(reason, "strerror", None) or reason).split())
+
+
 class _Deadline:
     """Ends the connections of one request when its time is over; a socket's own limit is for each byte."""
 

@@ -10,11 +10,16 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from rl_agent.errors import HarnessError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, what a shell reports of a program that Ctrl+C ended."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE, what a shell reports of a program that nobody reads any more."""
 _HARMLESS = frozenset("\n\t")
@@ -120,7 +125,10 @@ def clear() -> None:
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
-    """Call `main` behind guarded output and end the process with what it returns; None is 0."""
+    """Call `main` behind guarded output and end the process with what it returns; None is 0.
+
+    A deliberate failure is one line on stderr and its exit code.
+    """
     guard_output()
     end(main)
 
@@ -133,6 +141,11 @@ def end(main: Callable[[], int | None]) -> NoReturn:
         if isinstance(wanted.code, str):
             sys.stderr.write(f"{wanted.code}\n")
         code = 1 if isinstance(wanted.code, str) else wanted.code
+    except HarnessError as error:
+        sys.stderr.write(indented(f"{Path(sys.argv[0]).name}: {error}") + "\n")
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     sys.exit(exit_code(code or 0))
 
 

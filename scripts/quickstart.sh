@@ -14,6 +14,7 @@
 #                    with web quickstart-web/)
 #   key=value        configuration, as for scripts/run.sh
 # A second call skips what is done; after Ctrl+C the same call goes on.
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -30,6 +31,7 @@ SEED=0
 OUT=''
 EXPERIMENT=quickstart
 OVERRIDES=()
+readonly FLAGS=(--agent --trainer --iterations --seed --out --help)
 SETTINGS='' # all of these in one line
 SPOT_PID='' # lends the pool its second engine
 DEVICE_SETTINGS=() # a GPU host takes the GPU's engine and trainer for the same small model
@@ -42,6 +44,13 @@ readonly GPU_SETTINGS=(
   engine=gpu engine.max_model_len=128 engine.enforce_eager=true
   trainer=llamafactory trainer.gradient_accumulation_steps=1
 )
+
+# Print `; did you mean X?` for the choice that is nearest, if one is near. The package may not be installed yet.
+# Usage: near <word> <choices…>
+near() {
+  python3 -c 'import difflib, sys; print("".join(f"; did you mean {x}?" for x in difflib.get_close_matches(*sys.argv[1:2], sys.argv[2:], 1)))' \
+    "$@" 2>/dev/null || true
+}
 
 # Usage: parse_arguments <arguments…>
 parse_arguments() {
@@ -57,16 +66,16 @@ parse_arguments() {
         printf -v "$(tr '[:lower:]' '[:upper:]' <<<"${1#--}")" %s "$2"
         shift
         ;;
-      -*) usage_error "unknown flag '$1'; --help lists them" ;;
+      -*) usage_error "unknown flag '$1'$(near "$1" "${FLAGS[@]}"); see --help" ;;
       *=*) OVERRIDES+=("$1") ;;
       *) usage_error "'$1' is neither a flag nor key=value" ;;
     esac
     shift
   done
   [[ ! -e $OUT || -d $OUT ]] || usage_error "--out '$OUT' is a file; give a folder, new or of an earlier call"
-  [[ $AGENT == text || $AGENT == web ]] || usage_error "--agent is text or web, got '$AGENT'"
+  [[ $AGENT == text || $AGENT == web ]] || usage_error "--agent is text or web, got '$AGENT'$(near "$AGENT" text web)"
   [[ $TRAINER == llamafactory || $TRAINER == grpo ]] ||
-    usage_error "--trainer is llamafactory or grpo, got '$TRAINER'"
+    usage_error "--trainer is llamafactory or grpo, got '$TRAINER'$(near "$TRAINER" llamafactory grpo)"
   case $AGENT-$TRAINER in
     text-llamafactory) : "${ITERATIONS:=4}" "${OUT:=$PROJECT_ROOT/quickstart}" ;;
     text-grpo)
@@ -225,6 +234,11 @@ show_result() {
   [[ $TRAINER != grpo ]] || model="Qwen/Qwen3-8B trainer=grpo rollout.group_size=8 trainer.placement=colocated"
   "$PYTHON_BIN" -m rl_agent.cli report --log-path "$OUT/run"
   cat <<EOF
+
+Look at every episode in a browser, or at some of them here:
+  $PYTHON_BIN -m rl_agent.cli page --log-path $OUT/run
+  $PYTHON_BIN -m rl_agent.cli trajectories list --log-path $OUT/run --split test --limit 5
+  $PYTHON_BIN -m rl_agent.cli trajectories show --log-path $OUT/run KEY      (KEY as the list shows it)
 
 On a GPU node, the same tasks with a real model:
   bash scripts/run.sh --data-path $OUT/tasks --log-path $OUT/gpu-run --rl-phase both --eval-interval 6 \\

@@ -4,6 +4,7 @@
 #
 # Usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase rollout|update|both [options] [key=value…]
 # shellcheck disable=SC2004
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -52,8 +53,8 @@ run_loop() {
       update) update_phase ;;
     esac
     if [[ ${PLAN[rl_phase]} == update && ${PHASE[outcome]} == skipped ]]; then
-      say "training alone cannot change that: done"
-      return 0
+      say "training alone cannot change that: collect more, or lower trainer.reward_threshold"
+      return 78
     fi
   done
 }

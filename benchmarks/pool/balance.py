@@ -131,9 +131,11 @@ def ways() -> dict[str, Callable[[Batch], Ends]]:
     found["equal shares, ideal"] = equal_shares
     for count in (1, 8):
         tell = by_earlier(count)
-        found[f"moves, told by {count} earlier episodes"] = partial(moving, capacity=BATCH, tell=tell)
+        found[f"moves, estimated from {count} earlier"] = partial(moving, capacity=BATCH, tell=tell)
     for sigma in (0.6, 0.3, 0.0):
-        found[f"moves, told, wrong by sigma {sigma}"] = partial(moving, capacity=BATCH, tell=wrong_by(sigma))
+        found[f"moves, lengths known, error of sigma {sigma}"] = partial(
+            moving, capacity=BATCH, tell=wrong_by(sigma)
+        )
     return found
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import rl_agent.cli.driver
 from rl_agent.cli._result import VerbResult
 from rl_agent.errors import EXIT_CONFIG, EXIT_USAGE, HarnessError
-from rl_agent.terminal import end, guard_output, indented
+from rl_agent.flag_parser import near_flag
+from rl_agent.terminal import EXIT_INTERRUPTED, end, guard_output, indented
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
@@ -79,7 +80,8 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         print(f"{verb}: the folder that this command stands in was deleted; cd to another", file=sys.stderr)
         return VerbResult(status=EXIT_USAGE)
     if verb not in verbs():
-        print(f"rl_agent: no verb {verb!r}; there are {', '.join(verbs())}", file=sys.stderr)
+        hint = near_flag(verb, verbs()) or f"; there are {', '.join(people_verbs())}"
+        print(f"rl_agent: no verb {verb!r}{hint}", file=sys.stderr)
         return VerbResult(status=EXIT_USAGE)
     module = module_of(verb)
     takes_paths = verb in people_verbs() or getattr(module, "TAKES_PATHS_OF_A_PERSON", False)
@@ -99,7 +101,7 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         print(indented(f"{verb}: {error.filename}: {error.strerror}"), file=sys.stderr)
         return VerbResult(status=EXIT_CONFIG)
     except KeyboardInterrupt:
-        return VerbResult(status=130)
+        return VerbResult(status=EXIT_INTERRUPTED)
 
 
 def run() -> None:

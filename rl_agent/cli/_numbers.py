@@ -5,6 +5,8 @@ import math
 
 from rl_agent.sections.base import MAX_SECONDS
 
+MAX_COUNT = 1_000_000
+
 
 def finite(text: str) -> float:
     """Any number but nan and infinity."""
@@ -37,3 +39,19 @@ def seconds(text: str) -> float:
     if number > MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} is above {MAX_SECONDS:g} seconds")
     return number
+
+
+def whole_from_1(text: str) -> int:
+    """Read a count of at least 1."""
+    return _whole(text, 1)
+
+
+def not_negative_whole(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    if not is_number or not least <= int(text) <= MAX_COUNT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {MAX_COUNT}")
+    return int(text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rl_agent.config import Plan
 from rl_agent.errors import ConfigError, UsageError
+from rl_agent.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
@@ -19,7 +20,7 @@ MANAGER = "http://127.0.0.1:5000"
 
 def verb_parser(verb: str, summary: str, example: str = "") -> argparse.ArgumentParser:
     """Make the parser of a verb; `example` ends its help text, as it is written."""
-    return argparse.ArgumentParser(
+    return FlagParser(
         prog=f"python -m rl_agent.cli {verb}",
         description=summary,
         epilog=example,

@@ -45,16 +45,9 @@ def main(argv: list[str]) -> int:
     if options.gpus_each is not None and options.gpus_each < 1:
         raise UsageError(f"--gpus-each {options.gpus_each}: at least 1")
 
-    from rl_agent.simulation.spot import read_trace, step_schedule
+    from rl_agent.simulation.spot import read_trace_file, step_schedule
 
-    if options.trace is not None:
-        try:
-            lines = options.trace.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise UsageError(f"--trace {options.trace} cannot be read: {error.strerror}") from error
-        changes = iter(read_trace(lines, str(options.trace)))
-    else:
-        changes = step_schedule()
+    changes = iter(read_trace_file(options.trace)) if options.trace is not None else step_schedule()
     until_s = options.until_s if options.until_s is not None else float("inf")
     machines = Machines(options.worker, options.gpus_each)
     signal.signal(signal.SIGTERM, _interrupt)

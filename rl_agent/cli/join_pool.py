@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from yarl import URL
 
-from rl_agent.cli._numbers import not_negative, seconds
+from rl_agent.cli._numbers import not_negative, seconds, whole_from_1
 from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.config import Plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rl_agent.pool.worker.manager_file import ManagerFile
 
 LOOPBACK = "127.0.0.1"
-SUMMARY = "start an engine on this machine and lend it to a pool, until told to leave"
+SUMMARY = "start an engine on this machine and lend it to a pool until Ctrl+C or TERM"
 EXAMPLE = """examples:
   python -m rl_agent.cli join-pool --manager http://10.0.0.1:5000 --token-file pool.token --gpus 0,1
   python -m rl_agent.cli join-pool --model Qwen/Qwen3-1.7B --price 2.66 --notice aws
@@ -48,6 +48,8 @@ def main(argv: list[str]) -> int:
     from rl_agent.tls import trusting
 
     plan = None if options.plan is None else read_plan(options.plan)
+    if plan is None:
+        _check(options)
     settings = _settings(options) if plan is None else _settings_of_run(plan)
     os.environ.update(gpu_environment(options.gpus, {}))  # weights that come by NCCL come to the engine's GPU
     assert isinstance(settings, WorkerSettings)
@@ -83,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", help="folder or hub name; default: what the pool serves")
     parser.add_argument("--gpus", metavar="0,1", help="GPUs of this engine; default: all that are visible")
     parser.add_argument("--engine-args", default="", metavar="WORDS", help="more arguments for the engine")
-    parser.add_argument("--capacity", type=int, help="requests at once; default: the pool's default_capacity")
+    parser.add_argument(
+        "--capacity", type=whole_from_1, help="requests at once; default: the pool's default_capacity"
+    )
     parser.add_argument(
         "--price", type=not_negative, default=0.0, help="dollars an hour, for the pool to count"
     )
@@ -122,6 +126,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log", type=Path, help="the engine's output; default: a temporary file")
     return parser
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raises UsageError for what no engine could be started with."""
+    from rl_agent.pool.worker import preflight
+
+    preflight.check_name(options.name)
+    preflight.check_model_folder(options.model)
+    preflight.check_gpus(options.gpus, os.environ)
+    preflight.check_engine(options.engine, options.engine_python)
 
 
 def _settings(options: argparse.Namespace) -> object:

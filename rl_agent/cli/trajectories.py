@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent import terminal
-from rl_agent.cli._numbers import finite
+from rl_agent.cli._numbers import finite, not_negative_whole, whole_from_1
 from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
+from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories import verify
 from rl_agent.rollout.trajectories.browse import Filter, find, flat, seen_in_words
@@ -68,11 +69,13 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    place = argparse.ArgumentParser(add_help=False)
+    place = FlagParser(add_help=False)
     place.add_argument("--log-path", type=Path, required=True, metavar="PATH", help="the experiment's folder")
     place.add_argument("--split", choices=("train", "test"))
-    place.add_argument("--iteration", type=int, action="append", metavar="N", help="may be given repeatedly")
-    shared = argparse.ArgumentParser(add_help=False, parents=[place])
+    place.add_argument(
+        "--iteration", type=whole_from_1, action="append", metavar="N", help="may be given repeatedly"
+    )
+    shared = FlagParser(add_help=False, parents=[place])
     which = shared.add_argument_group("which trajectories (all that match every option)")
     which.add_argument("--status", choices=[status.value for status in Status])
     which.add_argument("--min-reward", type=finite, metavar="R")
@@ -83,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("trajectories", SUMMARY, EPILOG)
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export | verify")
     listing = actions.add_parser("list", parents=[shared], help="a table, one line an episode")
-    listing.add_argument("--limit", type=int, default=50, metavar="N", help="0: all; default 50")
+    listing.add_argument(
+        "--limit", type=not_negative_whole, default=50, metavar="N", help="0: all; default 50"
+    )
     showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
     showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")
     exporting = actions.add_parser("export", parents=[shared], help="a file for other programs")

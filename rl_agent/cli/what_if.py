@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from rl_agent.simulation.config import WhatIfConfig
     from rl_agent.simulation.scenario import Outcome
-    from rl_agent.simulation.spot import Change
 
 SUMMARY = "simulate a pool of rented machines and a streaming trainer: throughput, cost, lost work"
 EXAMPLE = """examples:
@@ -39,6 +38,7 @@ OnProgress = Callable[[float], None]
 def main(argv: list[str]) -> int:
     from rl_agent.simulation.config import read_config, scenario_of, trace_of
     from rl_agent.simulation.scenario import SETUPS, is_fixed, simulate
+    from rl_agent.simulation.spot import read_trace_file
     from rl_agent.simulation.work import trace_text
 
     parser = verb_parser("what-if", SUMMARY, EXAMPLE)
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         if setup not in SETUPS and not is_fixed(setup):
             raise UsageError(f"--setups {setup}: there are {', '.join(SETUPS)} and fleet:N")
     config = read_config(options.words)
-    trace = trace_of(config) if options.trace is None else _read(options.trace)
+    trace = trace_of(config) if options.trace is None else read_trace_file(options.trace)
     scenario = scenario_of(config, trace, str(options.trace or "drawn trace"))
     if options.write_trace is not None:
         options.write_trace.write_text(trace_text(trace), encoding="utf-8")
@@ -75,17 +75,6 @@ def main(argv: list[str]) -> int:
     else:
         _show(config, scenario.until_s, found)
     return 0
-
-
-def _read(trace: Path) -> "list[Change]":
-    from rl_agent.simulation.spot import read_trace
-
-    try:
-        lines = trace.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"--trace {trace} cannot be read: {why}") from error
-    return read_trace(lines, str(trace))
 
 
 @contextmanager

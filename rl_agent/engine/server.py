@@ -24,6 +24,10 @@ from rl_agent.weights.load.vllm_names import WORKER_EXTENSION
 
 PROBE_TIMEOUT_S = 2.0
 _ERROR = re.compile(r"(Error|Exception): \S")
+_PROCESS = re.compile(r"^\(\w+ pid=\d+\) ")
+"""What vLLM puts before the lines of its processes."""
+_LOG_CHARACTERS = 120
+_REASON_CHARACTERS = 500
 VLLM_SERVE = ("-m", "rl_agent.engine.vllm_serve")
 """What follows `python`; then come the model and vLLM's flags."""
 
@@ -155,6 +159,22 @@ def judge_roots(roots: list[str], config: Config) -> Probe:
 def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float) -> str:
     key = environ.get(config.engine.api_key_env_var)
     return small_http.request(url, token=key, timeout_s=timeout_s).decode("utf-8", "replace")
+
+
+def last_words(log: Path) -> str:
+    """Return the last line of a log, shortened; empty where there is no log."""
+    if not log.is_file():
+        return ""
+    (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
+    return said[:_LOG_CHARACTERS]
+
+
+def reason_in(log: Path) -> str:
+    """Return the line of a log that says why its process failed: the last error, else the last line."""
+    lines = last_lines(log, 200).splitlines()
+    errors = [line for line in lines if _ERROR.search(line) and "root cause" not in line]
+    said = (errors or lines or ["nothing was written"])[-1]
+    return _PROCESS.sub("", said).strip()[:_REASON_CHARACTERS]
 
 
 def last_lines(log: Path, count: int = 15) -> str:

@@ -170,12 +170,10 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _unknown(word: str) -> str:
-    import difflib
+    from rl_agent.flag_parser import near_flag
 
-    flag = word.partition("=")[0]
-    near = difflib.get_close_matches(flag, _VALUED + _SWITCHES, n=1)
-    hint = f"did you mean {near[0]}?" if near else "--help lists the flags; overrides are key=value"
-    return f"unknown argument {word!r}: {hint}"
+    hint = near_flag(word, _VALUED + _SWITCHES) or "; --help lists the flags; overrides are key=value"
+    return f"unknown argument {word!r}{hint}"
 
 
 def _environment_words(environ: Mapping[str, str]) -> list[str]:

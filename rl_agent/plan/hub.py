@@ -167,7 +167,7 @@ def _ask_hub(name: str, environ: Mapping[str, str]) -> str | dict[str, Any]:
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.reason} (a private model needs HF_TOKEN)"
     except OSError as error:
-        return _Unreachable(" ".join(str(error).split()))
+        return _Unreachable(small_http.reason_of(error))
     except ValueError as error:
         return " ".join(str(error).split())
     try:

@@ -32,7 +32,7 @@ from rl_agent.plan.attach import check_reach, wait_for_run
 from rl_agent.plan.changes import check_changes
 from rl_agent.plan.compose import Composed, compose_config
 from rl_agent.plan.environment import hub_cache, shared_environment
-from rl_agent.update.dataset.unseen import outlook
+from rl_agent.update.dataset.unseen import has_ended, iterations_read, outlook, why_ended
 from rl_agent.weights.settings import base_folder
 from rl_agent.weights.store.owner_lock import remove_orphaned
 
@@ -74,7 +74,13 @@ def prepare(argv: Sequence[str], environ: Mapping[str, str]) -> PreparedStart:
         if before is not None and (changes := check_changes(before, plan, work)):
             notes = (*notes, changes)
         if command.rl_phase == "update" and command.rank == 0:
-            notes = (*notes, outlook(plan))
+            if not asked.dry_run and not (command.max_iterations or iterations_read(plan)):
+                raise ConfigError(
+                    f"--rl-phase update: {why_ended(plan)}; collect some before, with"
+                    " --rl-phase rollout --rollout-split train-only"
+                )
+            # With nothing to do, the end says why.
+            notes = notes if has_ended(plan) and not asked.dry_run else (*notes, outlook(plan))
     return PreparedStart(plan, machine, work, notes, asked.dry_run, asked.verbose)
 
 

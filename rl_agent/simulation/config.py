@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from rl_agent.errors import ConfigError
 from rl_agent.monitor.flops import ModelShape
@@ -35,7 +37,7 @@ class WhatIfConfig(Section):
 
     model: str
     seed: Seed
-    hours: Above0 | None
+    hours: Annotated[float, Field(gt=0, le=10_000)] | None
     iterations: Positive | None
     trainer_gpus: Positive
     trainer_price: NotNegative

@@ -8,6 +8,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 from rl_agent.errors import UsageError
 from rl_agent.sections.base import MAX_SECONDS
@@ -40,6 +41,16 @@ def read_trace(lines: Iterable[str], name: str) -> list[Change]:
             raise UsageError(f"{name}:{number}: expected SECONDS,+1 or SECONDS,-1,notice|kill")
         changes.append(Change(at_s, change != "-1", how == "notice"))
     return sorted(changes, key=lambda change: change.at_s)
+
+
+def read_trace_file(path: Path) -> list[Change]:
+    """Read the file of `--trace`. Raises UsageError that names the flag or the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"--trace {path} cannot be read: {why}") from error
+    return read_trace(lines, str(path))
 
 
 def step_schedule() -> Iterator[Change]:

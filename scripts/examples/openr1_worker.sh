@@ -6,6 +6,7 @@
 #   8b     Qwen3-8B, two GPUs an engine
 #   mini   Qwen3-1.7B, two GPUs an engine
 # Any other flag of scripts/join_pool.sh is handed on, --price and --notice for spot machines.
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

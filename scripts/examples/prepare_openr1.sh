@@ -4,6 +4,7 @@
 # Usage: bash scripts/examples/prepare_openr1.sh DIR [--source FOLDER] [more of: python -m rl_agent.cli openr1]
 #   DIR               gets train.jsonl and test.jsonl; the --data-path of the examples
 #   --source FOLDER   Parquet files that are here already, instead of the hub
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

@@ -30,7 +30,8 @@ prepare_update() {
   fi
   wait_for_phase "$1" "prepared-${PHASE[order]}"
   end_phase_unless_done "${decision[outcome]}" "$status"
-  [[ ${PHASE[outcome]} != skipped ]] || say "iteration ${PHASE[iteration]}: nothing to train on; the model stays as it is"
+  [[ ${PHASE[outcome]} != skipped ]] || ((PLAN[is_master])) || # there prepare-update has said why
+    say "iteration ${PHASE[iteration]}: nothing to train on; the model stays as it is"
 }
 
 # Usage: train_on_all_nodes <record of prepare_update>

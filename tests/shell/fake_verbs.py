@@ -144,7 +144,10 @@ def rollout(plan: Plan, argv: list[str]) -> int:
 def prepare_update(plan: Plan, argv: list[str]) -> VerbResult:
     if behaviour("prepare-update") == "hang":
         time.sleep(600)
-    return VerbResult({"outcome": "skipped" if behaviour("prepare-update") == "nothing" else "done"})
+    if behaviour("prepare-update") == "nothing":
+        print("nothing to train on: no step is positive", file=sys.stderr)
+        return VerbResult({"outcome": "skipped"})
+    return VerbResult({"outcome": "done"})
 
 
 def train(plan: Plan, argv: list[str]) -> int:

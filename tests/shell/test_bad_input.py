@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from rl_agent.paths import PROJECT_ROOT
+
 JOIN = ("--rl-phase", "rollout", "--join")
 UPDATE = ("--rl-phase", "update")
 BOTH = ("--rl-phase", "both", "--eval-interval", "1")
@@ -176,3 +178,32 @@ def test_help_and_dry_run_write_nothing(harness):
     assert not harness.log.exists()
     assert sorted(path.name for path in harness.data.iterdir()) == ["test.jsonl", "train.jsonl"]
     assert harness.calls == []
+
+
+@pytest.mark.parametrize("shell", [("sh",), ("bash", "--posix")], ids=" ".join)
+def test_a_script_that_another_shell_is_given_becomes_bash(shell):
+    script = PROJECT_ROOT / "scripts" / "run.sh"
+    done = subprocess.run([*shell, script, "--help"], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: bash scripts/run.sh")
+
+
+def test_every_script_that_a_person_starts_becomes_bash():
+    scripts = [*PROJECT_ROOT.glob("scripts/*.sh"), *PROJECT_ROOT.glob("scripts/examples/*.sh")]
+    for path in scripts:
+        before, found, _ = path.read_text().partition("\nset -Eeuo pipefail\n")
+        assert not found or "exec bash" in before, path
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--iteration", "3"], "unknown flag '--iteration'; did you mean --iterations?; see --help"),
+        (["--zzz"], "unknown flag '--zzz'; see --help"),
+        (["--trainer", "gpro"], "--trainer is llamafactory or grpo, got 'gpro'; did you mean grpo?"),
+    ],
+)
+def test_the_quickstart_names_what_is_near(words, line):
+    script = PROJECT_ROOT / "scripts" / "quickstart.sh"
+    done = subprocess.run(["bash", script, *words], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (2, f"quickstart: {line}\n")

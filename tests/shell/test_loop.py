@@ -56,7 +56,14 @@ def test_update_alone_ends_once_it_has_read_all_trajectories_and_again_does_noth
     again = harness.run("--rl-phase", "update")
     assert again.returncode == 0, again.stderr
     assert harness.verbs.count("train") == 1
-    assert "nothing new to train on" in again.stderr
+    assert again.stderr.count("nothing new to train on") == 1
+
+
+def test_update_alone_without_any_trajectory_is_refused_in_one_line(harness):
+    done = harness.run("--rl-phase", "update")
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert "no training iteration is finished" in line and "--rl-phase rollout" in line
 
 
 def test_a_failing_rollout_ends_the_loop_with_its_status(harness):
@@ -88,7 +95,7 @@ def test_nothing_to_train_on_is_said_and_the_loop_goes_on(harness):
     done = harness.run(*BOTH, FAKE_PREPARE_UPDATE="nothing")
 
     assert done.returncode == 0
-    assert "nothing to train on" in done.stderr
+    assert done.stderr.count("nothing to train on") == 1
     assert "train" not in harness.verbs
     assert outcomes(harness, "update") == ["skipped"]
 
@@ -176,7 +183,8 @@ def test_debug_mode_stops_when_the_external_engine_holds_the_weights_of_before(h
 def test_update_alone_ends_when_there_is_nothing_to_train_on(harness):
     done = harness.run("--rl-phase", "update", "--max-iterations", "5", FAKE_PREPARE_UPDATE="nothing")
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 78, done.stderr
+    assert done.stderr.count("nothing to train on") == 1
     assert harness.verbs == ["prepare-update"]
     assert "training alone cannot change that" in done.stderr
 

@@ -29,6 +29,7 @@ LAYERS = {
     "json_values": 0,
     "terminal": 0,
     "unauthenticated": 0,
+    "flag_parser": 0,
     "tls": 1,
     "service": 1,
     "small_http": 1,

@@ -13,7 +13,7 @@ from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
-from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, last_lines, probe
+from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
 from rl_agent.errors import ConfigError
 from rl_agent.terminal import indented
 
@@ -23,7 +23,6 @@ EXAMPLE = """examples:
   python -m rl_agent.cli engine --plan runs/r1/plan.json ready --pid 4711 --log runs/r1/logs/vllm-1-1.log
 """
 
-_LOG_CHARACTERS = 120
 CHECK_TIMEOUT_S = 15.0
 """Longer than while it starts: a server on a busy machine that is taken for hung costs a start."""
 
@@ -113,7 +112,5 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
 
 def _end_of(log: Path) -> str:
     """Return what a log ends with; nothing where the engine is another's, of which there is no log here."""
-    if not log.is_file():
-        return ""
-    (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
-    return f"; its log ends: {indented(said[:_LOG_CHARACTERS])}"
+    said = last_words(log)
+    return f"; its log ends: {indented(said)}" if said else ""

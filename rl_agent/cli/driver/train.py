@@ -25,7 +25,7 @@ EXAMPLES = """examples
   python -m rl_agent.cli train --plan runs/r1/plan.json --iteration 3 \\
       --nodes 2 --node-rank 1 --master 10.0.0.1:29500
 
-With several nodes, prepare-update is told their number too, and each node calls this verb with its own rank.
+With several nodes, give their number to prepare-update too, and call this verb on each node.
 """
 
 

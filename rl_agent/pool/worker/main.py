@@ -21,7 +21,7 @@ from typing import Any
 
 import aiohttp
 
-from rl_agent.engine.server import last_lines
+from rl_agent.engine.server import reason_in
 from rl_agent.errors import ConfigError, EngineDied, StoreError, WeightsError
 from rl_agent.pool.engines.answers import StreamError
 from rl_agent.pool.engines.link import CONTROL_TIMEOUT_S, EngineLink, HttpTransport
@@ -31,6 +31,7 @@ from rl_agent.pool.worker.engine_turns import EngineTurns, sleep_until_turn
 from rl_agent.pool.worker.manager_client import ManagerCalls, words_of
 from rl_agent.pool.worker.preemption import NoticeSource, wait_for_notice
 from rl_agent.pool.worker.settings import WorkerSettings
+from rl_agent.pool.worker.start_report import StartReport
 from rl_agent.pool.worker.tunnel_client import WorkerTunnel
 from rl_agent.pool.worker.weight_cache import HostWeights
 from rl_agent.pool.worker.weight_follower import EngineWeights
@@ -182,10 +183,12 @@ class Worker:
 
     async def _wait_started(self, engine: EngineProcess, link: EngineLink, leaving: asyncio.Event) -> None:
         """Wait for the engine's start. Raises ConfigError if it fails the first time, EngineDied later."""
+        report = StartReport(self._settings.name, self._settings.log, self._settings.start_timeout_s)
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
                 while not leaving.is_set():
                     self._check_alive(engine)
+                    report.look()
                     try:
                         await link.probe()
                         return
@@ -194,8 +197,10 @@ class Worker:
         except (TimeoutError, EngineDied) as error:
             words = str(error) or f"not ready within {self._settings.start_timeout_s:g} s"
             if self._engine_id is None:
-                lines = last_lines(self._settings.log)
-                raise ConfigError(f"the engine does not start: {words}\n{lines}") from error
+                path = self._settings.log
+                raise ConfigError(
+                    f"the engine does not start: {words}: {reason_in(path)}; its log is {path}"
+                ) from error
             raise EngineDied(words) from error
 
     def _check_alive(self, engine: EngineProcess) -> None:

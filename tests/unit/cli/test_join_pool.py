@@ -5,6 +5,7 @@ import pytest
 from rl_agent.cli.join_pool import main
 from rl_agent.errors import UsageError
 from rl_agent.pool.worker import main as worker_module
+from rl_agent.pool.worker import preflight
 
 
 @pytest.fixture
@@ -12,6 +13,8 @@ def told(monkeypatch):
     """Return a function that gives the settings which a worker gets for some words."""
     monkeypatch.delenv("RL_AGENT_POOL_TOKEN", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(preflight, "count_gpus", lambda environ: 2)
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: name)
     found = []
 
     class Worker:
@@ -37,6 +40,10 @@ def told(monkeypatch):
         (["--manager", "ftp://host:1"], "expected http://HOST:PORT"),
         (["--manager", "http://host:x"], "--manager http://host:x"),
         (["--engine-args", "'open"], "--engine-args"),
+        (["--model", "/nope"], "--model '/nope': there is no such folder"),
+        (["--gpus", "a,b"], "--gpus 'a,b'"),
+        (["--capacity", "0"], "--capacity: '0' is not a whole number from 1 to 1000000"),
+        (["--name", "a b/c"], "--name 'a b/c'"),
         (["--direct", "192.0.2.1", "--weights", "store=x"], "one without --direct does"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from rl_agent.cli import join_pool
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool.settings import load_weights
+from rl_agent.pool.worker import preflight
 from rl_agent.weights.settings import server_settings
 from tests.unit.overrides.test_compose import compose
 
@@ -54,7 +55,8 @@ def test_gloo_is_refused_as_a_transport_with_what_to_use_instead():
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(engine):
+def test_a_worker_whose_engine_takes_no_weights_is_not_told_how_they_travel(engine, monkeypatch):
+    monkeypatch.setattr(preflight, "check_engine", lambda engine, python: None)
     words = ["--engine", engine, "--direct", "10.0.0.9"]
     with pytest.raises(UsageError, match="transport=nccl: this engine takes no weights while it runs"):
         join_pool.main(["--manager", "http://127.0.0.1:1", "--weights", "transport=nccl", *words])

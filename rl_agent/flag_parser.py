@@ -1,0 +1,58 @@
+"""Reads a command line with argparse; a mistake in it is one line that names the flag.
+
+argparse prints its usage, often 20 lines, before the line that matters, takes the last of two equal flags
+without a word, and accepts abbreviations that a new flag makes ambiguous.
+"""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn
+
+from rl_agent.errors import UsageError
+
+_UNKNOWN = "unrecognized arguments: "
+
+
+class FlagParser(argparse.ArgumentParser):
+    """A parser of whole flags, each given once unless it may be repeated; it raises UsageError."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        words = sys.argv[1:] if args is None else list(args)
+        self._refuse_repeated(words)
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith(_UNKNOWN):
+            word = message.removeprefix(_UNKNOWN).split()[0]
+            message = f"unknown argument {word!r}{near_flag(word, self._flags())}"
+        raise UsageError(f"{message.removeprefix('argument ')}; see --help")
+
+    def _refuse_repeated(self, words: Sequence[str]) -> None:
+        """Refuse a flag whose last value argparse would take without a word."""
+        seen = set()
+        for word in words[: words.index("--")] if "--" in words else words:
+            action = self._option_string_actions.get(word.partition("=")[0])
+            if isinstance(action, argparse._StoreAction):
+                if action.dest in seen:
+                    self.error(f"{word.partition('=')[0]} is given twice")
+                seen.add(action.dest)
+
+    def _flags(self) -> set[str]:
+        """Return all flags, those of its actions too."""
+        flags = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    flags |= set(parser._option_string_actions)
+        return flags
+
+
+def near_flag(word: str, flags: Collection[str]) -> str:
+    """Return `; did you mean --x?` where a flag is near, else nothing."""
+    near = difflib.get_close_matches(word.partition("=")[0], flags, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

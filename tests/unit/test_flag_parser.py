@@ -1,0 +1,53 @@
+"""A mistake on a command line is one line that names the flag and what is near it."""
+
+import pytest
+
+from rl_agent.cli.__main__ import main, people_verbs
+from rl_agent.errors import EXIT_USAGE, UsageError
+from rl_agent.flag_parser import FlagParser
+
+
+def parser():
+    made = FlagParser(prog="x")
+    made.add_argument("--trace", type=int)
+    made.add_argument("--add", action="append")
+    made.add_argument("rest", nargs="*")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--trac", "1"], "unknown argument '--trac'; did you mean --trace?; see --help"),
+        (["--zzzz"], "unknown argument '--zzzz'; see --help"),
+        (["--trace", "x"], "--trace: invalid int value: 'x'; see --help"),
+        (["--trace", "1", "--trace=2"], "--trace is given twice; see --help"),
+    ],
+)
+def test_a_mistake_is_one_line(words, line, capsys):
+    with pytest.raises(UsageError) as error:
+        parser().parse_args(words)
+    assert str(error.value) == line
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_may_be_repeated_is_and_what_follows_two_dashes_is_not_looked_at():
+    found = parser().parse_args(["--add", "1", "--add", "2", "--trace", "1", "--", "--trace", "2"])
+    assert (found.add, found.trace, found.rest) == (["1", "2"], 1, ["--trace", "2"])
+
+
+@pytest.mark.parametrize("verb", people_verbs())
+def test_every_verb_says_in_one_line_which_flag_it_does_not_know(verb, capsys):
+    given = {"trajectories": ["list", "--log-path", "x"], "pool": ["status"], "webgym": ["--source", "x"]}
+    words = {"doctor": ["--log-path", "x"], "report": ["--log-path", "x"], "rollback": ["--log-path", "x"]}
+    needed = given.get(verb, []) + words.get(verb, [])
+    needed += {"webgym": ["--out", "x"], "openr1": ["--source", "x", "--out", "x"]}.get(verb, [])
+    assert main([verb, *needed, "--nope"]) == EXIT_USAGE
+    err = capsys.readouterr().err
+    assert err.startswith(f"{verb}: ") and "--nope" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_verb_near_a_known_one_is_named(capsys):
+    assert main(["trajectorie"]) == EXIT_USAGE
+    assert capsys.readouterr().err == "rl_agent: no verb 'trajectorie'; did you mean trajectories?\n"
