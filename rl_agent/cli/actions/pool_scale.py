@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -200,6 +202,7 @@ async def _scale(
 ) -> None:
     from rl_agent.pool.scale.catalog import connected
     from rl_agent.pool.scale.fleet import write_fleet
+    from rl_agent.pool.scale.holding import FleetHold
     from rl_agent.pool.scale.manager_link import HttpManager
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
@@ -218,6 +221,9 @@ async def _scale(
         if options.dry_run:
             await keeper.look()
             return
+        hold = FleetHold(manager, fleet.name, holder_of(options.state), _report, _steady_clock())
+        await hold.take()
+        holding = jobs.create_task(hold.keep(lambda: keeper.fleet), name="keep the fleet")
         _report(f"the fleet is {fleet.name}, its state {options.state}")
         saying = jobs.create_task(_say_leaving(leaving), name="leaving")
         await keeper.run(leaving)
@@ -225,10 +231,12 @@ async def _scale(
         names = ", ".join(keeper.fleet.machines) or "none"
         if options.leave == "keep":
             _report(f"left running: {names}")
-            return
-        _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
-        if not await keeper.end_all(options.leave_timeout_s):
-            left += keeper.what_is_left()
+        else:
+            _report(f"ending all machines: {names}; a second Ctrl+C leaves them")
+            if not await keeper.end_all(options.leave_timeout_s):
+                left += keeper.what_is_left()
+        holding.cancel()
+        await hold.release()
 
 
 async def _say_leaving(leaving: asyncio.Event) -> None:
@@ -289,6 +297,11 @@ def _keeper(
         clock=_steady_clock(),
         is_dry=options.dry_run,
     )
+
+
+def holder_of(state: Path) -> str:
+    """Return who keeps a fleet: the same after a restart, another for a copy of the file."""
+    return f"{socket.gethostname()}:{os.path.realpath(state)}"[-200:]
 
 
 def _steady_clock() -> Callable[[], float]:

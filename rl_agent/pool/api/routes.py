@@ -37,6 +37,8 @@ from rl_agent.pool.schemas import (
     DrainQuery,
     DrainRequest,
     EndedRequest,
+    FleetAnswer,
+    FleetRequest,
     LeaveRequest,
     ModelRequest,
     RegisterAnswer,
@@ -75,6 +77,7 @@ class PoolApi:
             web.get("/status", self.status),
             web.get("/metrics", self.metrics),
             web.get("/wanted", self.wanted),
+            web.post("/fleets/{fleet}", self.hold_fleet),
             web.post("/engines", self.register),
             web.get("/engines/{engine}/tunnel", self.tunnel),
             web.post("/engines/{engine}/beat", self.beat),
@@ -108,10 +111,17 @@ class PoolApi:
         """Return how many engines of each kind the pool wants, and why."""
         return web.json_response(self._batches.scaling.answer().model_dump())
 
+    @described(body=FleetRequest, answer=FleetAnswer)
+    async def hold_fleet(self, request: web.Request) -> web.Response:
+        """Keep a fleet of machines for one `pool scale`, and learn what its provider does not give."""
+        fleet = _name(request, "fleet")
+        answer = self._batches.scaling.hold_fleet(fleet, await read(request, FleetRequest))
+        return web.json_response(answer.model_dump())
+
     @described(body=StepRequest, answer=WantedAnswer)
     async def step_ended(self, request: web.Request) -> web.Response:
         """Record how long the trainer waited in a step; return how many engines are wanted therefore."""
-        _run_name(request)
+        _name(request, "run")
         asked = await read(request, StepRequest)
         answer = self._batches.scaling.step_ended(TrainerStep(**asked.model_dump()))
         return web.json_response(answer.model_dump())
@@ -253,7 +263,7 @@ class PoolApi:
     @described(body=BatchRequest, status=202, answer=BatchAnswer)
     async def submit(self, request: web.Request) -> web.Response:
         """Submit requests; an id that the run knows is not submitted again."""
-        name, limit = _run_name(request), self._config.max_open_requests
+        name, limit = _name(request, "run"), self._config.max_open_requests
         max_bytes = self._config.max_body_mib * 2**20
         asked = await read_batch(request, max_bytes=max_bytes, max_requests=limit)
         try:
@@ -265,7 +275,7 @@ class PoolApi:
     @described(query=Cursor, answer=EndedRequest, content="application/x-ndjson")
     async def samples(self, request: web.Request) -> web.StreamResponse:
         """Stream samples (`?after=CURSOR&min=N&wait_s=S`): N lines, fewer if no more will come."""
-        name = _run_name(request)
+        name = _name(request, "run")
         run = self._batches.runs.get(name)
         if run is None:
             raise problem(404, f"there is no run {name!r}")
@@ -291,7 +301,7 @@ class PoolApi:
     @described()
     async def drop(self, request: web.Request) -> web.Response:
         """End a run: what is open is cancelled, what ended is forgotten."""
-        await self._batches.drop(_run_name(request))
+        await self._batches.drop(_name(request, "run"))
         return web.json_response({})
 
     async def _stream(self, run: Run, at_least: int, wait_s: float) -> AsyncIterator[EndedRequest]:
@@ -323,8 +333,8 @@ class PoolApi:
         return is_same_secret(request.headers.get(ENGINE_SECRET, ""), engine.offer.secret)
 
 
-def _run_name(request: web.Request) -> str:
-    name = request.match_info["run"]
+def _name(request: web.Request, of: str) -> str:
+    name = request.match_info[of]
     if not 0 < len(name) <= 200 or not name.isprintable():
-        raise problem(422, "a run's name has 1 to 200 printable characters")
+        raise problem(422, f"a {of}'s name has 1 to 200 printable characters")
     return name

@@ -59,6 +59,8 @@ class Demand:
     """Learned, by kind."""
     awaited_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds since each engine was asked for that is wanted and has not come yet, by kind."""
+    scarce: Mapping[str, float] = field(default_factory=dict)
+    """Kinds whose starts keep failing, with the seconds until one is tried again: 0 or less is now."""
     requests_each: int = 1
     """With fewer requests an engine is not worth having."""
     other_dollars_per_hour: float = 0.0

@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from rl_agent.errors import RetryLater
-from rl_agent.pool.client import Manager
+from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.pool.client import Manager, TokenRefused
+from rl_agent.pool.scale.holding import FailedReport, Held
 from rl_agent.pool.scale.keeper import PoolView
 from rl_agent.pool.scale.records import EngineKind, Wanted
 from rl_agent.pool.scale.sight import PoolEngine
@@ -37,6 +38,21 @@ class HttpManager:
         """Raises RetryLater or ConfigError."""
         manager = Manager(self._url, self._read_token(), self._tls_ca)
         return view_of(await asyncio.to_thread(manager.ask, "/status"), self._url)
+
+    async def hold(self, fleet: str, holder: str, lasts_s: float, failed: FailedReport) -> Held | None:
+        """Ask to keep a fleet; None: this manager knows of no fleets. Raises RetryLater, ConfigError."""
+        manager = Manager(self._url, self._read_token(), self._tls_ca)
+        body = {"holder": holder, "lasts_s": lasts_s, "failed": failed}
+        try:
+            answer = await asyncio.to_thread(manager.ask, f"/fleets/{quote(fleet, safe='')}", body)
+        except TokenRefused:
+            raise
+        except ConfigError:
+            return None
+        try:
+            return Held(bool(answer["is_held"]), _one_line(str(answer["holder"])), float(answer["left_s"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RetryLater(f"{self._url}/fleets cannot be read: {type(error).__name__}") from error
 
     async def check_admin_token(self) -> None:
         """Raise ConfigError if the manager does not know the token that drains; RetryLater without answer."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from rl_agent.pool.scale.demand import Demand, TrainerSteps, WantedRules
 from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool.scale.scarcity import obtainable, scarce_words
 
 DEAD_BAND = 0.02
 """Share of a step's cost by which another fleet must be cheaper to be taken."""
@@ -79,6 +80,7 @@ class _Fleets:
 
 def decide_wanted(rules: WantedRules, memory: WantedMemory, demand: Demand, now: float) -> WantedMemory:
     """Return the memory after a decision; `memory.wanted` is what is wanted from now on."""
+    rules = obtainable(rules, demand)
     fleets = _fleets(rules, demand)
     choice = _choose(rules, memory, demand, fleets)
     ceiling = fleets.ceiling if choice.is_short else ""
@@ -91,6 +93,7 @@ def decide_wanted(rules: WantedRules, memory: WantedMemory, demand: Demand, now:
     words = f"{sum(counts.values())} wanted: {choice.reason}"
     if ceiling:
         words += f"; no more for pool.scale.{ceiling}"
+    words += scarce_words(rules, demand)
     return replace(
         memory,
         wanted=Wanted(counts, words),
@@ -225,6 +228,8 @@ def _for_queue(rules: WantedRules, memory: WantedMemory, demand: Demand, fleets:
     enough = [at for at in usable if fleets.speeds[at] * within_s >= demand.open_tokens]
     best = enough[0] if enough else usable[-1]
     held = 0 if memory.wanted is None else sum(memory.wanted.counts.values())
+    # What is given back once another kind has taken its place is no reason to want as many of that one.
+    held = min(held, max((sum(counts.values()) for _, counts in memory.needs), default=held))
     best = max([best, *(at for at in usable if sum(fleets.counts[at].values()) <= held)])
     is_short = not enough and best == len(fleets.counts) - 1
     counts = _without_late(demand, fleets.counts[best], rules)

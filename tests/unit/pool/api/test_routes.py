@@ -18,6 +18,7 @@ ROUTES = [
     ("POST", "/model"),
     ("POST", "/weights"),
     ("POST", "/publishers"),
+    ("POST", "/fleets/{}"),
     ("POST", "/runs/{}/requests"),
     ("GET", "/runs/{}/samples?wait_s=0&after={}&min={}"),
     ("DELETE", "/runs/{}"),
@@ -33,7 +34,7 @@ KEYS = [
     *("max_tokens", "sampling", "group", "prompt", "messages", "role", "content", "n", "stream", "stop"),
     *("digest", "sources", "transfer_token", "weights", "source", "is_fetching", "min_weight_version"),
     *("timeout_s", "logprobs", "seed", "stream_options", "temperature", "episode"),
-    *("fetched_version", "finish_within_s", "useful_from", "publisher"),
+    *("fetched_version", "finish_within_s", "useful_from", "publisher", "holder", "lasts_s", "failed"),
 ]
 SCALARS = st.one_of(
     st.none(),

@@ -1,0 +1,81 @@
+"""Two `pool scale` with copies of a state file do not fight: one of them has the fleet."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from rl_agent.errors import RetryLater
+from rl_agent.pool.scale.fleet import Fleet, Setback
+from rl_agent.pool.scale.holding import LEASE_S, FleetHold, Held, failed_starts
+from rl_agent.pool.scale.leases import FleetLeases, Lease
+from rl_agent.testing.virtual_time import run_virtually
+
+
+class Pool:
+    """A manager's leases; `is_silent`: it does not answer."""
+
+    def __init__(self):
+        self.leases, self.is_silent, self.failed = FleetLeases(), False, []
+
+    async def hold(self, fleet, holder, lasts_s, failed):
+        if self.is_silent:
+            raise RetryLater("no answer")
+        now = asyncio.get_running_loop().time()
+        self.failed.append(failed)
+        found = self.leases.hold(fleet, Lease(holder, now + lasts_s, {}), now)
+        return Held(found.holder == holder, found.holder, found.until - now)
+
+
+def hold(pool, holder, lines=None):
+    said = [] if lines is None else lines
+    return FleetHold(pool, "rl-1", holder, said.append, lambda: asyncio.get_running_loop().time())
+
+
+def test_a_second_one_waits_for_a_lease_and_gives_up_if_it_is_renewed():
+    async def run():
+        pool, lines = Pool(), []
+        await hold(pool, "a:/state").take()
+        keeping = asyncio.ensure_future(hold(pool, "a:/state").keep(lambda: Fleet("rl-1")))
+        with pytest.raises(RetryLater, match=r"rl-1 is kept by a:/state, as with a copy of its --state file"):
+            await hold(pool, "b:/copy", lines).take()
+        keeping.cancel()
+        assert lines == ["the fleet rl-1 is kept by a:/state: waiting for 60 s"]
+        await hold(pool, "b:/copy").take()  # the first one was killed
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(run()) < 3 * LEASE_S
+
+
+def test_one_that_was_asleep_while_another_took_the_fleet_ends():
+    async def run():
+        pool = Pool()
+        await hold(pool, "a:/state").take()
+        await asyncio.sleep(LEASE_S + 1)
+        await hold(pool, "b:/copy").take()
+        with pytest.raises(RetryLater, match="no machine was touched"):
+            await hold(pool, "a:/state").keep(lambda: Fleet("rl-1"))
+
+    run_virtually(run())
+
+
+def test_a_fleet_that_was_left_in_order_is_free_at_once_and_a_silent_manager_keeps_nobody_from_it():
+    async def run():
+        pool = Pool()
+        first = hold(pool, "a:/state")
+        await first.take()
+        await first.release()
+        await hold(pool, "b:/moved").take()
+        pool.is_silent = True
+        await first.take()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(run()) < 1.0
+
+
+def test_kinds_whose_starts_failed_are_reported_with_the_time_until_the_next():
+    fleet = replace(Fleet("rl-1"), setbacks={"spot": Setback(3, 130.0), "dear": Setback(1, 90.0)})
+    assert failed_starts(fleet, 100.0) == {
+        "spot": {"count": 3, "retry_in_s": 30.0},
+        "dear": {"count": 1, "retry_in_s": 0.0},
+    }
