@@ -1,7 +1,7 @@
 """Prints tables at the end of a run: reward per iteration, and seconds per kind of work."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,12 +120,32 @@ def read_timeline(path: Path) -> list[TimelineSpan]:
     return [TimelineSpan(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
 
 
+def label_of(name: str, spans: Sequence[TimelineSpan]) -> str:
+    """Return `name (in update)` where each span of it is part of another one, which counts its seconds, too."""
+    parts = [span for span in spans if span.name == name]
+    for outer in dict.fromkeys(span.name for span in spans if span.name != name):
+        wholes = [span for span in spans if span.name == outer]
+        if all(any(_contains(whole, part) for whole in wholes) for part in parts):
+            return f"{name} (in {outer})"
+    return name
+
+
+def _contains(whole: TimelineSpan, part: TimelineSpan) -> bool:
+    is_longer = whole.end - whole.start > part.end - part.start
+    return is_longer and whole.start <= part.start and part.end <= whole.end
+
+
 def timeline_table(spans: list[TimelineSpan]) -> Table:
     """Make the table of seconds by kind of work, in order of first appearance."""
     table = Table("what", "times", "seconds", "mean", title="where the time went")
     for name in dict.fromkeys(span.name for span in spans):
         seconds = [span.end - span.start for span in spans if span.name == name]
-        table.add_row(name, str(len(seconds)), f"{sum(seconds):.1f}", f"{sum(seconds) / len(seconds):.1f}")
+        table.add_row(
+            label_of(name, spans),
+            str(len(seconds)),
+            f"{sum(seconds):.1f}",
+            f"{sum(seconds) / len(seconds):.1f}",
+        )
     return table
 
 

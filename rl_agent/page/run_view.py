@@ -7,7 +7,7 @@ from typing import Any
 from rl_agent.monitor import catalog
 from rl_agent.monitor.attempts import Estimate, estimates_of
 from rl_agent.monitor.curves import PANELS, Curve
-from rl_agent.monitor.report import COLUMNS, Row, TimelineSpan, failure_lines
+from rl_agent.monitor.report import COLUMNS, Row, TimelineSpan, failure_lines, label_of
 from rl_agent.page.charts import Chart, chart, duration, gantt, number
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
@@ -138,7 +138,15 @@ def seconds_by_name(spans: Sequence[TimelineSpan]) -> list[tuple[str, int, str, 
     for name in dict.fromkeys(span.name for span in spans):
         lengths = [span.end - span.start for span in spans if span.name == name]
         spent = sum(lengths)
-        table.append((name, len(lengths), f"{spent:.1f}", f"{spent / len(lengths):.1f}", spent / total))
+        table.append(
+            (
+                label_of(name, spans),
+                len(lengths),
+                f"{spent:.1f}",
+                f"{spent / len(lengths):.1f}",
+                spent / total,
+            )
+        )
     return table
 
 

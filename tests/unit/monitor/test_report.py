@@ -9,9 +9,11 @@ from rl_agent.errors import ConfigError
 from rl_agent.monitor import metrics
 from rl_agent.monitor.report import (
     COLUMNS,
+    TimelineSpan,
     attempts_table,
     by_iteration,
     failure_lines,
+    label_of,
     read_timeline,
     reward_table,
     timeline_table,
@@ -91,3 +93,15 @@ def test_the_commonest_failures_of_the_newest_iteration_are_named():
         "test iteration 1: 48 of 64 episodes have no reward, most often: 48 x E: [why]"
     ]
     assert failure_lines({1: failed, 2: {"test/episodes": 64, "test/completed_share": 1.0}}) == []
+
+
+def test_what_is_part_of_something_else_is_named_as_that():
+    spans = [
+        TimelineSpan("rollout", 1, 0.0, 10.0),
+        TimelineSpan("update", 1, 10.0, 20.0),
+        TimelineSpan("training", 1, 11.0, 19.0),
+        TimelineSpan("engine_start", 1, 20.0, 25.0),
+    ]
+    names = ["rollout", "update", "training (in update)", "engine_start"]
+    assert [label_of(span.name, spans) for span in spans] == names
+    assert label_of("training", [*spans, TimelineSpan("training", 2, 30.0, 31.0)]) == "training"
