@@ -121,7 +121,7 @@ def read_timeline(path: Path) -> list[TimelineSpan]:
 
 
 def label_of(name: str, spans: Sequence[TimelineSpan]) -> str:
-    """Return `name (in update)` where each span of it is part of another one, which counts its seconds, too."""
+    """Return `name (in update)` where each span of it is part of an update: those seconds count twice."""
     parts = [span for span in spans if span.name == name]
     for outer in dict.fromkeys(span.name for span in spans if span.name != name):
         wholes = [span for span in spans if span.name == outer]
@@ -140,12 +140,9 @@ def timeline_table(spans: list[TimelineSpan]) -> Table:
     table = Table("what", "times", "seconds", "mean", title="where the time went")
     for name in dict.fromkeys(span.name for span in spans):
         seconds = [span.end - span.start for span in spans if span.name == name]
-        table.add_row(
-            label_of(name, spans),
-            str(len(seconds)),
-            f"{sum(seconds):.1f}",
-            f"{sum(seconds) / len(seconds):.1f}",
-        )
+        mean_s = sum(seconds) / len(seconds)
+        row = (str(len(seconds)), f"{sum(seconds):.1f}", f"{mean_s:.1f}")
+        table.add_row(label_of(name, spans), *row)
     return table
 
 
