@@ -25,6 +25,7 @@ from rl_agent.paths import PROJECT_ROOT
 from rl_agent.plan import arguments
 from rl_agent.pool.api.openai_api import OpenAiApi
 from rl_agent.pool.api.routes import PoolApi
+from rl_agent.pool.api.weights_api import WeightsApi
 from rl_agent.pool.scale.catalog import CATALOG, settings_model
 from rl_agent.pool.settings import MANAGER
 from rl_agent.sections.env import EnvConfig
@@ -225,7 +226,8 @@ def check_ray(words: list[str]) -> None:
 
 def check_curl(words: list[str]) -> None:
     """A route that the manager has."""
-    apis = [object.__new__(api) for api in (PoolApi, OpenAiApi)]
+    apis = [object.__new__(api) for api in (PoolApi, OpenAiApi, WeightsApi)]
+    vars(apis[0])["_weights"] = apis[2]
     routes = ["/openapi.json", *(route.path for api in apis for route in api.routes())]
     routes = [re.sub(r"{\w+}", r"\\w+", route) for route in routes]
     for word in words:
