@@ -15,6 +15,7 @@ and code are those that made it; --ship makes it anew.
 """
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -48,6 +49,8 @@ RECIPE_FILE = "teaching.json"
 WEIGHTS_FILE = "model.safetensors"
 SHIPPED = Path(__file__).with_name("base_model")
 CODE = ("make_tasks.py", "tiny_tokenizer.py", "teach_base_model.py")
+COMMAND_LINE = ("parse_arguments", "main")
+DECIDING = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 IGNORED = -100  # the label that torch's cross entropy leaves out
 
 
@@ -75,8 +78,19 @@ class Recipe:
 
     def digest(self) -> str:
         """Names the result: a folder with this digest in its `teaching.json` need not be made again."""
-        code = b"".join(Path(__file__).with_name(name).read_bytes() for name in CODE)
-        return hashlib.blake2b(json.dumps(asdict(self)).encode() + code, digest_size=8).hexdigest()
+        code = "".join(deciding_code(Path(__file__).with_name(name)) for name in CODE)
+        return hashlib.blake2b((json.dumps(asdict(self)) + code).encode(), digest_size=8).hexdigest()
+
+
+def deciding_code(path: Path) -> str:
+    """Return a module's functions, classes and constants as written, but not what reads a command line.
+
+    A new flag or another help text makes no other weights, and no folder is made anew for it.
+    """
+    text = path.read_text(encoding="utf-8")
+    nodes = [node for node in ast.parse(text).body if isinstance(node, DECIDING)]
+    kept = [node for node in nodes if getattr(node, "name", "") not in COMMAND_LINE]
+    return "\n".join(ast.get_source_segment(text, node) or "" for node in kept)
 
 
 @dataclass(frozen=True, slots=True)

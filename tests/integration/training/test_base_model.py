@@ -132,6 +132,19 @@ def test_a_folder_that_holds_something_else_is_not_replaced(tmp_path):
         teach_base_model.is_taught(tmp_path, "any")
 
 
+def test_a_help_text_makes_no_other_model_and_a_rule_of_the_lessons_does(tmp_path):
+    source = Path(teach_base_model.__file__).with_name("make_tasks.py").read_text()
+    module = tmp_path / "make_tasks.py"
+
+    def code_of(text: str) -> str:
+        module.write_text(text)
+        return teach_base_model.deciding_code(module)
+
+    before = code_of(source)
+    assert code_of(source.replace('help="which tasks,', 'help="of which kind the tasks are,')) == before
+    assert code_of(source.replace("DRAWS_PER_TASK = 200", "DRAWS_PER_TASK = 100")) != before
+
+
 def test_the_shipped_model_is_of_this_very_recipe_and_code_and_small(tokenizer, tmp_path, capsys):
     recipe = teach_base_model.Recipe(seed=0)
     assert teach_base_model.shipped_teaching(recipe), "make it anew: data/teach_base_model.py --ship"
