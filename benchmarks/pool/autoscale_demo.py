@@ -206,6 +206,8 @@ class AutoscaleDemo(Demo):
         matplotlib.use("svg")
         from matplotlib import pyplot
 
+        pyplot.rcParams["svg.fonttype"] = "none"  # words stay words: the picture is small and can be searched
+
         lines = [json.dumps(point) for point in self.points]
         (self.out / "engines.jsonl").write_text("\n".join(lines) + "\n")
         figure, axes = pyplot.subplots(figsize=(12, 6))

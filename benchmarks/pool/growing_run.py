@@ -7,8 +7,9 @@
 `scripts/run.sh` with `trainer=grpo pool=elastic` starts no engine of its own; `pool scale`
 starts as many as the run's manager wants, at first one. The reward is the length of the response: the policy
 learns to go on, the trainer waits longer, and more engines are wanted. Once three serve, one gets SIGKILL
-with its worker. When another one has come, shortness is rewarded, until one engine is left; then the run gets
-SIGINT. The model is random and says nothing: only its lengths mean something.
+with its worker. When another one has come, shortness is rewarded, until fewer engines serve and that has
+not changed for a minute; then the run gets SIGINT. The model is random and says nothing: only its lengths
+mean something.
 
 A table of iterations is printed. The picture is OUT/engines.svg, its points OUT/engines.jsonl.
 """
@@ -44,6 +45,10 @@ SIBLINGS = 8
 CHARACTERS = 4
 """Of a token, about."""
 STOP_TIMEOUT_S = 120.0
+SETTLED_S = 60.0
+"""For so long as many must have been wanted and have served."""
+CHANGE_TIMEOUT_S = 900.0
+"""Responses get shorter within it, and engines are given back, or the run has not shown what it is for."""
 
 
 class Length:
@@ -105,21 +110,32 @@ class GrowingRun(AutoscaleDemo):
         self.draw()
         is_whole = self.print_iterations()
         self.say(f"exit {status} of run.sh; all machines ended: {is_ended}; {own}/engines.svg")
-        return status == 130 and is_ended and is_whole and self.killed_at is not None
+        is_smaller = self.points[-1]["ready"] < MOST
+        return status == 130 and is_ended and is_whole and self.killed_at is not None and is_smaller
 
     async def ask_for_short(self, watch: asyncio.Task[None], loop: asyncio.subprocess.Process) -> None:
-        """Reward shortness once the lost engine is replaced, and end the run when one engine is left."""
-        for words, is_reached in (
-            ("another engine came; from now on shortness is rewarded", lambda: self.is_replaced),
-            ("one engine is left; the run is asked to end", lambda: self.points[-1]["ready"] == 1),
-        ):
-            while not is_reached():
-                await asyncio.sleep(0.5)
-                if watch.done():
-                    return
-            self.say(words)
-            self.short.touch()
+        """Reward shortness once the lost engine is replaced, and end the run when engines were given back."""
+        while not self.is_replaced:
+            await asyncio.sleep(0.5)
+            if watch.done():
+                return
+        self.say("another engine came; from now on shortness is rewarded")
+        self.short.touch()
+        asked_at = self.points[-1]["at_s"]
+        while not self.is_settled(asked_at):
+            await asyncio.sleep(0.5)
+            if watch.done():
+                return
+        self.say(f"{self.points[-1]['ready']} of {MOST} engines are left; the run is asked to end")
         loop.send_signal(signal.SIGINT)
+
+    def is_settled(self, asked_at: float) -> bool:
+        """Whether fewer engines serve and nothing has changed for a while, or nothing ever does."""
+        now = self.points[-1]["at_s"]
+        lately = [point for point in self.points if point["at_s"] > now - SETTLED_S]
+        fleets = {(point["ready"], point["wanted"]) for point in lately}
+        is_less = self.points[-1]["ready"] < MOST and len(fleets) == 1 and now - asked_at > SETTLED_S
+        return is_less or now - asked_at > CHANGE_TIMEOUT_S
 
     @property
     def is_replaced(self) -> bool:

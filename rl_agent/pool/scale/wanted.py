@@ -10,7 +10,8 @@ A step with n engines takes
 where `work` are the seconds that one engine needs for all that was sampled, and `rest` is what remains
 however many engines there are (the trainer, the longest response), from the steps that were seen: about the
 larger of the two. Tokens per dollar are highest where a step is cheapest. A trainer whose price is not known
-gets the smallest fleet with which it waits no more than `waiting_share` of a step.
+gets the smallest fleet whose step is no more than `waiting_share` longer than with any number of engines:
+what it waits for the longest response asks for none.
 
 Without a trainer, the best fleet is the smallest that samples the queue within `finish_within_s`, or before
 its deadline; it then stays until requests are too few for it. Where nothing else is coming, an engine that
@@ -171,8 +172,8 @@ def _for_trainer(
     sizes = [speed / _mean_speed(demand) for speed in fleets.speeds]
     work_s = steps.tokens / (steps.engine_tokens_per_s or _mean_speed(demand))
     lasts = [_step_s(steps, work_s, seen_engines, size) for size in sizes]
-    busy_s = steps.lasted_s - steps.waited_s
-    waits = [(one - busy_s) / max(one, LEAST_S) if one < float("inf") else 1.0 for one in lasts]
+    shortest_s = _step_s(steps, work_s, seen_engines, float("inf"))
+    is_enough = [one * (1 - rules.waiting_share) <= shortest_s for one in lasts]
     near = [
         at
         for at, size in enumerate(sizes)
@@ -188,13 +189,12 @@ def _for_trainer(
         if kept in costs and costs[kept] <= costs[best] * (1 + DEAD_BAND):
             best = kept
     else:
-        enough = [at for at in near if waits[at] <= rules.waiting_share]
-        best = enough[0] if enough else near[-1]
+        best = next((at for at in near if is_enough[at]), near[-1])
     reason = f"the trainer waited {steps.waited_s:.0f} s of {steps.lasted_s:.0f}"
     idle = steps.idle_s / steps.engine_s
     if idle >= 0.1:
         reason += f", the engines were idle for {idle:.0%}"
-    is_short = best == len(fleets.counts) - 1 and waits[best] > rules.waiting_share
+    is_short = best == len(fleets.counts) - 1 and not is_enough[best]
     return _Choice(fleets.counts[best], reason, is_short)
 
 
