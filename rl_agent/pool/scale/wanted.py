@@ -31,6 +31,8 @@ MOST_GROWTH = 2.0
 """A fleet grows and shrinks by at most this factor over the one whose speed was seen: beyond is a guess."""
 STEPS_SEEN = 1.5
 """Steps of the trainer over which fewer must have been better."""
+LONGEST_START_S = 600.0
+"""What takes longer to come stands in somebody's queue, where it costs nothing."""
 LOOKAHEAD_S = 300.0
 """The rest of a run's dollars must pay the fleet for so long: it takes a while to give machines back."""
 BEND = 4
@@ -243,7 +245,7 @@ def _without_late(demand: Demand, counts: Counts, rules: WantedRules) -> Counts:
     left_s = _time_with_present(demand)
     found = {}
     for kind in rules.kinds:
-        start_s = demand.start_s.get(kind.name, kind.start_s)
+        start_s = _start_s(kind, demand)
         if start_s < left_s:
             found[kind.name] = counts[kind.name]
             continue
@@ -290,9 +292,19 @@ def _steady(
 
 
 def lower_after_s(rules: WantedRules, demand: Demand) -> float:
-    """Return how long fewer must have been better: never only one step of the trainer, which may be odd."""
+    """Return how long fewer must have been better.
+
+    Never only one step of the trainer, which may be odd; and never less than an engine takes to start, or one
+    would be given back before it comes, and asked for again.
+    """
     steps = demand.steps
-    return max(rules.lower_after_s, 0.0 if steps is None or steps.is_last else STEPS_SEEN * steps.lasted_s)
+    start_s = max((_start_s(kind, demand) for kind in rules.kinds), default=0.0)
+    steps_s = 0.0 if steps is None or steps.is_last else STEPS_SEEN * steps.lasted_s
+    return max(rules.lower_after_s, min(start_s, LONGEST_START_S), steps_s)
+
+
+def _start_s(kind: EngineKind, demand: Demand) -> float:
+    return demand.start_s.get(kind.name, kind.start_s)
 
 
 def _present_of(rules: WantedRules, demand: Demand) -> Counts:

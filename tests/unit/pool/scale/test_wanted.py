@@ -136,6 +136,21 @@ def test_fewer_are_wanted_only_once_that_was_better_for_long():
     assert counts[-1] == 1
 
 
+def test_an_engine_that_takes_longer_to_start_than_lower_after_s_is_not_given_back_before_it_comes():
+    quick = replace(RULES, lower_after_s=20.0)
+    memory = settled(demand(2, steps=steps(0.0)), quick)
+    slow_start = {"spot": 100.0}
+    memory = decide_wanted(quick, memory, demand(2, steps=steps(30.0), start_s=slow_start), 1000.0)
+    assert memory.wanted.counts == {"spot": 4}
+    counts = {}
+    for now in range(1005, 1200, 5):
+        fewer = demand(2, steps=steps(0.0), start_s=slow_start)
+        memory = decide_wanted(quick, memory, fewer, float(now))
+        counts[now] = memory.wanted.counts["spot"]
+    assert {count for now, count in counts.items() if now < 1100} == {4}
+    assert counts[1195] == 2
+
+
 def test_what_an_earlier_manager_had_is_kept_until_it_is_known_what_is_needed():
     memory = decide_wanted(RULES, WantedMemory(), demand(5, open_requests=0, open_tokens=0.0), 0.0)
     assert memory.wanted.counts == {"spot": 5}
