@@ -13,6 +13,7 @@ grace period) send TERM, which needs no watcher: the worker drains on it anyway.
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 METADATA = "http://169.254.169.254"
 POLL_S = 2.0
+ANSWER_S = 10.0
+"""How long an answer may take: of the shortest notice, 30 s, enough is left for a drain."""
+FAILURES_BEFORE_WARNING = 5
 AWS_NOTICE_S = 120.0
 SEARCH_S = 30.0
 """Between two searches for a metadata service where none answered."""
@@ -81,9 +85,7 @@ class AwsNotice:
     async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
         action = await self._get(session, "spot/instance-action")
         if action is not None:
-            words = f"AWS will {_word(action['action'])} this machine"
-            left_s = _seconds_until(action.get("time"), datetime.fromisoformat, self.now(), AWS_NOTICE_S)
-            return Notice(words, left_s)
+            return self._notice(action)
         if self._has_logged or await self._get(session, "events/recommendations/rebalance") is None:
             return None
         self._has_logged = True
@@ -93,8 +95,16 @@ class AwsNotice:
         log.info("%s; the engine goes on until the notice", words)
         return None
 
+    def _notice(self, action: Mapping[str, Any]) -> Notice:
+        """Return what an action says, which names itself, or at least its time. Raises ValueError."""
+        if "action" not in action:
+            datetime.fromisoformat(str(action.get("time")))
+        words = f"AWS will {_word(action.get('action', 'take back'))} this machine"
+        left_s = _seconds_until(action.get("time"), datetime.fromisoformat, self.now(), AWS_NOTICE_S)
+        return Notice(words, left_s)
+
     async def _get(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any] | None:
-        """Return a JSON object of the instance's metadata; None if there is none."""
+        """Return a JSON object of the instance's metadata; None if there is none. Raises ValueError."""
         for _ in range(2):
             self._token = self._token or await self._new_token(session)
             headers = {"X-aws-ec2-metadata-token": self._token}
@@ -102,7 +112,7 @@ class AwsNotice:
             if status != 401:
                 break
             self._token = ""  # it has expired
-        return _json_object(text) if status == 200 else None
+        return None if status == 404 else _json_object(_answered(status, text))
 
     async def _new_token(self, session: aiohttp.ClientSession) -> str:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "21600"}
@@ -125,8 +135,9 @@ class GcpNotice:
         held = f"wait_for_change=true&timeout_sec={HELD_S}&last_etag={self._etag}"
         url = f"{self.base}/computeMetadata/v1/instance/preempted?{held}"
         status, text, headers = await _call(session, "GET", url, _OF_GOOGLE, HELD_S + 10)
-        if status != 200 or headers.get("Metadata-Flavor") != "Google":
-            return None
+        _answered(status, text)
+        if headers.get("Metadata-Flavor") != "Google":
+            raise ValueError("it is not the service of Google")
         self._etag = headers.get("ETag", "0")
         return Notice("Google takes this machine back", 30.0) if text.strip() == "TRUE" else None
 
@@ -141,38 +152,51 @@ class AzureNotice:
     base: str = METADATA
     now: Callable[[], datetime] = _utc_now
     _own_name: str = ""
+    """As it was read last."""
     _has_answered: bool = False
 
     async def is_here(self, session: aiohttp.ClientSession) -> bool:
         return bool(await self._read_own_name(session))
 
     async def ask(self, session: aiohttp.ClientSession) -> Notice | None:
-        self._own_name = self._own_name or await self._read_own_name(session)
         url = f"{self.base}/metadata/scheduledevents?api-version=2020-07-01"
-        timeout_s = POLL_S if self._has_answered else AZURE_FIRST_S
+        timeout_s = ANSWER_S if self._has_answered else AZURE_FIRST_S
         status, text, _ = await _call(session, "GET", url, _OF_AZURE, timeout_s)
-        if status != 200:
-            return None
-        events = _json_object(text).get("Events", [])
+        events = _json_object(_answered(status, text)).get("Events", [])
+        if not isinstance(events, list):
+            raise ValueError("Events is no list")
         self._has_answered = True
-        return next((self._notice(event) for event in events if self._is_own_end(event)), None)
+        ends = [event for event in events if _is_end(event)]
+        if ends:  # the name is read for each answer that needs it: one that was wrong once harms no more
+            await self._learn_own_name(session)
+        return next((self._notice(event) for event in ends if self._is_own(event)), None)
 
-    def _is_own_end(self, event: Mapping[str, Any]) -> bool:
-        is_end = event["EventType"] in ("Preempt", "Terminate")
+    def _is_own(self, event: Mapping[str, Any]) -> bool:
         names = event.get("Resources")
-        is_own = not self._own_name or (isinstance(names, list) and self._own_name in names)
-        return is_end and is_own
+        return not self._own_name or (isinstance(names, list) and self._own_name in names)
 
     def _notice(self, event: Mapping[str, Any]) -> Notice:
         words = f"Azure announces {_word(event['EventType'])} of this machine"
         return Notice(words, _seconds_until(event.get("NotBefore"), parsedate_to_datetime, self.now(), 30.0))
 
+    async def _learn_own_name(self, session: aiohttp.ClientSession) -> None:
+        try:
+            self._own_name = await self._read_own_name(session) or self._own_name
+        except _FAILURES as error:
+            log.debug("the metadata service does not name this machine: %r", error)
+
     async def _read_own_name(self, session: aiohttp.ClientSession) -> str:
+        """Return this machine's name; empty if the answer is none."""
         url = f"{self.base}/metadata/instance/compute/name?api-version=2021-02-01&format=text"
         status, name, _ = await _call(session, "GET", url, _OF_AZURE)
-        return name.strip() if status == 200 else ""
+        return name.strip() if status == 200 and _AZURE_NAME.fullmatch(name.strip()) else ""
 
 
+def _is_end(event: object) -> bool:
+    return isinstance(event, Mapping) and event.get("EventType") in ("Preempt", "Terminate")
+
+
+_AZURE_NAME = re.compile(r"\w[\w.-]{0,79}")
 _OF_AZURE = {"Metadata": "true"}
 
 
@@ -233,14 +257,31 @@ SOURCES: Mapping[str, Callable[[], NoticeSource]] = {
 
 
 async def wait_for_notice(source: NoticeSource, session: aiohttp.ClientSession) -> Notice:
-    """Wait for a preemption notice and return it."""
+    """Wait for a preemption notice and return it; a service that cannot be heard is logged, once."""
+    num_failures = 0
     while True:
         try:
             if (notice := await source.ask(session)) is not None:
                 return notice
+            if num_failures >= FAILURES_BEFORE_WARNING:
+                log.info("the metadata service answers again: preemption notices are heard")
+            num_failures = 0
         except _FAILURES as error:
+            num_failures += 1
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            if num_failures == FAILURES_BEFORE_WARNING:
+                log.warning(
+                    "no preemption notice can be heard, the metadata service does not answer: %s", said
+                )
             log.debug("the metadata service: %r", error)
         await asyncio.sleep(POLL_S)
+
+
+def _answered(status: int, text: str) -> str:
+    """Return the text of an answer. Raises ValueError if its status is not 200."""
+    if status != 200:
+        raise ValueError(f"it answers {status}")
+    return text
 
 
 async def _call(
@@ -248,9 +289,9 @@ async def _call(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    timeout_s: float = POLL_S,
+    timeout_s: float | None = None,
 ) -> tuple[int, str, Mapping[str, str]]:
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    timeout = aiohttp.ClientTimeout(total=ANSWER_S if timeout_s is None else timeout_s)
     async with session.request(
         method, url, headers=headers, timeout=timeout, allow_redirects=False
     ) as answer:

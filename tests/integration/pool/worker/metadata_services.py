@@ -16,6 +16,8 @@ class Aws:
         self.metadata: dict[str, str] = {}
         self.num_refused = 0
         self.asked: list[str] = []
+        self.lasts_s = 0.0
+        """How long each answer of the metadata takes."""
         self.app = web.Application()
         self.app.router.add_put("/latest/api/token", self.new_token)
         self.app.router.add_get("/latest/meta-data/{path:.*}", self.read)
@@ -34,6 +36,7 @@ class Aws:
             return web.Response(status=401)
         path = request.match_info["path"]
         self.asked.append(path)
+        await asyncio.sleep(self.lasts_s)
         text = self.metadata.get(path)
         return web.Response(status=404) if text is None else web.Response(text=text)
 
@@ -84,7 +87,11 @@ class Azure:
 
     def __init__(self, name: str = "spot_7") -> None:
         self.name = name
-        self.events: list[dict[str, object]] = []
+        self.names_before: list[str] = []
+        """Answered in its place, each once."""
+        self.events: list[object] = []
+        self.lasts_s = 0.0
+        """How long each answer about events takes."""
         self.num_asked = 0
         self.app = web.Application()
         self.app.router.add_get("/metadata/scheduledevents", self.read_events)
@@ -98,10 +105,13 @@ class Azure:
         return None
 
     async def read_name(self, request: web.Request) -> web.Response:
-        return self.refusal(request) or web.Response(text=self.name)
+        return self.refusal(request) or web.Response(
+            text=self.names_before.pop(0) if self.names_before else self.name
+        )
 
     async def read_events(self, request: web.Request) -> web.Response:
         self.num_asked += 1
+        await asyncio.sleep(self.lasts_s)
         body = {"DocumentIncarnation": len(self.events), "Events": self.events}
         return self.refusal(request) or web.json_response(body)
 

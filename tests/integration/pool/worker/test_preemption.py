@@ -21,7 +21,9 @@ LIMIT_S = 10
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def quick(request, monkeypatch):
+    if "shortest_notice" in request.node.name:
+        return
     monkeypatch.setattr(preemption, "POLL_S", 0.05)
     monkeypatch.setattr(preemption, "SEARCH_S", 0.05)
 
@@ -80,6 +82,7 @@ async def test_a_recommendation_of_aws_drains_only_where_that_is_wished(leaves_e
         ('{"action": "stop", "time": "2020-01-01T00:01:30"}', 120),
         ('{"action": "stop", "time": "soon"}', 120),
         ('{"action": "stop"}', 120),
+        ('{"time": "2020-01-01T00:01:30Z"}', 90),
     ],
 )
 async def test_a_notice_leaves_the_time_it_names_within_what_the_cloud_promises(action, left_s):
@@ -117,6 +120,94 @@ async def test_a_started_event_of_azure_names_no_time():
     azure.announce("Preempt", azure.name, not_before="")
     async with served(azure) as base, watched(AzureNotice(base)) as job:
         assert (await notice_of(job)).left_s == 30
+
+
+ODD_EVENTS = [{}, 7, None, "Preempt", [], {"EventType": None}, {"EventType": {}, "Resources": 3}]
+
+
+@pytest.mark.parametrize("odd", ODD_EVENTS)
+async def test_an_odd_event_of_azure_hides_no_other(odd):
+    azure = Azure()
+    azure.events.append(odd)
+    azure.announce("Preempt", azure.name)
+    async with served(azure) as base, watched(AzureNotice(base)) as job:
+        assert "Preempt" in (await notice_of(job)).words
+
+
+async def test_one_wrong_answer_for_azure_s_machine_name_hides_no_event():
+    azure = Azure("spot_7")
+    azure.names_before = ["<html>sign in here</html>", "proxy", "proxy"]
+    async with served(azure) as base:
+        source = AnyNotice(base)
+        async with watched(source) as job:
+            azure.announce("Preempt", "spot_7")
+            await notice_of(job)
+        assert not azure.names_before
+
+
+async def test_azure_s_event_for_another_machine_is_not_this_one_s_end_while_the_name_cannot_be_read():
+    azure = Azure("spot_7")
+    azure.announce("Preempt", "spot_8")
+    async with served(azure) as base, watched(AzureNotice(base)) as job:
+        await until(lambda: azure.num_asked == 2)
+        azure.names_before = ["<html>" for _ in range(1000)]
+        asked = azure.num_asked
+        await until(lambda: azure.num_asked > asked + 2)
+        assert not job.done()
+
+
+@pytest.mark.parametrize("cloud", [Aws, Azure])
+async def test_a_service_that_answers_late_is_heard(monkeypatch, cloud):
+    """Later than it is asked again; what is too late is another matter."""
+    monkeypatch.setattr(preemption, "AZURE_FIRST_S", 5)
+    monkeypatch.setattr(preemption, "POLL_S", 0.01)
+    stand_in = cloud()
+    source = {Aws: AwsNotice, Azure: AzureNotice}[cloud]
+    async with served(stand_in) as base, watched(source(base)) as job:
+        asked = (lambda: len(stand_in.asked)) if cloud is Aws else (lambda: stand_in.num_asked)
+        await until(lambda: asked() > 1)
+        stand_in.lasts_s = 0.2
+        stand_in.take_back() if cloud is Aws else stand_in.announce("Preempt", stand_in.name)
+        await notice_of(job)
+
+
+def test_an_answer_may_take_longer_than_a_service_is_left_alone_and_less_than_the_shortest_notice():
+    assert 2 * preemption.POLL_S < preemption.ANSWER_S < 30 - preemption.SHORTEST_S
+
+
+@pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
+async def test_a_service_that_cannot_be_heard_is_logged_once_and_so_is_its_return(monkeypatch, caplog, cloud):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(preemption, "POLL_S", 0.01)
+    stand_in, is_broken, asked = cloud(), True, 0
+
+    @web.middleware
+    async def breaks(request, handler):
+        nonlocal asked
+        asked += 1
+        if is_broken:
+            return web.Response(status=500)
+        return await handler(request)
+
+    stand_in.app.middlewares.append(breaks)
+    source = {Aws: AwsNotice, Gcp: GcpNotice, Azure: AzureNotice}[cloud]
+
+    def lines(words):
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    async with served(stand_in) as base, watched(source(base)) as job:
+        await until(lambda: asked > 40)
+        assert lines("no preemption notice can be heard, the metadata service does not answer") == 1
+        is_broken = False
+        await until(lambda: lines("the metadata service answers again"))
+        if cloud is Aws:
+            stand_in.take_back()
+        elif cloud is Gcp:
+            await stand_in.take_back()
+        else:
+            stand_in.announce("Preempt", stand_in.name)
+        await notice_of(job)
+    assert lines("no preemption notice can be heard") == lines("answers again") == 1
 
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
