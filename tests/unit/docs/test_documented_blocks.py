@@ -30,7 +30,7 @@ from rl_agent.pool.scale.catalog import CATALOG, settings_model
 from rl_agent.pool.settings import MANAGER
 from rl_agent.sections.env import EnvConfig
 from rl_agent.simulation.config import read_config
-from tests.unit.documented_blocks import PAGES, Typed, blocks, type_in, typed_commands
+from tests.unit.docs.documented_blocks import PAGES, Typed, blocks, type_in, typed_commands
 
 DOCKERFILE = (PROJECT_ROOT / "docker" / "Dockerfile").read_text()
 ELSEWHERE = {
