@@ -80,6 +80,15 @@ FEW_CHOICES = 7
 """A module that chooses at so few places decides nothing of its own: it is a record, a schema, a protocol or
 a verb that calls one function, and is tested with what uses it."""
 
+OF_NO_MODULE = {
+    "test_architecture.py": "all modules at once: what may import what, and how large they are",
+    "test_container_images.py": "docker/Dockerfile, and whether what it copies is there",
+    "docs/test_pages.py": "all pages at once: links, tables, the generated reference, remedies",
+    "docs/test_documented_blocks.py": "every command that a page shows, followed to its parser",
+    "docs/test_documented_commands.py": "every run that a page shows, planned",
+}
+"""Files of unit tests that no module and no page has the name of, and what they are about."""
+
 PYTHON_FILES = sorted(PACKAGE.rglob("*.py"))
 SHELL_FILES = sorted((PROJECT_ROOT / "scripts").rglob("*.sh"))
 
@@ -202,6 +211,24 @@ def test_a_module_that_decides_something_has_a_test_file_of_its_name():
     assert not without, (
         "no tests/unit/…/test_NAME.py, nor a journey of that name (docs/explanation/architecture.md)"
     )
+
+
+def names_in(room: Path) -> set[str]:
+    """Return the names that tests of a room may have: its modules', or those of the pages of docs."""
+    modules = [each for root in (PACKAGE, PROJECT_ROOT) for each in (root / room).glob("*.py")]
+    pages = (PROJECT_ROOT / "docs").rglob("*.md") if room == Path("docs") else ()
+    return {each.stem.strip("_").replace("-", "_") for each in (*modules, *pages)}
+
+
+def test_each_unit_test_file_names_a_module_of_its_room_or_is_listed():
+    """`test_<module>.py`, or `test_<module>_<aspect>.py`; the rooms of benchmarks and data count as well."""
+    folder = PROJECT_ROOT / "tests" / "unit"
+    of_no_module = set()
+    for file in (each.relative_to(folder) for each in folder.rglob("test_*.py")):
+        name = file.stem.removeprefix("test_") + "_"
+        if not any(name.startswith(f"{module}_") for module in names_in(file.parent)):
+            of_no_module.add(str(file))
+    assert of_no_module == set(OF_NO_MODULE)
 
 
 def slow_imports(path: Path) -> set[str]:
