@@ -30,6 +30,7 @@ MAX_RUNS = 100
 MAX_SAMPLES = 20_000
 MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
+SHOWN_MOVES = 100
 MAX_ENGINES = 60
 SHOWN_ITERATIONS = 50
 READY = "engines that are ready"
@@ -65,6 +66,8 @@ class PoolRecord:
     events: list[dict[str, Any]] = field(default_factory=list)
     wanted: list[dict[str, Any]] = field(default_factory=list)
     """Changes of how many engines the pool wants."""
+    moves: list[dict[str, Any]] = field(default_factory=list)
+    """Requests that went on at another engine."""
 
     def add(self, line: dict[str, Any]) -> None:
         if not isinstance(at := line.get("at"), int | float) or not math.isfinite(at):
@@ -73,6 +76,11 @@ class PoolRecord:
             if all(_is_count(number) for number in counts.values()):
                 self.wanted.append(line)
                 self.wanted[:] = self.wanted[-MAX_EVENTS:]
+            return
+        if isinstance(line.get("moved"), str):
+            if _is_count(line.get("tokens")) and _is_count(line.get("waited_s")):
+                self.moves.append(line)
+                self.moves[:] = self.moves[-SHOWN_MOVES:]
             return
         is_event = isinstance(line.get("engine"), str)
         if not is_event:
@@ -123,7 +131,8 @@ class PoolHistoryReader:
                     if isinstance(found, dict):
                         self._record.add(found)
             record = self._record
-            return PoolRecord(list(record.samples), list(record.events), list(record.wanted))
+            kept = (record.samples, record.events, record.wanted, record.moves)
+            return PoolRecord(*map(list, kept))
 
     def engine_names(self) -> dict[str, str]:
         """Return the names of engines by the beginnings of their ids."""
@@ -153,7 +162,7 @@ def runs_with_pool(run: RunFolder) -> list[str]:
 
 def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | None) -> dict[str, Any]:
     """Return everything that the view of the pool shows."""
-    ats = [line["at"] for line in (*record.samples, *record.events, *record.wanted)]
+    ats = [line["at"] for line in (*record.samples, *record.events, *record.wanted, *record.moves)]
     start, end = (min(ats), max(ats)) if ats else (0.0, 0.0)
     lanes, ticks, left_out = engine_lanes(record, start, end)
     return {
@@ -192,6 +201,7 @@ def pool_values(record: PoolRecord, numbers: Numbers, status: dict[str, Any] | N
             {**line, "after": duration(line["at"] - start)}
             for line in reversed(record.wanted[-SHOWN_EVENTS:])
         ],
+        "moves": [{**line, "after": duration(line["at"] - start)} for line in reversed(record.moves)],
         "weights": [
             (names, rows) for prefix, names in WEIGHTS.items() if (rows := _rows_of(numbers, prefix, names))
         ],

@@ -85,6 +85,8 @@ class VirtualPool(ABC, Generic[E]):
             self._probe(command.engine_id)
         elif isinstance(command, events.Ended):
             self._on_ended(self.state.requests[command.request_id])
+        elif isinstance(command, events.Moved):
+            self._on_moved(command)
         elif isinstance(command, events.SetAside):
             self._on_set_aside(command.reason)
 
@@ -98,6 +100,9 @@ class VirtualPool(ABC, Generic[E]):
     @abstractmethod
     def _on_ended(self, request: Request) -> None:
         """Take note that a request has ended."""
+
+    def _on_moved(self, move: events.Moved) -> None:
+        """Take note that a request goes on at another engine; for subclasses."""
 
     def _on_set_aside(self, words: str) -> None:
         """Take note of an event that the scheduler could not handle; for subclasses."""

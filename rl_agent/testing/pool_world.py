@@ -81,6 +81,7 @@ class World(VirtualPool["WorldEngine"]):
     ended: Counter[RequestId] = field(default_factory=Counter)
     """How often the end of each request was announced."""
     ended_at: dict[RequestId, float] = field(default_factory=dict)
+    moved: list[events.Moved] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
     may_set_aside: bool = False
     decisions: int = 0
@@ -105,6 +106,9 @@ class World(VirtualPool["WorldEngine"]):
     def _on_ended(self, request: Request) -> None:
         self.ended[request.request_id] += 1
         self.ended_at[request.request_id] = self.now
+
+    def _on_moved(self, move: events.Moved) -> None:
+        self.moved.append(move)
 
     def _on_set_aside(self, words: str) -> None:
         self.set_aside.append(words)

@@ -32,6 +32,19 @@ def status_of(batches: Batches, config: PoolConfig) -> dict[str, Any]:
             "failed": account.failed,
             "moves": account.moves,
         },
+        "newest_moves": [
+            {
+                "run": move.request_id.run,
+                "request": move.request_id.name,
+                "from": move.source,
+                "to": move.target,
+                "tokens": move.tokens,
+                "waited_s": move.waited_s,
+                "reason": move.reason,
+                "age_s": now - at,
+            }
+            for at, move in reversed(pool.newest_moves)
+        ],
         "set_aside": {"count": pool.faults.count, "newest": list(pool.faults.newest)},
         "placement": {
             "policy": config.policy,

@@ -1,21 +1,25 @@
 """What became of a pool's engines, as lines of a file beside the journal: for those who look at it later.
 
     engine changed ─► {"at", "engine", "id", "state", "reason", "weight_version"}
+    request moved  ─► {"at", "moved": request, "run", "from", "to", "tokens", "waited_s", "reason"}
     wanted changed ─► {"at", "wanted": {kind: count}, "present": {kind: count}, "reason", "ceiling"}
     now and then   ─► {"at", "weight_version", "open", …, "engines": {name: [state, version, running]}}
 
-It holds no prompts and no responses. A line that cannot be written is dropped: the pool comes first.
+It holds no prompts and no responses. Of the moves between two writes only the last `MAX_MOVES` are there; the
+samples count all. A line that cannot be written is dropped: the pool comes first.
 """
 
 import asyncio
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rl_agent.pool.scheduler.events import Moved
 from rl_agent.pool.scheduler.records import EngineState
 from rl_agent.pool.scheduler.state import PoolState, totals_of
 from rl_agent.pool.schemas import WantedAnswer
@@ -25,6 +29,7 @@ SAMPLE_EVERY_S = 2.0
 UNCHANGED_EVERY_S = 30.0
 """A pool in which nothing happens is sampled so often."""
 MAX_REASON = 500
+MAX_MOVES = 20
 
 
 def history_file(journal: Path) -> Path:
@@ -39,6 +44,7 @@ class PoolHistory:
         self._path = path
         self._clock = clock
         self._lines: list[dict[str, Any]] = []
+        self._moves: deque[dict[str, Any]] = deque(maxlen=MAX_MOVES)
         self._last: dict[str, Any] = {}
         self._sampled_at = float("-inf")
         self._has_failed = False
@@ -55,6 +61,21 @@ class PoolHistory:
                 "state": state.value,
                 "reason": reason[:MAX_REASON],
                 "weight_version": weight_version,
+            }
+        )
+
+    def moved(self, move: Moved) -> None:
+        """Note that a request goes on at another engine."""
+        self._moves.append(
+            {
+                "at": self._clock(),
+                "moved": move.request_id.name[:MAX_REASON],
+                "run": move.request_id.run[:MAX_REASON],
+                "from": move.source,
+                "to": move.target,
+                "tokens": move.tokens,
+                "waited_s": round(move.waited_s, 3),
+                "reason": move.reason[:MAX_REASON],
             }
         )
 
@@ -76,7 +97,7 @@ class PoolHistory:
             while True:
                 await asyncio.sleep(SAMPLE_EVERY_S)
                 self.sample(state)
-                await asyncio.to_thread(self.write)
+                await asyncio.to_thread(self._append, self._noted())
         finally:
             self.sample(state)
             self.write()
@@ -105,7 +126,16 @@ class PoolHistory:
 
     def write(self) -> None:
         """Append what was noted."""
-        lines, self._lines = self._lines, []
+        self._append(self._noted())
+
+    def _noted(self) -> list[dict[str, Any]]:
+        """Return what is to be written, and forget it."""
+        noted = [*self._lines, *self._moves]
+        self._lines.clear()
+        self._moves.clear()
+        return noted
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
         if not lines:
             return
         try:

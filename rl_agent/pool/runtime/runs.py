@@ -63,6 +63,7 @@ class Batches:
         self._history = PoolHistory(history_file(self._journal.path)) if self._journal else None
         if self._history is not None:
             self.pool.on_engine_changed = self._history.changed
+            self.pool.on_moved = self._history.moved
         scaling = scaling_file(self._journal.path) if self._journal else None
         self.scaling = Scaling(config.scale, self.pool.state, self.pool.clock, scaling)
         if self._history is not None:

@@ -35,6 +35,8 @@ from rl_agent.pool.settings import rules_of
 from rl_agent.weights.store.tensor_sources import local_folder
 
 log = logging.getLogger(__name__)
+NEWEST_MOVES = 32
+"""Moves of requests that `/status` names."""
 REPORTS_PER_LEASE = 20
 """Seconds between two events about bytes that keep coming."""
 
@@ -102,6 +104,9 @@ class Pool:
         self.faults = Faults()
         self.on_engine_changed: Callable[[str, str, EngineState, str, int | None], None] = lambda *_: None
         """Is told name, id, state, reason and weight version of an engine whose state has changed."""
+        self.on_moved: Callable[[events.Moved], None] = lambda _: None
+        self.newest_moves: deque[tuple[float, events.Moved]] = deque(maxlen=NEWEST_MOVES)
+        """When they were, by the pool's clock."""
         self._on_ended = on_ended
         self._facts: dict[str, ModelFacts] = {}
         """Of the pool's model."""
@@ -208,6 +213,9 @@ class Pool:
                 self._ended(self.state.requests[request_id])
             case events.EngineChanged(engine_id, state, reason):
                 self._engine_changed(engine_id, state, reason)
+            case events.Moved():
+                self.newest_moves.append((self.state.now, command))
+                self.on_moved(command)
             case events.SetAside(reason):
                 log.error("set aside: %s", reason)
                 self.faults.add(reason)

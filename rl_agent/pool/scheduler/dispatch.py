@@ -5,7 +5,7 @@ import heapq
 from rl_agent.pool.scheduler.crash_suspects import is_suspect, must_wait
 from rl_agent.pool.scheduler.events import Generate
 from rl_agent.pool.scheduler.length_model import remaining_tokens
-from rl_agent.pool.scheduler.migration import can_continue, tokens_left
+from rl_agent.pool.scheduler.migration import can_continue, note_arrival, tokens_left
 from rl_agent.pool.scheduler.placement import (
     FEW_TOKENS,
     OPTIMISM,
@@ -217,8 +217,8 @@ def _send(state: PoolState, request: Request, engine: Engine) -> None:
     request.last_progress = state.now
     request.interval = _interval(state, request, engine)
     request.expected = expected_tokens_left(state, request)
-    if request.moves:
-        engine.prefilled_tokens += len(request.order.prompt_token_ids) + len(request.token_ids)
+    if (moved := note_arrival(request, engine, state.now)) is not None:
+        state.commands.append(moved)
     if is_suspect(request):
         engine.suspect = request.request_id
     engine.running[request.request_id] = None
@@ -317,7 +317,7 @@ def _rebalance(state: PoolState) -> None:
     for one in planned:
         request = state.requests[one.request_id]
         if request.state is RequestState.RUNNING:
-            move(state, request)
+            move(state, request, "another engine ends it earlier")
         going.append((request, state.engines[one.target]))
     for request, target in going:
         if request.state is RequestState.QUEUED and not is_suspect(request) and can_take(target, state.now):

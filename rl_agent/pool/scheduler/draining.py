@@ -37,17 +37,17 @@ def drain_asked(state: PoolState, engine: Engine, event: events.DrainAsked) -> N
     set_timer(state, event.until, "drained", engine.engine_id)
     here = [state.requests[request_id] for request_id in engine.running]
     for request in [one for one in here if not _may_wait(state, one, engine)]:
-        move(state, request)
+        move(state, request, f"drains: {event.reason}")
 
 
 def chunk_ended(state: PoolState, request: Request, engine: Engine) -> None:
     """Move a request at the end of its chunk, unless another chunk is worth waiting for."""
     if not _may_begin_another(state, request, engine):
-        move(state, request)
+        move(state, request, f"drains: {engine.reason}")
 
 
 def leave_due(state: PoolState, engine: Engine) -> None:
-    move_all(state, engine)
+    move_all(state, engine, f"drains: {engine.reason}")
 
 
 def drained(state: PoolState, engine: Engine) -> None:

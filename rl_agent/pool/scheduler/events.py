@@ -198,6 +198,20 @@ class Abort(AttemptCommand):
 
 
 @dataclass(frozen=True, slots=True)
+class Moved(PoolCommand):
+    """A request that left an engine is sent to another one, or there again."""
+
+    request_id: RequestId
+    source: str
+    """Name of the engine that it left; empty: one of an earlier manager."""
+    target: str
+    tokens: int
+    """That it takes along."""
+    waited_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended(PoolCommand):
     """The request is completed or failed."""
 

@@ -16,7 +16,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from rl_agent.pool.scheduler.records import Request
+from rl_agent.pool.scheduler.events import Moved
+from rl_agent.pool.scheduler.records import Engine, Request
 
 CONTINUABLE = frozenset(
     {
@@ -136,3 +137,12 @@ def _last_of(texts: Sequence[str], size: int) -> str:
         if length >= size:
             break
     return "".join(reversed(found))[-size:]
+
+
+def note_arrival(request: Request, engine: Engine, now: float) -> Moved | None:
+    """Return the move of a request that left an engine, and count what is read again; None for any other."""
+    if (left := request.left) is None:
+        return None
+    request.left, tokens = None, len(request.token_ids)
+    engine.prefilled_tokens += len(request.order.prompt_token_ids) + tokens
+    return Moved(request.request_id, left.engine, engine.offer.name, tokens, now - left.at, left.reason)

@@ -34,7 +34,7 @@ def answered_wrongly(state: PoolState, request: Request, problem: str) -> None:
         reason = f"{request.wrong_answers_by.total()} wrong answers, from {names}; the last: {problem}"
         fail(state, request, FailureKind.WRONG_ANSWERS, reason, is_at_engine=False)
         return
-    move(state, request, is_at_engine=False)
+    move(state, request, f"answered wrongly: {problem}", is_at_engine=False)
     _forget_old(state)
     if len(record) >= MAX_WRONG_ANSWERS and engine.state is not EngineState.DRAINING:
         _quarantine(state, engine, problem)
@@ -46,7 +46,7 @@ def _quarantine(state: PoolState, engine: Engine, problem: str) -> None:
     state.quarantined_until[name] = state.now + pause_s
     engine.reason = f"quarantined for {pause_s:g} s, for it answers wrongly: {problem}"
     keep_out(state, engine)
-    move_all(state, engine)
+    move_all(state, engine, engine.reason)
     state.placement.changed(engine, state.now)
 
 

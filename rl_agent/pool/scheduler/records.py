@@ -255,6 +255,16 @@ class PartialResponse:
     moves: int
 
 
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """The last engine that a request had to leave."""
+
+    engine: str
+    """Its name; empty: one of an earlier manager."""
+    reason: str
+    at: float
+
+
 @dataclass(slots=True)
 class Request:
     order: Order
@@ -283,6 +293,8 @@ class Request:
     """Tokens it was expected to need when it was sent."""
     last_progress: float = 0.0
     moves: int = 0
+    left: Departure | None = None
+    """Until it is sent to an engine again."""
     restarts: int = 0
     """How often its tokens were thrown away, to begin anew."""
     deaths: set[str] = field(default_factory=set)

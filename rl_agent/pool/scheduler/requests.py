@@ -4,6 +4,7 @@ from rl_agent.pool.scheduler import crash_suspects, draining, events, quarantine
 from rl_agent.pool.scheduler.events import Abort, ProbeEngine
 from rl_agent.pool.scheduler.migration import find_stop, finish_of_tokens
 from rl_agent.pool.scheduler.records import (
+    Departure,
     EngineState,
     FailureKind,
     PartialResponse,
@@ -50,6 +51,7 @@ def _take_up(request: Request, made: PartialResponse) -> None:
     request.texts.append(made.text)
     request.spans.extend(made.spans)
     request.moves = made.moves + 1
+    request.left = Departure("", "the manager began anew", request.submitted_at)
 
 
 def cancelled(state: PoolState, event: events.Cancelled) -> None:
@@ -117,14 +119,14 @@ def _refused(state: PoolState, request: Request, problem: str) -> None:
     request.refused_by = name
     if is_continued:
         throw_away(state, request)
-    move(state, request, is_at_engine=False)
+    move(state, request, f"refused there: {problem}", is_at_engine=False)
 
 
 def broke(state: PoolState, request: Request, problem: str) -> None:
     """End an attempt that broke off: doubt and probe the engine, and continue the request elsewhere."""
     engine = state.engines[request.engine_id or ""]
     if engine.state is EngineState.DRAINING:  # it is about to go: what breaks there says nothing of either
-        move(state, request, is_at_engine=False)
+        move(state, request, problem, is_at_engine=False)
         return
     crash_suspects.broke(request, engine, state.rules)
     doubt(state, engine, problem)
@@ -133,7 +135,7 @@ def broke(state: PoolState, request: Request, problem: str) -> None:
         reason = f"{request.broken_attempts + 1} attempts broke off at healthy engines; the last: {problem}"
         fail(state, request, FailureKind.BROKEN_OFF, reason, is_at_engine=False)
     else:
-        move(state, request, is_at_engine=False)
+        move(state, request, problem, is_at_engine=False)
 
 
 def _complete(state: PoolState, request: Request, reason: str, stop: int | str | None) -> None:

@@ -16,6 +16,7 @@ from rl_agent.pool.scheduler.migration import can_continue, finish_of_tokens
 from rl_agent.pool.scheduler.placement import Placement
 from rl_agent.pool.scheduler.records import (
     Account,
+    Departure,
     Engine,
     EngineState,
     EngineTotals,
@@ -153,7 +154,7 @@ def end_engine(state: PoolState, engine: Engine, reason: str, *, is_crash: bool)
         else:
             crash_suspects.lives(request, engine)
     change_engine(state, engine, EngineState.GONE, reason)
-    move_all(state, engine)
+    move_all(state, engine, reason)
     state.placement.changed(engine, state.now)
     state.account.gone.add(engine, state.now)
     state.departed.append(state.engines.pop(engine.engine_id))
@@ -165,18 +166,19 @@ def end_engine(state: PoolState, engine: Engine, reason: str, *, is_crash: bool)
             fail(state, request, FailureKind.CRASHES_ENGINES, reason)
 
 
-def move_all(state: PoolState, engine: Engine) -> None:
+def move_all(state: PoolState, engine: Engine, reason: str) -> None:
     for request_id in list(engine.running):
-        move(state, state.requests[request_id])
+        move(state, state.requests[request_id], reason)
 
 
-def move(state: PoolState, request: Request, *, is_at_engine: bool = True) -> None:
+def move(state: PoolState, request: Request, reason: str, *, is_at_engine: bool = True) -> None:
     """Return a running request to the queue with the tokens it has, before everything submitted later."""
     engine = release(state, request)
     if is_at_engine:
         state.commands.append(Abort(request.request_id, request.attempt, engine.engine_id))
     state.account.moves += 1
     request.moves += 1
+    request.left = Departure(engine.offer.name, reason, state.now)
     try:
         is_kept = can_continue(request.order.params)
         ended = finish_of_tokens(request) if is_kept else ""

@@ -109,7 +109,7 @@ def judge(state: PoolState, engine: Engine) -> None:
     if engine.state is not EngineState.LOADING:
         change_engine(state, engine, EngineState.LOADING, reason)
         set_timer(state, state.now + state.rules.start_timeout_s, "start", engine.engine_id)
-        move_all(state, engine)
+        move_all(state, engine, reason)
     engine.reason = reason
     set_timer(state, state.now + state.rules.probe_interval_s, "probe", engine.engine_id)
 
@@ -118,15 +118,15 @@ def _judge_draining(state: PoolState, engine: Engine) -> None:
     """Decide by what an engine serves whether it may keep its remaining requests."""
     if engine.running:
         _note_version(state, engine)
-        if _unusable(state, engine):
-            move_all(state, engine)
+        if reason := _unusable(state, engine):
+            move_all(state, engine, reason)
 
 
 def _note_version(state: PoolState, engine: Engine) -> None:
     before, loaded = engine.weight_version, engine.weights.weight_version
     engine.weight_version = state.model_version if loaded is None else loaded
     if engine.weight_version < before:  # a rollback: its requests may ask for more
-        move_all(state, engine)
+        move_all(state, engine, f"its weights went back to version {engine.weight_version}")
 
 
 def _unusable(state: PoolState, engine: Engine) -> str:

@@ -1,10 +1,12 @@
 """The manager over its real HTTP, with simulated engines that stream."""
 
 import asyncio
+import json
 import time
 
 import pytest
 
+from rl_agent.pool.runtime.history import history_file
 from rl_agent.testing.pool_setup import expected, item, manager
 from rl_agent.testing.simulated_engine import Behaviour
 from rl_agent.testing.streaming_engine import StreamingEngine, serving
@@ -184,8 +186,9 @@ async def test_dropping_a_run_frees_its_name_and_cancels_what_is_open():
         assert len(await pool.samples("run", at_least=3)) == 3
 
 
-async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline():
-    async with manager() as pool, serving(engine()) as a, serving(engine()) as b:
+async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline(tmp_path):
+    journal = tmp_path / "pool.sqlite"
+    async with manager(f"journal={journal}") as pool, serving(engine()) as a, serving(engine()) as b:
         await pool.join(a.url, name="spot", has_worker=True)
         await pool.ready(1)
         await pool.submit("run", [300])
@@ -196,6 +199,13 @@ async def test_a_drain_by_name_moves_the_requests_and_ends_at_its_deadline():
         [sample] = await pool.samples("run", at_least=1)
         assert sample["token_ids"] == expected(300, 0) and sample["moves"] == 1
         await pool.until(lambda: len(pool.state.engines) == 1)
+        _, status = await pool.call("GET", "/status")
+    [move] = status["newest_moves"]
+    assert (move["run"], move["request"], move["from"], move["to"]) == ("run", "r0", "spot", b.url)
+    assert 20 <= move["tokens"] < 300 and move["waited_s"] >= 0 and move["reason"].startswith("drains: ")
+    recorded = map(json.loads, history_file(journal).read_text().splitlines())
+    [noted] = [one for one in recorded if "moved" in one]
+    assert (noted["moved"], noted["from"], noted["tokens"]) == ("r0", "spot", move["tokens"])
 
 
 @pytest.mark.parametrize(

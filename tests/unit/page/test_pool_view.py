@@ -6,9 +6,11 @@ import re
 import pytest
 
 from rl_agent.monitor import metrics
+from rl_agent.page.pool_view import SHOWN_MOVES
 from rl_agent.paths import RunPaths
-from rl_agent.pool.runtime.history import PoolHistory, history_file
-from rl_agent.pool.scheduler.records import EngineState
+from rl_agent.pool.runtime.history import MAX_MOVES, MAX_REASON, PoolHistory, history_file
+from rl_agent.pool.scheduler.events import Moved
+from rl_agent.pool.scheduler.records import EngineState, RequestId
 from rl_agent.testing.pool_setup import manager
 from tests.unit.page.test_trajectory_views import EVIL, is_harmless
 
@@ -196,3 +198,46 @@ async def test_a_link_that_leads_out_of_the_runs_is_not_followed(tmp_path, look)
     client = await look(tmp_path / "log")
     assert "spot-9" not in await (await client.get("/runs/log/pool")).text()
     assert (await client.get("/runs/log/pool?of=mine")).status == 404
+
+
+def moved(at: float, **more) -> dict:
+    return {
+        "at": at, "moved": "task-0:0:1:2", "run": "run", "from": "spot-1", "to": "home-1", "tokens": 1234,
+        "waited_s": 0.25, "reason": "drains: taken back", **more,
+    }  # fmt: skip
+
+
+async def test_the_last_moves_are_shown_with_request_engines_tokens_and_reason(tmp_path, look):
+    many = (moved(100.0 + n, tokens=n) for n in range(SHOWN_MOVES))
+    write_history(
+        tmp_path, sample(100.0), *many, sample(300.0, moves=205), moved(310.0), moved(320.0, **{"from": ""})
+    )
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    assert "The last 100 of 205." in html
+    table = re.search(r'id="moves".*?</table>', html, re.DOTALL)[0]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr><td>.*?</tr>", table)]
+    assert len(rows) == SHOWN_MOVES
+    assert rows[0][2:] == [
+        "task-0:0:1:2", "an earlier manager", "home-1", "1,234", "0.25 s", "drains: taken back"
+    ]  # fmt: skip
+    assert rows[1][0] == "3 min 30 s" and rows[1][3:5] == ["spot-1", "home-1"]
+    assert rows[-1][5] == "2"
+
+
+async def test_a_move_of_another_shape_costs_itself_alone(tmp_path, look):
+    evil = moved(2.0, **{"moved": EVIL, "from": EVIL, "to": [EVIL], "reason": {EVIL: EVIL}, "run": None})
+    write_history(tmp_path, sample(1.0), evil, moved(3.0, tokens=EVIL), moved(4.0, waited_s=None))
+    client = await look(tmp_path)
+    html = await (await client.get(f"/runs/{tmp_path.name}/pool")).text()
+    assert is_harmless(html) and "spot-1" in html and "The last 1 of 2." in html
+
+
+def test_of_many_moves_at_once_the_last_are_kept(tmp_path):
+    history = PoolHistory(tmp_path / "pool.history.jsonl", clock=lambda: 5.0)
+    for n in range(1000):
+        history.moved(Moved(RequestId("run", f"r{n}"), "a", "b", n, 0.5, "long " * 1000))
+    history.write()
+    lines = [json.loads(line) for line in (tmp_path / "pool.history.jsonl").read_text().splitlines()]
+    assert [line["moved"] for line in lines] == [f"r{n}" for n in range(1000 - MAX_MOVES, 1000)]
+    assert len(lines[0]["reason"]) == MAX_REASON

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from rl_agent.pool.scheduler import events
-from rl_agent.pool.scheduler.records import EngineState, FailureKind, RequestState
-from rl_agent.testing.pool_world import EOS, RULES, World, id_of, truth
+from rl_agent.pool.scheduler.records import EngineState, FailureKind, Order, PartialResponse, RequestState
+from rl_agent.testing.pool_world import EOS, RULES, World, id_of, ready_world, truth
 
 
 def state_of(world, engine):
@@ -135,3 +135,26 @@ def test_a_stop_string_across_the_seam_ends_the_response():
     world.handle(events.Progress(id_of("r0"), 2, (second,), (-0.1,), "ND and more"))
     assert (request(world).finish_reason, request(world).stop_reason) == ("stop", "END")
     assert "".join(request(world).texts) == "so "
+
+
+def test_each_move_is_reported_once_with_where_from_where_to_its_tokens_and_why():
+    world, (fast, slow) = ready_world("a", "b", rules=replace(RULES, rebalance_gain_s=0.0))
+    world.submit("r0", 200)
+    world.run(2.0)
+    first, second = (fast, slow) if request(world).engine_id == fast.engine_id else (slow, fast)
+    made = len(request(world).token_ids)
+    assert made > 0 and world.moved == []
+    world.handle(events.EngineEnded(first.engine_id, "its machine was taken", is_crash=True))
+    expected = events.Moved(id_of("r0"), first.name, second.name, made, 0.0, "its machine was taken")
+    assert world.moved == [expected]
+    world.run_until_all_ended(100)
+    assert world.moved == [expected] and world.state.account.moves == 1
+    world.assert_all_right()
+
+
+def test_a_request_of_an_earlier_manager_is_reported_as_moved_without_an_engine_that_it_left():
+    world, (engine,) = ready_world("a")
+    order = Order(id_of("r0"), (20, 0, 5, 6), 4096, {"eos_token_ids": [EOS]}, deadline=1e6)
+    made = PartialResponse(tuple(truth(order.prompt_token_ids)[:5]), (0.0,) * 5, "", (), 0)
+    world.handle(events.Submitted(order, made))
+    assert [(one.source, one.target, one.tokens) for one in world.moved] == [("", engine.name, 5)]
