@@ -27,6 +27,9 @@ from rl_agent.pool.scale.scarcity import obtainable, scarce_words
 
 DEAD_BAND = 0.02
 """Share of a step's cost by which another fleet must be cheaper to be taken."""
+CLEARLY = 0.5
+"""Share of `waiting_share` that a smaller fleet must keep to: steps differ, and an engine is not given back
+and asked for again because of that."""
 MOST_GROWTH = 2.0
 """A fleet grows and shrinks by at most this factor over the one whose speed was seen: beyond is a guess."""
 STEPS_SEEN = 1.5
@@ -175,28 +178,31 @@ def _for_trainer(
     work_s = steps.tokens / (steps.engine_tokens_per_s or _mean_speed(demand))
     lasts = [_step_s(steps, work_s, seen_engines, size) for size in sizes]
     shortest_s = _step_s(steps, work_s, seen_engines, float("inf"))
-    is_enough = [one * (1 - rules.waiting_share) <= shortest_s for one in lasts]
+    waits = [1 - shortest_s / max(one, LEAST_S) for one in lasts]
     near = [
         at
         for at, size in enumerate(sizes)
         if seen_engines / MOST_GROWTH <= size + 0.5 and size - 0.5 <= seen_engines * MOST_GROWTH
     ] or [min(range(len(sizes)), key=lambda at: abs(sizes[at] - seen_engines))]
+    kept = _index_of(fleets, memory.wanted)
     if steps.price_per_hour:
         costs = {
             at: (steps.price_per_hour + demand.other_dollars_per_hour + fleets.dollars[at]) * lasts[at]
             for at in near
         }
         best = min(near, key=lambda at: (costs[at], at))
-        kept = _index_of(fleets, memory.wanted)
         if kept in costs and costs[kept] <= costs[best] * (1 + DEAD_BAND):
             best = kept
     else:
-        best = next((at for at in near if is_enough[at]), near[-1])
+        best = next((at for at in near if waits[at] <= rules.waiting_share), near[-1])
+        if best < kept:
+            clearly = (at for at in near if waits[at] <= rules.waiting_share * CLEARLY)
+            best = min(kept, next(clearly, near[-1]))
     reason = f"the trainer waited {steps.waited_s:.0f} s of {steps.lasted_s:.0f}"
     idle = steps.idle_s / steps.engine_s
     if idle >= 0.1:
         reason += f", the engines were idle for {idle:.0%}"
-    is_short = best == len(fleets.counts) - 1 and not is_enough[best]
+    is_short = best == len(fleets.counts) - 1 and waits[best] > rules.waiting_share
     return _Choice(fleets.counts[best], reason, is_short)
 
 

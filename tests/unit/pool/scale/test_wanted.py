@@ -59,7 +59,7 @@ def settled(demand: Demand, rules: WantedRules = RULES, *, passes_s: float = 100
         (demand(steps=steps(30.0)), 4, "the trainer waited 30 s of 60"),
         (demand(steps=steps(0.0, idle_s=90.0)), 1, "the trainer waited 0 s of 60, the engines were idle for"),
         (demand(steps=steps(55.0, idle_s=84.0)), 1, "the trainer waited 55 s of 60, the engines"),
-        (demand(3, steps=steps(55.0, engines=3.0, idle_s=90.0)), 2, "the trainer waited 55 s of 60, the eng"),
+        (demand(3, steps=steps(55.0, engines=3.0, idle_s=99.0)), 2, "the trainer waited 55 s of 60, the eng"),
         (demand(3, steps=steps(55.0, engines=3.0)), 6, "the trainer waited 55 s of 60"),
         (demand(1, open_tokens=45_000.0), 5, "45,000 tokens are to be sampled within 100 s"),
         (demand(1, open_tokens=45_000.0, left_s=50.0), 9, "45,000 tokens are to be sampled within 50 s"),
@@ -134,6 +134,24 @@ def test_fewer_are_wanted_only_once_that_was_better_for_long():
         counts.append(memory.wanted.counts["spot"])
     assert counts[: int(RULES.lower_after_s / 5) - 1] == [4] * (int(RULES.lower_after_s / 5) - 1)
     assert counts[-1] == 1
+
+
+def test_steps_that_differ_a_little_do_not_change_how_many_are_wanted():
+    def wanted_of(memory: WantedMemory, idle_s: float, now: int) -> WantedMemory:
+        steps_of_two = steps(15.0, lasted_s=30.0, idle_s=idle_s)
+        return decide_wanted(RULES, memory, demand(2, steps=steps_of_two), float(now))
+
+    memory = WantedMemory()
+    for now in range(0, 1000, 5):
+        memory = wanted_of(memory, 12.0, now)
+    assert memory.wanted.counts == {"spot": 3}
+    assert settled(demand(2, steps=steps(15.0, lasted_s=30.0, idle_s=18.0))).wanted.counts == {"spot": 2}
+    for now in range(1000, 2000, 5):
+        memory = wanted_of(memory, 18.0, now)
+    assert memory.wanted.counts == {"spot": 3}
+    for now in range(2000, 3000, 5):
+        memory = wanted_of(memory, 30.0, now)
+    assert memory.wanted.counts == {"spot": 2}
 
 
 def test_an_engine_that_takes_longer_to_start_than_lower_after_s_is_not_given_back_before_it_comes():
