@@ -3,113 +3,22 @@
 With RL_AGENT_PAGE_SCREENSHOTS=FOLDER each view is also written there as a PNG, for those who write about it.
 """
 
-import json
 import os
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from rl_agent.env.web.settings import find_chromium, settings_of
-from rl_agent.monitor import metrics
-from rl_agent.paths import RunPaths
-from rl_agent.types import EpisodeKey, SeenContext
-from tests.unit.page.stores import attempts, keep_png, record
-from tests.unit.page.test_pool_view import sample, write_history
 from tests.unit.page.test_trajectory_views import EVIL
-from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
-REWARDS = [0.0, 0.25, 1.0]
 VIEWS = {
     "run": "/runs/log/",
     "trajectories": "/runs/log/episodes",
     "siblings": "/runs/log/group?split=train&iteration=1&task=task-0&group=0",
     "episode": "/runs/log/episode?split=train&iteration=1&task=task-0&group=0&attempt=2&tokens=1",
     "pool": "/runs/log/pool",
+    "compare": "/compare",
 }
-
-
-def write_log(paths: RunPaths) -> None:
-    """A run with numbers, time, a group with screenshots, a hostile episode, and a pool."""
-    shots = [keep_png(paths, 400, 300, colour) for colour in ("white", "lightblue")]
-    steps = tuple(
-        replace(
-            make_step(f"click {500 + 100 * n} 250", observation=f"page {n}", images=(shots[n % 2],)),
-            seen=SeenContext("window", (), whole_from=max(0, n - 2)),
-        )
-        for n in range(6)
-    )
-    evil = make_trajectory(9, steps=(make_step(EVIL, observation=EVIL),), system_prompt=EVIL)
-    evil = replace(evil, key=EpisodeKey(EVIL, 0, 0), task=replace(evil.task, task_id=EVIL, prompt=EVIL))
-    record(paths, 1, *attempts(0, REWARDS, steps=steps), evil)
-    for iteration, success in enumerate((0.5, 0.625, 0.875), start=1):
-        line = {
-            "iteration": iteration,
-            "split": "test",
-            "test/success_rate": success,
-            "test/reward_mean": success,
-        }
-        metrics.append(paths.metrics, line)
-    span = {"name": "rollout", "iteration": 1, "start": 100.0, "end": 160.0}
-    paths.timeline.write_text(
-        "".join(json.dumps(one) + "\n" for one in (span, {**span, "name": "update", "start": 130.0}))
-    )
-    came = {"at": 100.0, "engine": "spot-1", "id": "a", "state": "ready", "reason": "", "weight_version": 1}
-    write_history(paths.log_path, came, sample(110.0), sample(170.0))
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """The real command over a log path."""
-    paths = RunPaths(tmp_path_factory.mktemp("page") / "log")
-    paths.log_path.mkdir()
-    write_log(paths)
-    words = [sys.executable, "-m", "rl_agent.cli", "page", "--log-path", str(paths.log_path), "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as page:
-        try:
-            yield page.stdout.readline().split()[-1]
-        finally:
-            page.terminate()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    try:
-        path = find_chromium(settings_of())
-    except LookupError as error:
-        pytest.skip(str(error))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(chromium, address):
-    """Return a function that opens a view; whatever a script could do to be noticed fails the test."""
-    contexts, noticed = [], []
-
-    def go(path: str, **options):
-        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("dialog", lambda dialog: (noticed.append(dialog.message), dialog.dismiss()))
-        page.on("pageerror", lambda error: noticed.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(address) or noticed.append(request.url))
-        page.goto(address + path)
-        page.locator("progress").wait_for(
-            state="detached", timeout=90_000
-        )  # the page itself follows the index
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert noticed == []
 
 
 def test_the_curves_and_the_list_are_those_of_the_files(visit):
@@ -167,8 +76,16 @@ def test_what_an_agent_wrote_runs_nowhere(visit, address):
     )
 
 
+@pytest.fixture
+def screenshots(tmp_path):
+    """The folder for pictures of the views: the one that was asked for, else one that goes."""
+    folder = Path(os.environ.get("RL_AGENT_PAGE_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @pytest.mark.parametrize("view", VIEWS)
-def test_nothing_is_wider_than_a_narrow_window_and_axe_finds_no_fault(visit, view):
+def test_nothing_is_wider_than_a_narrow_window_and_axe_finds_no_fault(visit, view, screenshots):
     from axe_playwright_python.sync_playwright import Axe
 
     for width, scheme in ((360, "dark"), (1280, "light")):
@@ -178,5 +95,7 @@ def test_nothing_is_wider_than_a_narrow_window_and_axe_finds_no_fault(visit, vie
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         faults = Axe().run(page).response["violations"]
         assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in faults] == []
-        if folder := os.environ.get("RL_AGENT_PAGE_SCREENSHOTS"):
-            page.screenshot(path=Path(folder) / f"{view}-{width}-{scheme}.png", full_page=True)
+        picture = screenshots / f"{view}-{width}-{scheme}.png"
+        page.screenshot(path=picture, full_page=True)
+        with Image.open(picture) as drawn:
+            assert drawn.width == width and len(drawn.convert("RGB").getcolors(2**24)) > 20
