@@ -2,9 +2,7 @@
 
 import pytest
 
-from rl_agent.cli.driver import gpu
 from rl_agent.engine.gpus import GpuUse, count_gpus, holders, memory_in_use
-from rl_agent.errors import DeadlineError
 
 
 def tools(**outputs):
@@ -48,15 +46,3 @@ def test_holders_name_process_and_size():
     assert holders(tools(nvidia_smi="999999999, 4096\n")) == [
         "pid 999999999 (not visible from here), 4096 MiB"
     ]
-
-
-def test_the_wait_for_free_memory_ends_with_the_holders_at_the_deadline(monkeypatch):
-    monkeypatch.setattr(gpu, "memory_in_use", lambda: [GpuUse("1", 20000)])
-    monkeypatch.setattr(gpu, "holders", lambda: ["pid 7 (train.py), 20000 MiB"])
-    with pytest.raises(DeadlineError, match=r"GPU 1 still uses 20000 MiB; held by pid 7 \(train.py\)"):
-        gpu.wait_until_clear(10240, timeout_s=0)
-
-
-def test_free_memory_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(gpu, "memory_in_use", lambda: [GpuUse("1", 200)])
-    gpu.wait_until_clear(10240, timeout_s=0)

@@ -1,0 +1,88 @@
+"""Where the instances of a kind live, and who is asked whether it can be used."""
+
+import os
+
+import pytest
+
+from rl_agent.env.remote import environments
+from rl_agent.env.remote.environments import Environments, worker_count
+from rl_agent.errors import ConfigError
+from rl_agent.sections.env import EnvConfig
+
+OWN = {
+    "calm": "tests.unit.env.remote.test_environments:Calm",
+    "wild": "tests.unit.env.remote.test_environments:Wild",
+}
+
+
+class Wild:
+    async def reset(self, task, seed): ...
+    async def step(self, action): ...
+    async def close(self): ...
+
+
+class Calm(Wild):
+    is_cooperative = True
+
+
+def config(*, workers=None, servers=(), **fields):
+    fields = {"kinds": OWN, "module_folders": (), "kwargs": {}} | fields
+    return EnvConfig.model_construct(workers=workers, servers=servers, **fields)
+
+
+class Elsewhere:
+    """Workers or servers: they say what was made there."""
+
+    def create(self, kind, kwargs, crashes):
+        return (kind, kwargs, crashes)
+
+
+def made(kind, **settings):
+    there = Environments(config(kwargs={kind: {}}, **settings))
+    there._places = Elsewhere()
+    found = there.create(kind, crashes=3)
+    return "there" if found == (kind, {}, 3) else type(found).__name__
+
+
+@pytest.mark.parametrize(
+    ("settings", "calm", "wild"),
+    [
+        ({}, "Calm", "there"),
+        ({"workers": 2}, "there", "there"),
+        ({"servers": ("http://127.0.0.1:1",)}, "there", "there"),
+    ],
+    ids=["by what a kind says", "workers", "servers"],
+)
+def test_only_what_says_that_it_is_cooperative_lives_here_unless_a_number_is_given(settings, calm, wild):
+    assert (made("calm", **settings), made("wild", **settings)) == (calm, wild)
+
+
+async def test_without_workers_all_live_here():
+    async with Environments(config(workers=0)) as here:
+        assert isinstance(here.create("wild"), Wild)
+
+
+def test_whoever_only_checks_makes_instances_here():
+    assert isinstance(Environments(config(workers=2)).create("wild"), Wild)
+
+
+@pytest.mark.parametrize(("workers", "cores", "most"), [(3, 64, 3), (0, 64, 0), (None, 4, 4), (None, 64, 16)])
+def test_there_is_a_worker_a_core_up_to_sixteen_unless_a_number_is_given(monkeypatch, workers, cores, most):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert worker_count(config(workers=workers)) == most
+
+
+def test_servers_are_asked_and_this_machine_need_not_have_what_they_have(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        environments, "check_servers", lambda config, kinds, tasks: asked.append((kinds, tasks))
+    )
+    absent = {"kinds": {"far": "no.such.module:Class"}}
+    there = Environments(config(servers=("http://127.0.0.1:1",), **absent))
+    there.check(["far"], ["a task"])
+    there.check_here(["far"])
+    assert asked == [(["far"], ["a task"])]
+    for check in (Environments(config(**absent)).check, Environments(config(**absent)).check_here):
+        with pytest.raises(ConfigError, match=r"no\.such\.module"):
+            check(["far"])
+    assert len(asked) == 1
