@@ -6,7 +6,8 @@ engines stand in a heap in which stale entries are skipped; a policy that looks 
 
 A class of the user's may fail. An engine for which it raises or returns no number ranks after those that it
 can score; a decision that takes longer than `SLOW_S` goes on without it, and so do all within `PAUSE_FACTOR`
-times as long. Each of these is counted in `fallbacks`, and least_work decides.
+times as long. One that does not return is interrupted (`policy_watch`) and left alone, longer each time.
+Each of these is counted in `fallbacks`, and least_work decides.
 """
 
 import heapq
@@ -19,6 +20,7 @@ from rl_agent.pool.scheduler.policies import (
     EngineView,
     LeastWork,
     PolicyFault,
+    PolicyStuck,
     RequestView,
     looks_at_requests,
     number_from,
@@ -34,6 +36,9 @@ OPTIMISM = 1.5
 SLOW_S = 0.25
 """That the manager may stand still for a decision."""
 PAUSE_FACTOR = 20
+STUCK_PAUSE_S = 30.0
+"""Of a policy that had to be interrupted; doubles each time."""
+MOST_DOUBLINGS = 10
 UNKNOWN = math.inf
 """Score of an engine that the policy cannot score."""
 
@@ -64,12 +69,17 @@ class Placement:
         self._known_speed = 0.0
         self._paused_until = -math.inf
         self._is_paused = False
+        self._stuck_pause_s = 0.0
+        """A pause that begins with the next decision: the policy had to be interrupted."""
+        self._num_stuck = 0
         self.fallbacks = 0
         """How often the policy failed or was too slow."""
         self.fault = ""
         """Why, the last time."""
         self.asked_at: float | None = None
         """When the decision began for which the policy is being asked; None: it is not."""
+        self.asking_since: float | None = None
+        """Since when a method of the policy runs, which PolicyStuck may interrupt; None: none does."""
 
     def changed(self, engine: Engine, now: float) -> None:
         """Update the place of an engine whose requests or state changed."""
@@ -120,7 +130,7 @@ class Placement:
     def is_near_best(self, engine: Engine, best: Engine, request: RequestView) -> bool:
         """Return whether a sibling at `engine` waits no longer than `affinity_slack` responses take."""
         cost_of = getattr(self._policy, "response_cost", None)
-        if cost_of is None or self._is_paused:
+        if cost_of is None or self._is_paused or self._stuck_pause_s:
             return False
         (near, _), (lowest, _) = self._rank_for(engine, request), self._rank_for(best, request)
         cost = self._number(cost_of, self._view(engine), request)
@@ -142,17 +152,30 @@ class Placement:
 
     def _rank(self, engine: Engine, *request: RequestView) -> Rank:
         view, score = self._view(engine), UNKNOWN
-        if len(request) == self.looks_at_requests and not self._is_paused and not self._is_late():
+        is_left_out = self._is_paused or self._stuck_pause_s > 0 or self._is_late()
+        if len(request) == self.looks_at_requests and not is_left_out:
             score = self._number(self._policy.score, view, *request)
         return score, _FALLBACK.score(view)
 
     def _number(self, method: Callable[..., Any], *values: EngineView | RequestView) -> float:
         """Return what a method of the policy returns; `UNKNOWN` if that is no number."""
         try:
-            return number_from(method, *values)
+            self.asking_since = None if self._clock is None else self._clock()
+            try:
+                return number_from(method, *values)
+            finally:
+                self.asking_since = None
         except PolicyFault as fault:
             self._fall_back(str(fault))
-            return UNKNOWN
+        except PolicyStuck:
+            self.asking_since = None
+            self._stuck_pause_s = STUCK_PAUSE_S * 2 ** min(self._num_stuck, MOST_DOUBLINGS)
+            self._num_stuck += 1
+            name = getattr(method, "__name__", "score")
+            self._fall_back(
+                f"{name} did not return and was interrupted; it is not asked for {self._stuck_pause_s:.0f} s"
+            )
+        return UNKNOWN
 
     def _view(self, engine: Engine) -> EngineView:
         offer, load = engine.offer, engine.load
@@ -187,7 +210,9 @@ class Placement:
         if self._clock is None or self.asked_at is None:
             return
         took_s, self.asked_at = self._clock() - self.asked_at, None
-        if took_s > SLOW_S and not self._is_paused:
+        if self._stuck_pause_s:
+            self._look_at_pause(now)
+        elif took_s > SLOW_S and not self._is_paused:
             pause_s = PAUSE_FACTOR * took_s
             self._paused_until = now + pause_s
             self._fall_back(f"took {took_s:.2f} s for a decision, and is not asked for {pause_s:.0f} s")
@@ -200,6 +225,8 @@ class Placement:
 
     def _look_at_pause(self, now: float) -> None:
         """Rank all anew when a pause begins or ends: scores of before do not go with those of after."""
+        if self._stuck_pause_s:
+            self._paused_until, self._stuck_pause_s = now + self._stuck_pause_s, 0.0
         if self._is_paused != (now < self._paused_until):
             self._is_paused = now < self._paused_until
             self._begin()

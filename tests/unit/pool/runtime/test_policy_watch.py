@@ -23,7 +23,7 @@ def test_the_first_failure_is_a_line_and_later_ones_only_now_and_then(caplog):
 
 
 def test_a_decision_that_does_not_end_is_reported_once_while_it_goes_on(caplog):
-    placement = SimpleNamespace(fallbacks=0, fault="", asked_at=100.0)
+    placement = SimpleNamespace(fallbacks=0, fault="", asked_at=100.0, asking_since=None)
     looked = threading.Event()
     times = iter([103.0] + [107.0] * 1000)
 
