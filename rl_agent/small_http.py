@@ -29,6 +29,7 @@ def request(
     timeout_s: float,
     tls_ca: Path | None = None,
     uses_proxy: bool = False,
+    follows_redirects: bool = True,
 ) -> bytes:
     """At most `MAX_BYTES` of the answer; with a body, JSON, it is a POST.
 
@@ -49,7 +50,7 @@ def request(
         handlers: list[urllib.request.BaseHandler] = [
             _Handler(deadline),
             _TlsHandler(deadline, context),
-            _Redirects(),
+            _Redirects(follows_redirects),
         ]
         if not uses_proxy:
             handlers.append(urllib.request.ProxyHandler({}))
@@ -142,6 +143,9 @@ class _TlsHandler(urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
+    def __init__(self, follows: bool) -> None:
+        self._follows = follows
+
     def redirect_request(
         self,
         req: urllib.request.Request,
@@ -151,6 +155,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
+        if not self._follows:
+            raise urllib.error.HTTPError(req.full_url, code, "a redirect", headers, fp)
         if not newurl.startswith(("http://", "https://")):
             raise urllib.error.HTTPError(req.full_url, code, "a redirect to no HTTP address", headers, fp)
         found = super().redirect_request(req, fp, code, msg, headers, newurl)

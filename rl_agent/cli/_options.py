@@ -13,6 +13,7 @@ from rl_agent.flag_parser import FlagParser
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
+    from rl_agent.pool.manager_file import ManagerFile
 
 MANAGER = "http://127.0.0.1:5000"
 """A manager that is started without settings listens here."""
@@ -41,6 +42,34 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
     parser.add_argument("--node-rank", type=int, default=0, help="this one's index, from 0 (default 0)")
     parser.add_argument("--master", metavar="HOST:PORT", help="where the nodes meet: a port of node 0")
+
+
+def add_manager(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where a manager is; `manager_of` reads them."""
+    parser.add_argument("--manager", metavar="URL", help=f"default: {MANAGER}")
+    parser.add_argument(
+        "--manager-file",
+        metavar="PATH|URL",
+        help="instead of --manager: file that states its address; read again when the manager is silent",
+    )
+
+
+def manager_of(options: argparse.Namespace) -> "tuple[str, ManagerFile | None]":
+    """Return a manager's address and the file that states it, which is waited for.
+
+    Raises UsageError, RetryLater.
+    """
+    from rl_agent.pool.manager_file import ManagerFile, wait_for_address
+
+    where = options.manager_file
+    if where is None:
+        return options.manager or MANAGER, None
+    if options.manager is not None:
+        raise UsageError("--manager-file: states the manager's address; leave --manager out")
+    if "://" in where and (not where.startswith(("http://", "https://")) or "@" in where):
+        raise UsageError(f"--manager-file {where}: expected a path, or http://HOST:PORT/FILE")
+    file = ManagerFile(where, options.tls_ca)
+    return wait_for_address(file, options.manager_timeout_s), file
 
 
 @contextmanager

@@ -10,18 +10,14 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from yarl import URL
 
 from rl_agent.cli._numbers import not_negative, seconds, whole_from_1
-from rl_agent.cli._options import MANAGER, read_plan, read_token, verb_parser
+from rl_agent.cli._options import add_manager, manager_of, read_plan, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.config import Plan
 from rl_agent.errors import UsageError
-
-if TYPE_CHECKING:
-    from rl_agent.pool.worker.manager_file import ManagerFile
 
 LOOPBACK = "127.0.0.1"
 SUMMARY = "start an engine on this machine and lend it to a pool until Ctrl+C or TERM"
@@ -67,12 +63,7 @@ def main(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("join-pool", SUMMARY, EXAMPLE)
     parser.add_argument("--plan", type=Path, help="plan.json of a run: a node's own engine in its run's pool")
-    parser.add_argument("--manager", metavar="URL", help=f"default: {MANAGER}")
-    parser.add_argument(
-        "--manager-file",
-        metavar="PATH|URL",
-        help="instead of --manager: file that states its address; read again when the manager is silent",
-    )
+    add_manager(parser)
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
     parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
@@ -148,9 +139,9 @@ def _settings(options: argparse.Namespace) -> object:
     from rl_agent.service.tokens import is_loopback
     from rl_agent.update.model.verify import verify_model
 
-    manager_file = _manager_file(options)
+    address, manager_file = manager_of(options)
     try:
-        manager = URL(_address(options, manager_file))
+        manager = URL(address)
         host, port = manager.host or "", manager.port or 80
     except ValueError as error:
         raise UsageError(f"--manager {options.manager}: {error}") from error
@@ -204,28 +195,6 @@ def _settings(options: argparse.Namespace) -> object:
         address=own,
         check_model=verify_model,
     )
-
-
-def _manager_file(options: argparse.Namespace) -> "ManagerFile | None":
-    """Raises UsageError if there is a --manager, too."""
-    from rl_agent.pool.worker.manager_file import ManagerFile
-
-    if options.manager_file is None:
-        return None
-    if options.manager is not None:
-        raise UsageError("--manager-file: states the manager's address; leave --manager out")
-    if "://" in options.manager_file and not options.manager_file.startswith(("http://", "https://")):
-        raise UsageError(f"--manager-file {options.manager_file}: expected a path, or http://HOST:PORT/FILE")
-    return ManagerFile(options.manager_file)
-
-
-def _address(options: argparse.Namespace, file: "ManagerFile | None") -> str:
-    """Return the manager's address, waiting for a file that states it. Raises RetryLater."""
-    from rl_agent.pool.worker.manager_file import wait_for_address
-
-    if file is None:
-        return options.manager or MANAGER
-    return asyncio.run(wait_for_address(file, options.manager_timeout_s))
 
 
 def _settings_of_run(plan: Plan) -> object:

@@ -1,6 +1,7 @@
-"""HTTP client for single requests to a manager."""
+"""HTTP client for single requests to a manager, which may move."""
 
 import json
+import logging
 import ssl
 import urllib.error
 from collections.abc import Mapping
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_agent import small_http
-from rl_agent.errors import ConfigError, RetryLater
+from rl_agent.errors import ConfigError, HarnessError, RetryLater
+from rl_agent.pool.manager_file import ManagerFile, is_manager
 
+log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 
 
@@ -18,17 +21,39 @@ class TokenRefused(ConfigError):
     """The manager is there and does not let this client in."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Manager:
-    """The address of a manager, and what a client needs to be let in."""
+    """The address of a manager, and what a client needs to be let in; `file` states where it has moved."""
 
     url: str
     token: str | None = None
     tls_ca: Path | None = None
+    file: ManagerFile | None = None
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send one request to this manager. Raises like the function `ask`."""
+        """Send one request to this manager, where it is now. Raises like the function `ask`."""
+        try:
+            return ask(self.url, path, self.token, body, tls_ca=self.tls_ca)
+        except HarnessError:  # a refusal, too: it may be of a stranger who has the old address
+            if self.file is None or not self._has_moved(self.file):
+                raise
         return ask(self.url, path, self.token, body, tls_ca=self.tls_ca)
+
+    def _has_moved(self, file: ManagerFile) -> bool:
+        """Move to the manager at the address that the file states, if one answers there."""
+        found = file.read_other(self.url)
+        if found is None:
+            return False
+        try:
+            answer = ask(found, "/status", self.token, tls_ca=self.tls_ca)
+        except HarnessError as error:
+            log.debug("%s states an address without a manager: %s", file.where, error)
+            return False
+        if not is_manager(answer):
+            return False
+        self.url = found
+        log.info("the manager has moved to %s", found)
+        return True
 
 
 def ask(

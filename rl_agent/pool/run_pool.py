@@ -44,12 +44,17 @@ def _file(plan: Plan, ending: str) -> Path:
     return plan.paths.run_dir(plan.run_id) / f"pool-{plan.attempt}.{ending}"
 
 
+def url_file(plan: Plan) -> Path:
+    """Return the file in which the manager of this attempt states its address."""
+    return _file(plan, "url")
+
+
 def manager_settings(plan: Plan) -> PoolConfig:
     """Return the settings of the run's manager: the newest model, and the port and journal it had before."""
     model, pool = resolve_model(plan.config), plan.config.pool
     own = {"journal": _file(plan, "sqlite"), "model": model.path, "weight_version": model.weight_version}
     with contextlib.suppress(FileNotFoundError):  # engines and trainer know that port
-        own["port"] = pool.port or URL(_file(plan, "url").read_text(encoding="utf-8").strip()).port
+        own["port"] = pool.port or URL(url_file(plan).read_text(encoding="utf-8").strip()).port
     return pool.model_copy(update=own)
 
 
@@ -57,20 +62,20 @@ def announce(plan: Plan, url: str) -> None:
     """Publish the manager's address to the nodes, and to workers that others start, whatever the attempt."""
     pool = plan.config.pool
     host = advertised_address(plan.config.cluster) if pool.host in _ANY else pool.host
-    for file in (_file(plan, "url"), plan.paths.run_dir(plan.run_id) / "pool.url"):
+    for file in (url_file(plan), plan.paths.run_dir(plan.run_id) / "pool.url"):
         write_address(file, url, host)
 
 
 def write_address(file: Path, url: str, host: str) -> None:
     """Write a file that states the address of the manager listening at `url`, as others reach it."""
     reached_at = outward_address() if host in _ANY else host
-    write_whole(file, str(URL(url).with_host(reached_at).origin()) + "\n")
+    write_whole(file, str(URL(url).with_host(reached_at).origin()) + "\n", is_ours=True)
 
 
 def manager_url(plan: Plan) -> str:
     """Return the manager's address as this node reaches it. Raises RetryLater if there is none yet."""
     try:
-        url = URL(_file(plan, "url").read_text(encoding="utf-8").strip())
+        url = URL(url_file(plan).read_text(encoding="utf-8").strip())
     except FileNotFoundError:
         raise RetryLater(f"the manager of run {plan.run_id} has not been started yet") from None
     is_here = plan.is_master and plan.config.pool.host in _ANY and url.scheme == "http"

@@ -174,6 +174,7 @@ def _settings(plan: Plan, manager: str, earlier: StreamSettings | None) -> Train
             next_version=next_number(paths),
             published=read_published(output).of_run(plan.run_id),
             manager=manager,
+            manager_file=run_pool.url_file(plan),
             manager_token_env_var=config.pool.token_env_var,
             manager_tls_ca=run_pool.tls_ca(plan),
             silence_timeout_s=config.cluster.phase_timeout_s,

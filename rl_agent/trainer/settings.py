@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from rl_agent.pool.client import Manager
+from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.sections.base import Count, Positive, Seconds, Section, Seed
 from rl_agent.sections.grpo import Placement, TrainingConfig
 from rl_agent.sections.weights import WeightsConfig
@@ -64,6 +65,8 @@ class StreamSettings(Section):
     """Announced versions of this run, with the iteration of each; None: it was given up."""
     manager: str | None
     """URL of the pool that gets the weights; None: nobody does."""
+    manager_file: Path | None
+    """File that states the manager's address, should it move; None: it does not."""
     manager_token_env_var: str
     manager_tls_ca: Path | None
     """Certificates of the manager that the system does not know."""
@@ -86,7 +89,9 @@ class StreamSettings(Section):
         """The client of the manager, with the token that this process's environment holds."""
         if self.manager is None:
             return None
-        return Manager(self.manager, os.environ.get(self.manager_token_env_var), self.manager_tls_ca)
+        file = None if self.manager_file is None else ManagerFile(str(self.manager_file))
+        token = os.environ.get(self.manager_token_env_var)
+        return Manager(self.manager, token, self.manager_tls_ca, file)
 
 
 class TrainerSettings(TrainingConfig):

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rl_agent.cli._numbers import above_0, seconds
-from rl_agent.cli._options import MANAGER, read_token, verb_parser
+from rl_agent.cli._options import add_manager, manager_of, read_token, verb_parser
 from rl_agent.cli._serving import serve_until_told
 from rl_agent.errors import ConfigError, DeadlineError, RetryLater, UsageError
 
 if TYPE_CHECKING:
+    from rl_agent.pool.manager_file import ManagerFile
     from rl_agent.pool.scale.fleet import Fleet
     from rl_agent.pool.scale.keeper import Keeper
     from rl_agent.pool.scale.manager_link import HttpManager
@@ -27,6 +28,7 @@ SUMMARY = "start and stop machines as a pool wants them, by what starts machines
 EXAMPLE = """examples
   python -m rl_agent.cli pool scale --provider command --manager http://10.0.0.1:5000 --provider-file aws.yaml
   python -m rl_agent.cli pool scale --provider command --provider-file local.yaml --max-engines 2 --dry-run
+  python -m rl_agent.cli pool scale --provider slurm --manager-file /shared/exp1/runs/latest/pool.url
   python -m rl_agent.cli pool scale --provider ray --provider-python ray/bin/python --provider-file ray.yaml
 
 The manager says how many of which kind (scale.kinds in its settings, GET /wanted). Only machines with names
@@ -48,6 +50,7 @@ def main(argv: list[str]) -> int:
 
     with sole_owner(options.state, f"--state {options.state}", "one `pool scale` a fleet"):
         fleet = _fleet(options)
+        options.manager, file = manager_of(options)
         settings = read_settings(
             settings_model(options.provider),
             options.provider_file,
@@ -61,7 +64,7 @@ def main(argv: list[str]) -> int:
             )
         left: list[str] = []
         serve_until_told(
-            lambda leaving: _scale(options, fleet, settings.model_dump(), leaving, left),
+            lambda leaving: _scale(options, fleet, settings.model_dump(), file, leaving, left),
             second_ends=True,
             is_uvloop=False,
         )
@@ -89,9 +92,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="interpreter that has its library; default: this one",
     )
-    parser.add_argument("--manager", default=MANAGER, metavar="URL", help="default: %(default)s")
+    add_manager(parser)
     parser.add_argument(
-        "--engines-manager", metavar="URL", help="the manager as machines reach it; default: --manager"
+        "--engines-manager",
+        metavar="URL",
+        help="the manager as machines reach it; default: --manager, where it is",
     )
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument(
@@ -124,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--backoff-s", 30.0, "pause after a failed start; doubles up to --backoff-limit-s"),
         ("--backoff-limit-s", 900.0, "longest such pause"),
         ("--call-timeout-s", 90.0, "for one call to the provider"),
-        ("--manager-timeout-s", 1800.0, "a manager that does not answer for so long is lost"),
+        ("--manager-timeout-s", 1800.0, "a manager, or its file, that does not answer for so long is lost"),
         ("--leave-timeout-s", 900.0, "for ending all machines at the end"),
     ):
         parser.add_argument(
@@ -197,6 +202,7 @@ async def _scale(
     options: argparse.Namespace,
     fleet: "Fleet",
     settings: dict[str, object],
+    file: "ManagerFile | None",
     leaving: asyncio.Event,
     left: list[str],
 ) -> None:
@@ -206,9 +212,13 @@ async def _scale(
     from rl_agent.pool.scale.manager_link import HttpManager
 
     read_admin = partial(read_token, options.admin_token_file) if options.admin_token_file else lambda: None
-    manager = HttpManager(
-        options.manager, partial(read_token, options.token_file), read_admin, options.tls_ca
-    )
+
+    def on_move(url: str) -> None:
+        if options.engines_manager is None:
+            settings["manager"] = url  # for machines that are started from now on
+
+    read_own = partial(read_token, options.token_file)
+    manager = HttpManager(options.manager, read_own, read_admin, options.tls_ca, file, on_move)
     await _meet(manager, fleet, options.manager)
     if not options.dry_run:  # a folder that takes no file is found before any machine is asked for
         write_fleet(options.state, fleet)

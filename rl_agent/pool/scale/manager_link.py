@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from rl_agent.errors import ConfigError, RetryLater
 from rl_agent.pool.client import Manager, TokenRefused
+from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.pool.scale.holding import FailedReport, Held
 from rl_agent.pool.scale.keeper import PoolView
 from rl_agent.pool.scale.records import EngineKind, Wanted
@@ -27,24 +28,31 @@ class HttpManager:
     """One manager. Tokens are read anew for each call, for they may be exchanged meanwhile."""
 
     def __init__(
-        self, url: str, read_token: ReadToken, read_admin_token: ReadToken, tls_ca: Path | None = None
+        self,
+        url: str,
+        read_token: ReadToken,
+        read_admin_token: ReadToken,
+        tls_ca: Path | None = None,
+        file: ManagerFile | None = None,
+        on_move: Callable[[str], None] = lambda url: None,
     ) -> None:
+        """`on_move` is called with the new address once the manager has moved, which `file` states."""
         self._url = url
         self._read_token = read_token
         self._read_admin_token = read_admin_token
         self._tls_ca = tls_ca
+        self._file = file
+        self._on_move = on_move
 
     async def view(self) -> PoolView:
         """Raises RetryLater or ConfigError."""
-        manager = Manager(self._url, self._read_token(), self._tls_ca)
-        return view_of(await asyncio.to_thread(manager.ask, "/status"), self._url)
+        return view_of(await self._ask(self._read_token(), "/status"), self._url)
 
     async def hold(self, fleet: str, holder: str, lasts_s: float, failed: FailedReport) -> Held | None:
         """Ask to keep a fleet; None: this manager knows of no fleets. Raises RetryLater, ConfigError."""
-        manager = Manager(self._url, self._read_token(), self._tls_ca)
         body = {"holder": holder, "lasts_s": lasts_s, "failed": failed}
         try:
-            answer = await asyncio.to_thread(manager.ask, f"/fleets/{quote(fleet, safe='')}", body)
+            answer = await self._ask(self._read_token(), f"/fleets/{quote(fleet, safe='')}", body)
         except TokenRefused:
             raise
         except ConfigError:
@@ -57,13 +65,23 @@ class HttpManager:
     async def check_admin_token(self) -> None:
         """Raise ConfigError if the manager does not know the token that drains; RetryLater without answer."""
         if (token := self._read_admin_token()) is not None:
-            await asyncio.to_thread(Manager(self._url, token, self._tls_ca).ask, "/wanted")
+            await self._ask(token, "/wanted")
 
     async def drain(self, name: str, deadline_s: float, why: str) -> None:
         """Raises RetryLater or ConfigError."""
-        manager = Manager(self._url, self._read_admin_token() or self._read_token(), self._tls_ca)
+        token = self._read_admin_token() or self._read_token()
         body = {"deadline_s": deadline_s, "reason": f"pool scale: {why}"[:200]}
-        await asyncio.to_thread(manager.ask, f"/engines/{quote(name, safe='')}/drain", body)
+        await self._ask(token, f"/engines/{quote(name, safe='')}/drain", body)
+
+    async def _ask(self, token: str | None, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask the manager where it is now. Raises RetryLater or ConfigError."""
+        manager = Manager(self._url, token, self._tls_ca, self._file)
+        try:
+            return await asyncio.to_thread(manager.ask, path, body)
+        finally:
+            if manager.url != self._url:
+                self._url = manager.url
+                self._on_move(manager.url)
 
 
 def view_of(status: dict[str, Any], url: str) -> PoolView:

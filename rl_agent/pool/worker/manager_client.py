@@ -3,6 +3,7 @@
 It reads the token again when that is refused, and the manager's address when there is no answer.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import aiohttp
 from yarl import URL
 
 from rl_agent.errors import ConfigError, HarnessError, RetryLater
+from rl_agent.pool.manager_file import ManagerFile, is_manager
 from rl_agent.pool.schemas import ENGINE_SECRET
-from rl_agent.pool.worker.manager_file import ManagerFile
 
 log = logging.getLogger(__name__)
 CALL_TIMEOUT_S = 3.0
@@ -65,14 +66,11 @@ class ManagerCalls:
 
     async def _has_moved(self, file: ManagerFile) -> bool:
         """Move to the manager at the address that the file states, if one answers there."""
-        found = await file.read(self._session)
-        if found is None or found == str(self.url.origin()):
-            return False
-        if self.url.scheme == "https" and URL(found).scheme != "https":
-            log.warning("%s states %s: the token goes over https alone, as before", file.where, found)
+        found = await asyncio.to_thread(file.read_other, str(self.url))
+        if found is None:
             return False
         status, payload = await self._ask(URL(found), "GET", "status", None)
-        if status != 200 or not isinstance(payload, dict) or "engines" not in payload:
+        if status != 200 or not is_manager(payload):
             return False
         self.url = URL(found)
         log.info("the manager has moved to %s", found)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.pool.manager_file import ManagerFile
 from rl_agent.pool.worker.engine_process import EngineCommand
 from rl_agent.pool.worker.engine_turns import EngineTurns
-from rl_agent.pool.worker.manager_file import ManagerFile
 from rl_agent.pool.worker.preemption import NoticeSource
 from rl_agent.sections.weights import WeightsConfig
 

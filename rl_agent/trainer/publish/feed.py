@@ -23,9 +23,9 @@ import torch
 
 from rl_agent.cluster.member.services import driver_pid
 from rl_agent.cluster.shared_fs.address import LOOPBACK
-from rl_agent.errors import ConfigError, DeadlineError, RetryLater
+from rl_agent.errors import ConfigError, DeadlineError, HarnessError, RetryLater
 from rl_agent.files import remove
-from rl_agent.pool.client import Manager
+from rl_agent.pool.client import Manager, TokenRefused
 from rl_agent.sections.grpo import BatchSettings
 from rl_agent.trainer.background import BackgroundThread
 from rl_agent.trainer.model.parallel import Ranks
@@ -42,6 +42,8 @@ from rl_agent.weights.transports import open_transport
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
+REFUSED_S = 60.0
+"""A manager that refuses for so long does not change its mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,9 @@ class Announcer(BackgroundThread):
         self._wanted: dict[str, Any] | None = None
         self._known = -1
         self._problem = ""
+        self._refusal: HarnessError | None = None
+        """What the manager refuses with, since `_refused_at`."""
+        self._refused_at = 0.0
 
     def announce(self, snapshot: Snapshot) -> None:
         with self._changed:
@@ -265,7 +270,8 @@ class Announcer(BackgroundThread):
     def wait(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
         """Wait until the manager knows what was announced last.
 
-        Raises DeadlineError with its answer, and ConfigError at once if a later publisher has the place.
+        Raises DeadlineError with its answer. What it has refused for REFUSED_S is RetryLater if another start
+        of the trainer can mend it, else ConfigError, as it is at once if a later publisher has the place.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -274,6 +280,8 @@ class Announcer(BackgroundThread):
                     raise superseded(self._manager.url)
                 if is_stopping():
                     return
+                if self._refusal is not None and time.monotonic() - self._refused_at >= REFUSED_S:
+                    raise self._refusal
                 if time.monotonic() >= deadline:
                     version = self._wanted["weight_version"]
                     raise DeadlineError(
@@ -309,6 +317,7 @@ class Announcer(BackgroundThread):
 
     def _send(self, wanted: dict[str, Any]) -> bool:
         problem = ""
+        refusal: HarnessError | None = None
         try:
             answer = self._manager.ask("/weights", wanted | {"publisher": self._placed()})
             if answer.get("is_superseded"):
@@ -318,12 +327,22 @@ class Announcer(BackgroundThread):
                 return False
             if not answer.get("is_accepted"):
                 problem = f"it serves other weights as version {answer.get('weight_version')}"
+                refusal = RetryLater(
+                    f"{self._manager.url}: {problem}; the next start gives these another number"
+                )
+        except TokenRefused as error:
+            problem = str(error)
+            refusal = RetryLater(f"{problem}; the next start reads the token again")
         except (ConfigError, RetryLater, KeyError, ValueError) as error:
             problem = str(error)
+            refusal = error if isinstance(error, ConfigError) else None
         if problem and problem != self._problem:
             _log.warning("version %d cannot be announced to the pool: %s", wanted["weight_version"], problem)
         with self._changed:
             self._problem = problem
+            if refusal is not None and self._refusal is None:
+                self._refused_at = time.monotonic()
+            self._refusal = refusal
             if not problem:
                 self._known = max(self._known, wanted["weight_version"])
             self._changed.notify_all()

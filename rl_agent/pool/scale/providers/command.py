@@ -35,7 +35,6 @@ GONE = frozenset({"terminated", "deleted", "gone"})
 class CommandProvider:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
-        self._common = {"manager": settings["manager"], "fleet": settings["fleet"]}
 
     async def start(self, name: str, kind: EngineKind) -> None:
         await self._run("start", {"name": name, "kind": kind.name, "price": f"{kind.price_per_hour:g}"})
@@ -48,7 +47,7 @@ class CommandProvider:
 
     async def _run(self, which: str, fields: Mapping[str, str]) -> str:
         """Run one of the command lines and return its output. Raises ProviderError."""
-        fields = {**self._common, **fields}
+        fields = {**{key: self._settings[key] for key in ("manager", "fleet")}, **fields}
         words = words_of(self._settings[which], fields, is_shell=self._settings["shell"])
         environ = {f"RL_AGENT_{name.upper()}": value for name, value in fields.items()}
         kept = frozenset() if which == "start" else SECRETS

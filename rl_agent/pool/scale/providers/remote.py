@@ -35,7 +35,8 @@ _ANSWER = TypeAdapter(dict[str, Any])
 class RemoteProvider:
     """The provider `module` under the interpreter `python`; `async with running(…)` makes one.
 
-    `settings` go to its `connect` as JSON, over stdin. A call raises TimeoutError after `limit_s`.
+    `settings` go to its `connect` as JSON, over stdin; their `manager` may change meanwhile. A call raises
+    TimeoutError after `limit_s`.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RemoteProvider:
         self._limit_s = limit_s
         self._answers = 0
         self._command = [python, "-m", SERVE, module]
-        self._settings = json.dumps(dict(settings)).encode() + b"\n"
+        self._settings = settings
         self._python = python
         self._jobs = jobs
         self._process: asyncio.subprocess.Process | None = None
@@ -59,7 +60,8 @@ class RemoteProvider:
         self._starting = asyncio.Lock()
 
     async def start(self, name: str, kind: EngineKind) -> None:
-        await self._ask({"call": "start", "name": name, "kind": asdict(kind)})
+        manager = self._settings.get("manager")
+        await self._ask({"call": "start", "name": name, "kind": asdict(kind), "manager": manager})
 
     async def stop(self, name: str) -> None:
         await self._ask({"call": "stop", "name": name})
@@ -125,7 +127,9 @@ class RemoteProvider:
         except OSError as error:
             raise ProviderError(f"{self._python} cannot be started: {error.strerror}") from error
         assert process.stdin is not None
-        process.stdin.write(self._settings)  # not in its command line, which all can read
+        process.stdin.write(
+            json.dumps(dict(self._settings)).encode() + b"\n"
+        )  # not in its command line, which all can read
         return process
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:

@@ -3,11 +3,11 @@
     PYTHON -m rl_agent.pool.scale.providers.remote_serve MODULE
 
 For a provider whose library has an environment of its own (Ray, SkyPilot): PYTHON is its interpreter. This
-file and `records` need the standard library alone. MODULE has `connect(settings) -> Provider`; the
-settings are the first line of stdin, a JSON object. The process ends with its stdin, so it does not outlive
-its owner.
+file and `records` need the standard library alone. MODULE has `connect(settings) -> Provider`; the settings
+are the first line of stdin, a JSON object, of which `manager` comes with each start, too. The process ends
+with its stdin, so it does not outlive its owner.
 
-    ► {"id": 1, "call": "start", "name": "rl-3f9a2c-1", "kind": {"name": "spot", ...}}
+    ► {"id": 1, "call": "start", "name": "rl-3f9a2c-1", "kind": {"name": "spot", ...}, "manager": "http://..."}
     ◄ {"id": 1, "result": null}     or {"id": 1, "error": "one line"}
 """
 
@@ -52,7 +52,9 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:500]
 
 
-async def serve(provider: Provider, requests: asyncio.StreamReader, answers: TextIO) -> None:
+async def serve(
+    provider: Provider, settings: dict[str, Any], requests: asyncio.StreamReader, answers: TextIO
+) -> None:
     """Answer calls, several at once, until the requests end."""
 
     async def reply(asked: dict[str, Any]) -> None:
@@ -63,7 +65,10 @@ async def serve(provider: Provider, requests: asyncio.StreamReader, answers: Tex
         running: list[asyncio.Task[None]] = []
         while line := await requests.readline():
             running = [job for job in running if not job.done()]
-            running.append(jobs.create_task(reply(json.loads(line))))
+            asked = json.loads(line)
+            if asked.get("manager"):  # it may have moved
+                settings["manager"] = asked["manager"]
+            running.append(jobs.create_task(reply(asked)))
         for job in running:
             job.cancel()
 
@@ -74,7 +79,7 @@ async def main(module: str, answers: TextIO) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     settings = json.loads(await requests.readline())
     provider: Provider = importlib.import_module(module).connect(settings)
-    await serve(provider, requests, answers)
+    await serve(provider, settings, requests, answers)
     os._exit(0)  # a library that hangs in a thread must not keep this process
 
 

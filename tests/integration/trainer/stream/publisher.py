@@ -1,6 +1,6 @@
-"""A trainer's publishing side, as a process: begins with a line of stdin, publishes weights, and goes on.
+"""A trainer's publishing side, as a process: publishes weights at each line of stdin, and goes on.
 
-python tests/integration/trainer/stream/publisher.py MANAGER FOLDER VALUE...
+python tests/integration/trainer/stream/publisher.py MANAGER MANAGER_FILE FOLDER VALUE...
 """
 
 import sys
@@ -28,20 +28,22 @@ class Policy:
         self.files = FileLayout()
 
 
-def main(url: str, folder: Path, *values: float) -> int:
-    stream = stream_settings(folder, folder, url).stream
+def main(url: str, file: Path, folder: Path, *values: float) -> int:
+    stream = stream_settings(folder, folder, url, manager_file=file).stream
     assert stream is not None
     weights = stream.weights.model_copy(update={"announce_every_s": 0.1})
     stream = stream.model_copy(update={"weights": weights})
-    sys.stdin.readline()
+    sys.stdin.readline()  # of the first one
     try:
         with (
             join_ranks(1, timeout_s=30) as ranks,
             WeightFeed(stream, ranks, dtype="float32", batch=batch_settings()) as feed,
         ):
             for number, value in enumerate(values, start=1):
+                if number > 1:
+                    sys.stdin.readline()
                 number = feed.publish(number, Policy(value), lambda number: None)  # type: ignore[arg-type]
-                feed.wait_until_known(30, lambda: False)
+                feed.wait_until_known(120, lambda: False)
                 print(number, flush=True)
             while True:
                 feed.check_place()
@@ -52,4 +54,4 @@ def main(url: str, folder: Path, *values: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *map(float, sys.argv[3:])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *map(float, sys.argv[4:])))

@@ -43,6 +43,7 @@ def stream_settings(log_path: Path, model: Path, manager: str | None, **changes:
         "log_path": log_path, "run_id": "run", "group_size": GROUP_SIZE, "streamed": True,
         "first_iteration": 1, "last_iteration": None, "start": None, "served": "",
         "engines_model": "", "engines_version": 0, "next_version": 1, "published": {}, "manager": manager,
+        "manager_file": None,
         "manager_token_env_var": "UNSET", "manager_tls_ca": None,
         "silence_timeout_s": 120.0, "known_timeout_s": 60.0, "store": log_path / "weights",
         "progress": log_path / "progress.json", "keep_versions": 2, "weights": load_weights(WEIGHTS),

@@ -7,11 +7,12 @@ import pytest
 import torch
 from yarl import URL
 
-from rl_agent.errors import DeadlineError
+from rl_agent.errors import ConfigError, DeadlineError, RetryLater
 from rl_agent.files import remove
 from rl_agent.testing.pool_setup import manager
 from rl_agent.trainer.model.file_layout import FileLayout
 from rl_agent.trainer.model.parallel import join_ranks
+from rl_agent.trainer.publish import feed as feed_module
 from rl_agent.trainer.publish.feed import WeightFeed
 from rl_agent.weights.connection.deadline import Deadline
 from rl_agent.weights.sources.source_tcp import TcpSource
@@ -134,4 +135,54 @@ async def test_a_version_that_the_manager_does_not_take_is_not_taken_for_known(t
                 feed.wait_until_known(1, lambda: False)
 
         with pytest.raises(DeadlineError, match="serves other weights as version 2"):
+            await asyncio.to_thread(life)
+
+
+async def test_a_version_that_is_refused_for_good_ends_this_start_long_before_the_deadline(
+    tmp_path, ranks, monkeypatch
+):
+    monkeypatch.setattr(feed_module, "REFUSED_S", 0.2)
+    async with manager() as pool:
+        settings = stream_settings(tmp_path, tmp_path, pool.url).stream
+        assert await give(settings, ranks, 0.5, 0.25) == [1, 2]
+        remove(settings.store)
+
+        def life():
+            with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
+                feed._outlet.announcer.ask_pool = lambda: None  # it did not answer then
+                feed.publish(1, Policy(0.5), lambda number: None)
+                feed.wait_until_known(1000, lambda: False)
+
+        with pytest.raises(
+            RetryLater, match=r"serves other weights as version 2; the next start gives these"
+        ):
+            await asyncio.to_thread(life)
+        assert await give(settings, ranks, 0.5) == [3]
+
+
+@pytest.mark.parametrize(
+    ("token", "path", "raised", "words"),
+    [
+        ("another", "", RetryLater, "the token is missing or wrong; the next start reads the token again"),
+        ("right", "/elsewhere", ConfigError, "answers 404"),
+    ],
+)
+async def test_a_manager_that_lets_nobody_in_is_named_long_before_the_deadline(
+    tmp_path, ranks, monkeypatch, token, path, raised, words
+):
+    monkeypatch.setattr(feed_module, "REFUSED_S", 0.2)
+    monkeypatch.setenv("POOL_TOKEN", token)
+    file = tmp_path / "token"
+    file.write_text("right\n")
+    file.chmod(0o600)
+    async with manager(f"token_file={file}") as pool:
+        changes = {"manager_token_env_var": "POOL_TOKEN"}
+        settings = stream_settings(tmp_path, tmp_path, pool.url + path, **changes).stream
+
+        def life():
+            with WeightFeed(settings, ranks, dtype="float32", batch=batch_settings()) as feed:
+                feed.publish(1, Policy(0.5), lambda number: None)
+                feed.wait_until_known(1000, lambda: False)
+
+        with pytest.raises(raised, match=words):
             await asyncio.to_thread(life)

@@ -19,10 +19,10 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.
 
 
 @asynccontextmanager
-async def publisher(url, folder, value):
+async def publisher(url, folder, *values, file=None):
     """A process that is ready to publish."""
     folder.mkdir(exist_ok=True)
-    words = (str(PUBLISHER), url, str(folder), str(value))
+    words = (str(PUBLISHER), url, str(file or folder / "no-file"), str(folder), *map(str, values))
     environ = os.environ | ALONE | {"OMP_NUM_THREADS": "1"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, env=environ, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
@@ -36,8 +36,8 @@ async def publisher(url, folder, value):
 
 
 async def published_by(process):
-    """Let it begin, and return the number of the version that the manager then knows from it."""
-    process.stdin.write(b"begin\n")
+    """Let it publish, and return the number of the version that the manager then knows from it."""
+    process.stdin.write(b"next\n")
     return int(await process.stdout.readline())
 
 

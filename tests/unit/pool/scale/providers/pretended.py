@@ -11,6 +11,7 @@ from rl_agent.pool.scale.records import EngineKind, MachineState, ProviderError,
 
 class Pretended:
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
         self.state = MachineState(settings["state"])
         self.known: dict[str, RentedMachine] = {}
 
@@ -18,6 +19,8 @@ class Pretended:
         print("a library that prints where it likes")
         if name == "no-quota":
             raise ProviderError("the quota is used up\nand this is a second line")
+        if name == "whose":
+            raise ProviderError(f"it joins {self.settings['manager']}")
         if name == "bug":
             raise KeyError(name)
         if name == "dies":

@@ -37,6 +37,15 @@ async def test_errors_are_one_line_and_end_their_own_call_only():
         assert len(await remote.machines()) == 1
 
 
+async def test_a_machine_is_told_where_the_manager_is_when_it_starts():
+    settings = {"state": "running", "manager": "http://10.0.0.1:5000"}
+    async with running(sys.executable, MODULE, settings) as remote:
+        for host in ("10.0.0.1", "10.0.0.2"):
+            settings["manager"] = f"http://{host}:5000"
+            with pytest.raises(ProviderError, match=f"it joins http://{host}:5000"):
+                await remote.start("whose", KIND)
+
+
 async def test_a_call_that_hangs_holds_up_no_other():
     async with provider() as remote:
         with pytest.raises(TimeoutError):

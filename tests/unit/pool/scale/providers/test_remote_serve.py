@@ -24,7 +24,7 @@ async def answered(*calls):
     provider = pretended.connect({"state": "running"})
     expected = sum(one.get("name") != "hangs" for one in calls)
     async with asyncio.timeout(30), asyncio.TaskGroup() as jobs:
-        serving = jobs.create_task(remote_serve.serve(provider, requests, answers))
+        serving = jobs.create_task(remote_serve.serve(provider, {}, requests, answers))
         while answers.getvalue().count("\n") < expected:  # noqa: ASYNC110 - what is waited for is not an event
             await asyncio.sleep(0)
         requests.feed_eof()

@@ -19,9 +19,10 @@ from rl_agent.cli.__main__ import main
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.errors import RetryLater
 from rl_agent.files import write_whole
-from rl_agent.pool.worker import manager_file
+from rl_agent.pool import manager_file
+from rl_agent.pool.manager_file import ManagerFile, address_in, wait_for_address
+from rl_agent.pool.run_pool import write_address
 from rl_agent.pool.worker.manager_client import ManagerCalls
-from rl_agent.pool.worker.manager_file import ManagerFile, address_in, wait_for_address
 from rl_agent.testing.pool_setup import expected, item, manager
 from tests.integration.pool.test_restart import manager_process
 from tests.integration.pool.workers import worker
@@ -50,35 +51,34 @@ def test_an_address_is_the_file_s_only_line():
 
 async def test_a_worker_waits_for_the_file_of_a_run_that_begins_later(tmp_path):
     path = tmp_path / "pool.url"
-    waiting = asyncio.ensure_future(wait_for_address(ManagerFile(str(path)), 10))
+    waiting = asyncio.ensure_future(asyncio.to_thread(wait_for_address, ManagerFile(str(path)), 10))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     write_whole(path, "http://127.0.0.1:5000\n")
     assert await waiting == "http://127.0.0.1:5000"
 
 
-async def test_a_file_that_never_comes_ends_the_wait_with_its_name(tmp_path):
+def test_a_file_that_never_comes_ends_the_wait_with_its_name(tmp_path):
     with pytest.raises(RetryLater, match=r"pool\.url: states no address after 0 s"):
-        await wait_for_address(ManagerFile(str(tmp_path / "pool.url")), 0)
+        wait_for_address(ManagerFile(str(tmp_path / "pool.url")), 0)
 
 
-async def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(monkeypatch):
+def test_a_file_system_that_hangs_holds_one_thread_and_no_worker(monkeypatch):
     monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 0.05)
     goes_on, reads = threading.Event(), []
 
-    def hang(path):
+    def hang(path, tls_ca):
         reads.append(path)
         goes_on.wait()
         return "http://127.0.0.1:5000\n"
 
     monkeypatch.setattr(manager_file, "_content", hang)
     file = ManagerFile("pool.url")
-    async with aiohttp.ClientSession() as session:
-        assert [await file.read(session) for _ in range(3)] == [None] * 3
-        assert len(reads) == 1 and file.problem == "the file system does not answer"
-        monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 5)
-        goes_on.set()  # for the one that reads
-        assert await file.read(session) == "http://127.0.0.1:5000"
+    assert [file.read() for _ in range(3)] == [None] * 3
+    assert len(reads) == 1 and file.problem == "the file system does not answer"
+    monkeypatch.setattr(manager_file, "READ_TIMEOUT_S", 5)
+    goes_on.set()  # for the one that reads
+    assert file.read() == "http://127.0.0.1:5000"
 
 
 @pytest.mark.parametrize("made", ["fifo", "folder", "device", "huge", "half", "binary", "dangling"])
@@ -128,10 +128,13 @@ async def test_a_file_that_arrives_in_pieces_is_read_whole_and_no_redirect_is_fo
             await asyncio.sleep(0.02)
         return answer
 
-    async with serving(drip) as server, aiohttp.ClientSession() as session:
-        assert await ManagerFile(server + "/drips").read(session) == "http://127.0.0.1:5000"
+    async with serving(drip) as server:
+        assert await asyncio.to_thread(ManagerFile(server + "/drips").read) == "http://127.0.0.1:5000"
         moved = ManagerFile(server + "/moved")
-        assert await moved.read(session) is None and moved.problem == "it is answered by the status 302"
+        assert (
+            await asyncio.to_thread(moved.read) is None
+            and moved.problem == "it is answered by the status 302"
+        )
 
 
 async def test_keys_go_to_no_address_that_a_manager_redirects_to_and_never_from_https_to_http(tmp_path):
@@ -228,3 +231,38 @@ async def test_a_lying_file_costs_no_engine(tmp_path, answer):
             async with manager(f"port={port}", "model=model-a") as pool:
                 await pool.ready(1)
                 assert len(pool.state.engines) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder_mode", "text", "words"),
+    [
+        (0o644, 0o755, "http://127.0.0.1:5000\n", ""),
+        (0o600, 0o1777, "http://user:secret@127.0.0.1:5000\n", ""),
+        (0o666, 0o755, "http://127.0.0.1:5000\n", "can be changed by others, who are then sent the token"),
+        (0o664, 0o755, "http://127.0.0.1:5000\n", "can be changed by others, who are then sent the token"),
+        (0o644, 0o777, "http://127.0.0.1:5000\n", "can be changed by others, who are then sent the token"),
+        (0o644, 0o755, "http://user:secret@127.0.0.1:5000\n", "holds a password that others can read"),
+    ],
+)
+def test_a_file_that_gives_others_the_token_is_one_clear_line(
+    tmp_path, caplog, mode, folder_mode, text, words
+):
+    path = tmp_path / "shared" / "pool.url"
+    path.parent.mkdir()
+    path.write_text(text)
+    path.chmod(mode)
+    path.parent.chmod(folder_mode)
+    file = ManagerFile(str(path))
+    assert {file.read() for _ in range(3)} == {"http://127.0.0.1:5000"}
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == bool(words)
+    assert all(line.startswith(f"--manager-file {path}: {words}") and "secret" not in line for line in lines)
+
+
+def test_a_manager_writes_a_file_that_no_other_user_can_write(tmp_path):
+    before = os.umask(0o002)
+    try:
+        write_address(tmp_path / "pool.url", "http://127.0.0.1:5000", "127.0.0.1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "pool.url").stat().st_mode & 0o777 == 0o644

@@ -1,0 +1,163 @@
+"""The file in which a manager states its address, so that others find one that has moved.
+
+A run writes it as `runs/latest/pool.url`, `rl-agent manager --url-file` where it is told to. Workers,
+trainers and `pool scale` read it from a path or by HTTP. It is a hint: they move only to an address at which
+a manager answers, so a file that is old or wrong costs a question. That question carries the token: who may
+write the file can have it, which is logged. A line without its end is half written and states nothing.
+"""
+
+import logging
+import os
+import stat
+import threading
+import time
+import urllib.error
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from yarl import URL
+
+from rl_agent import small_http
+from rl_agent.errors import RetryLater
+from rl_agent.worker_threads import WorkerThreads
+
+log = logging.getLogger(__name__)
+READ_TIMEOUT_S = 3.0
+WAIT_S = 0.5
+MAX_BYTES = 4096
+_THREADS = WorkerThreads(4, name="manager file")
+"""A file system that hangs does not hold up the exit."""
+
+
+def address_in(text: str) -> str | None:
+    """Return the address that a file states as its only line; None if it states none, or half of one."""
+    line = text.strip()
+    if not line.isprintable() or not text.endswith("\n"):
+        return None
+    try:
+        url = URL(line)
+        return str(url.origin()) if url.scheme in ("http", "https") and url.host and url.port else None
+    except ValueError:
+        return None
+
+
+def is_manager(answer: Any) -> bool:
+    """Return whether that is what a manager answers to `/status`."""
+    return isinstance(answer, dict) and "engines" in answer
+
+
+@dataclass(slots=True)
+class ManagerFile:
+    """A path, or an address that serves the file."""
+
+    where: str
+    tls_ca: Path | None = None
+    """Certificates that the system does not know, of the server of the file."""
+    problem: str = field(default="", init=False)
+    """Why the last read found no address."""
+    _pending: Future[str] | None = field(default=None, init=False)
+    """A read of a file system that hangs: no second one is begun."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
+
+    def read(self) -> str | None:
+        """Return the address that the file states now, if it can be read; it blocks for seconds at most."""
+        try:
+            text = self._text()
+        except (OSError, TimeoutError, ValueError) as error:
+            self.problem = " ".join(str(error).split())[:200] or type(error).__name__
+            return None
+        found = address_in(text)
+        self.problem = "" if found else "it is not one whole line http://HOST:PORT"
+        if found:
+            self._warn_of_others(text)
+        return found
+
+    def read_other(self, url: str) -> str | None:
+        """Return the address that the file states if it is another than `url`, and may have the token."""
+        found = self.read()
+        if found is None or found == str(URL(url).origin()):
+            return None
+        if url.startswith("https://") and not found.startswith("https://"):
+            self._warn(f"states {found}: the token goes over https alone, as before")
+            return None
+        return found
+
+    def _text(self) -> str:
+        with self._lock:
+            reading = self._pending
+            if reading is None:
+                reading = self._pending = _THREADS.submit(_content, self.where, self.tls_ca)
+        try:
+            return reading.result(READ_TIMEOUT_S)
+        except TimeoutError:
+            if reading.done():
+                raise
+            raise TimeoutError("the file system does not answer") from None
+        finally:
+            with self._lock:
+                if reading.done() and self._pending is reading:
+                    self._pending = None
+
+    def _warn_of_others(self, text: str) -> None:
+        """Log what other users can do with a file that has been read."""
+        if "://" in self.where:
+            return
+        try:
+            mode, folder = Path(self.where).stat().st_mode, Path(self.where).resolve().parent.stat().st_mode
+        except OSError:
+            return
+        is_open = folder & stat.S_IWOTH and not folder & stat.S_ISVTX
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) or is_open:
+            self._warn(
+                "can be changed by others, who are then sent the token; run: chmod go-w, on its folder too"
+            )
+        if mode & (stat.S_IRGRP | stat.S_IROTH) and "@" in text:
+            self._warn("holds a password that others can read, and that nobody needs: write http://HOST:PORT")
+
+    def _warn(self, words: str) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            log.warning("--manager-file %s: %s", self.where, words)
+
+
+def _content(where: str, tls_ca: Path | None) -> str:
+    content = _fetched(where, tls_ca) if "://" in where else _read(Path(where))
+    if len(content) > MAX_BYTES:
+        raise ValueError("it is too long")
+    return content.decode()
+
+
+def _fetched(where: str, tls_ca: Path | None) -> bytes:
+    try:
+        return small_http.request(where, timeout_s=READ_TIMEOUT_S, tls_ca=tls_ca, follows_redirects=False)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise ValueError(f"it is answered by the status {error.code}") from None
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a FIFO does not wait for its writer
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no file")
+        return file.read(MAX_BYTES + 1)
+
+
+def wait_for_address(file: ManagerFile, timeout_s: float) -> str:
+    """Wait until the file states an address, and return it. Raises RetryLater."""
+    until, reported = time.monotonic() + timeout_s, ""
+    while (found := file.read()) is None:
+        if time.monotonic() >= until:
+            raise RetryLater(
+                f"--manager-file {file.where}: states no address after {timeout_s:g} s: {file.problem}"
+            )
+        if file.problem != reported:
+            reported = file.problem
+            log.warning("--manager-file %s: states no address yet: %s", file.where, reported)
+        time.sleep(WAIT_S)
+    return found
