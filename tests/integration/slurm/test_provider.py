@@ -37,17 +37,21 @@ def slurm_here(cluster, monkeypatch):  # noqa: F811
 
 
 @pytest.fixture
-def provider_for(slurm_here, tmp_path):
-    """A provider for a manager's address, given what differs of its settings."""
+def provider_settings(tmp_path):
+    """Settings of a provider whose workers have simulated engines."""
     interpreter = tmp_path / "python-with-vllm"
     interpreter.write_text(VLLM.format(python=shlex.quote(sys.executable), engine=shlex.quote(str(ENGINE))))
     interpreter.chmod(0o755)
+    worker = f"--model model-a --weights store={tmp_path} --engine-python {interpreter} --log {tmp_path}/log"
+    return {"worker": worker, "options": f"--output={tmp_path}/%x.out", "drain_s": 30}
+
+
+@pytest.fixture
+def provider_for(slurm_here, provider_settings):
+    """A provider for a manager's address, given what differs of its settings."""
 
     def make(manager_url, options="", **more):
-        words = (
-            f"--model model-a --weights store={tmp_path} --engine-python {interpreter} --log {tmp_path}/log"
-        )
-        known = {"worker": words, "options": f"--output={tmp_path}/%x.out {options}", "drain_s": 30}
+        known = provider_settings | {"options": f"{provider_settings['options']} {options}"}
         settings = SlurmSettings(manager=manager_url, fleet="test", **(known | more))
         return slurm.connect(settings.model_dump())
 
