@@ -110,6 +110,14 @@ class RayProvider:
         # GPUs before the worker has left them.
         answer = actor.leave_pool.remote()
         if ray.wait([answer], timeout=ANSWER_S)[0]:
+            try:
+                ray.get(answer, timeout=CALL_S)
+            except ray.exceptions.ActorUnavailableError as error:
+                raise ProviderError(
+                    f"{name}: its node does not answer for now, so it was not told"
+                ) from error
+            except ray.exceptions.RayActorError:  # it has ended
+                pass
             return
         first = self._stopped_at.setdefault(name, time.monotonic())
         if name not in self._begun or time.monotonic() - first > self._settings["drain_s"]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rl_agent.pool.scale.providers.ray_cluster import connect
-from rl_agent.pool.scale.records import MachineState, RentedMachine
+from rl_agent.pool.scale.records import MachineState, ProviderError, RentedMachine
 
 SETTINGS = {"fleet": "rl-1", "manager": "http://127.0.0.1:5000", "namespace": "n", "address": "auto"}
 
@@ -26,7 +26,8 @@ def actors(monkeypatch):
 
     def actor(name):
         return SimpleNamespace(
-            is_leaving_pool=SimpleNamespace(remote=lambda: known[name]), leave_pool=SimpleNamespace()
+            is_leaving_pool=SimpleNamespace(remote=lambda: known[name]),
+            leave_pool=SimpleNamespace(remote=lambda: known[name]),
         )
 
     def get(answer, timeout):
@@ -37,7 +38,7 @@ def actors(monkeypatch):
     errors = SimpleNamespace(RayActorError=RayActorError, ActorUnavailableError=ActorUnavailableError)
     ray = SimpleNamespace(
         is_initialized=lambda: True,
-        wait=lambda asked, num_returns, timeout: (asked, []),
+        wait=lambda asked, num_returns=1, timeout=None: (asked, []),
         get=get,
         get_actor=actor,
         exceptions=errors,
@@ -56,3 +57,24 @@ async def test_an_actor_whose_node_is_cut_off_is_there_and_one_that_died_is_not(
         RentedMachine("rl-1-1", "spot", MachineState.RUNNING),
         RentedMachine("rl-1-3", "spot", MachineState.STOPPING),
     ]
+
+
+async def test_a_drain_that_does_not_reach_its_actor_has_failed_and_the_machine_is_there(actors):
+    """An answer that is an error is ready, too: it was taken for a drain that had begun."""
+    provider = connect(SETTINGS)
+    actors["spot/rl-1-1"] = False
+    assert await provider.machines() == [RentedMachine("rl-1-1", "spot", MachineState.RUNNING)]
+    actors["spot/rl-1-1"] = ActorUnavailableError("the node does not answer")
+    with pytest.raises(ProviderError, match=r"^rl-1-1: its node does not answer for now, so it was not told"):
+        await provider.stop("rl-1-1")
+    assert await provider.machines() == [RentedMachine("rl-1-1", "spot", MachineState.RUNNING)]
+    actors["spot/rl-1-1"] = True
+    await provider.stop("rl-1-1")
+    assert await provider.machines() == [RentedMachine("rl-1-1", "spot", MachineState.STOPPING)]
+
+
+async def test_a_drain_of_an_actor_that_has_died_is_done(actors):
+    provider = connect(SETTINGS)
+    actors["spot/rl-1-1"] = RayActorError("it died")
+    await provider.stop("rl-1-1")
+    assert await provider.machines() == []
