@@ -1,9 +1,7 @@
 """Writing so that a reader, or the next start after a crash, never sees half."""
 
 import ctypes
-import hashlib
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -13,21 +11,6 @@ from rl_agent.errors import ConfigError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.-]|^\.")
-_READABLE = 60
-"""Characters that are kept for the eye."""
-
-
-def file_name(text: str) -> str:
-    """Return a file name that no other text has: `text` where it is short and plain, else with a digest.
-
-    `a/b`, `a_b` and `a b` are three files; so are two long texts that begin alike.
-    """
-    if _PLAIN.fullmatch(text):
-        return text
-    readable = _NOT_PLAIN.sub("_", text)[:_READABLE]
-    return f"{readable}~{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def check_private(path: Path, name: str) -> None:

@@ -53,26 +53,6 @@ DECIDING_IN: dict[Split, tuple[str, ...]] = {
         "env_config.test_difficulty_max_steps",
     ),
 }
-DECIDING_BY_VALUE = (
-    _BASE_MODEL,
-    "policy_config.temperature",
-    "policy_config.test_temperature",
-    "openai_config.model",
-    "openai_config.temperature",
-    "openai_config.max_tokens",
-    "openai_config.max_images",
-    "openai_config.structured_output",
-    "openai_config.rubric_reward",
-    "openai_config.verdict_prompt",
-    "openai_config.pick_prompt",
-    *(
-        f"openai_config.{purpose}.{name}"
-        for purpose in PURPOSES
-        for name in ("model", "temperature", "max_tokens", "structured_output")
-    ),
-)
-"""Keys that decide where they are what is used: a base model that is served, a judge that is asked, …"""
-
 _JUDGE = ("max_images", "rubric_reward", "verdict_prompt", "pick_prompt")
 _OF_PURPOSE = ("model", "temperature", "max_tokens", "structured_output")
 

@@ -8,7 +8,6 @@ are pretended. What a provider says late, or wrongly, it says right within `LATE
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -312,8 +311,3 @@ class _Manager:
         for one in world.joined():
             if one.name == name and one.drained_at is None:
                 one.drained_at = world.now + world.random_.uniform(0.0, deadline_s)
-
-
-def all_happened(worlds: Mapping[int, ScaleWorld]) -> Counter[str]:
-    """Return how often each fault happened in all histories."""
-    return sum((world.happened for world in worlds.values()), Counter())

@@ -51,7 +51,14 @@ def running_server(model: Path, log_path: Path, *words: str, max_num_seqs: int) 
         "weights=inplace",
         *words,
     )
-    log = log_path / "vllm.log"
+    with started_server(plan):
+        yield plan
+
+
+@contextmanager
+def started_server(plan: Plan) -> Iterator["subprocess.Popen[bytes]"]:
+    """The process of the plan's engine, which is ready; it ends with the block."""
+    log = plan.config.log_path / "vllm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             server_argv(plan),
@@ -62,7 +69,7 @@ def running_server(model: Path, log_path: Path, *words: str, max_num_seqs: int) 
         )
     try:
         wait_until_ready(process, plan.config.engine.base_url, log)
-        yield plan
+        yield process
     finally:
         stop_group(process)
 

@@ -12,6 +12,7 @@ import pytest
 
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.ports import quiet_port
+from tests.marked_processes import processes_with
 
 RUN_SH = PROJECT_ROOT / "scripts" / "run.sh"
 FAKE_VERBS = Path(__file__).with_name("fake_verbs.py")
@@ -92,15 +93,7 @@ class Harness:
 
     def processes(self) -> dict[int, str]:
         """Living processes that this harness started, found by a variable they inherited."""
-        mark = f"TEST_MARK={self.home}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-        return found
+        return processes_with(f"TEST_MARK={self.home}")
 
     def wait_for_call(self, verb: str, count: int = 1, timeout: float = 90) -> None:
         wait_until(lambda: sum(call.split()[0] == verb for call in self.calls) >= count, timeout, self)

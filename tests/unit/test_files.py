@@ -5,12 +5,10 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rl_agent import files
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_private, file_name, write_whole
+from rl_agent.files import check_private, write_whole
 
 
 def test_any_number_of_writers_leave_one_whole_file_and_nothing_else(tmp_path):
@@ -70,47 +68,6 @@ def test_a_folder_takes_the_place_of_another_and_leaves_nothing_beside(
     files.put_in_place(new, place)
     assert (place / "state").read_text() == "new"
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
-
-
-AWKWARD = [
-    "a/b",
-    "a_b",
-    "a b",
-    "a.b",
-    "A_b",
-    "..",
-    ".",
-    "~",
-    "a~0",
-    "ü",
-    "u\u0308",
-    "\ud800",
-    "x" * 300,
-    "x" * 301,
-]
-
-
-@given(
-    one=st.text(max_size=80) | st.sampled_from(AWKWARD), other=st.text(max_size=80) | st.sampled_from(AWKWARD)
-)
-def test_two_texts_never_share_a_file_name_and_every_name_is_one(one, other):
-    names = [file_name(text) for text in (one, other)]
-    assert (names[0] == names[1]) == (one == other)
-    for name in names:
-        assert 0 < len(name.encode()) <= 120
-        assert not set(name) & set("/\0\n ")
-        assert name not in (".", "..")
-
-
-def test_a_plain_name_stays_and_another_keeps_what_can_be_read_of_it():
-    assert file_name("sum-17.2_b") == "sum-17.2_b"
-    assert file_name("a/b").startswith("a_b~")
-    assert file_name(file_name("a/b")) != file_name("a/b")
-
-
-def test_texts_that_look_alike_have_names_of_their_own():
-    texts = ["a/b", "a_b", "a b", "x" * 400, "x" * 401]
-    assert len({file_name(text) for text in texts}) == len(texts)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ class BlockedLoop(msgspec.Struct, frozen=True):
     """The instance and source line that kept a worker's event loop from turning."""
 
     instance: int | None
-    since_s: float
     place: str
 
 
@@ -82,10 +81,9 @@ class LoopWatch:
         is_written = False
         while True:
             time.sleep(_TICK_S)
-            blocked_s = time.monotonic() - self._turned_at
             try:
-                if blocked_s >= BLOCKED_AFTER_S:
-                    self._write(BlockedLoop(self._instance(), blocked_s, self._place()))
+                if time.monotonic() - self._turned_at >= BLOCKED_AFTER_S:
+                    self._write(BlockedLoop(self._instance(), self._place()))
                     is_written = True
                 elif is_written:
                     self._file.unlink(missing_ok=True)

@@ -18,13 +18,12 @@ from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.client import ClientSettings, EngineClient
-from rl_agent.engine.server import server_argv, server_environment
 from rl_agent.engine.wire import Sampling
 from rl_agent.rollout.run import run_rollout
 from rl_agent.rollout.sample import Assignment
 from rl_agent.testing.pool_setup import Client, manager
 from rl_agent.types import Generation
-from tests.integration.conftest import stop_group, wait_until_ready
+from tests.integration.conftest import started_server
 from tests.integration.runs.test_collector import with_tasks
 from tests.integration.tiny_model import make_plan
 
@@ -50,20 +49,8 @@ def second(vllm_server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("second")
     words = [f"engine.port={free_port()}", *vllm_server.plan.command.overrides[1:]]
     plan = make_plan(folder / "run", vllm_server.model, *words)
-    log = folder / "vllm.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            server_argv(plan),
-            env=server_environment(plan.config, os.environ),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_until_ready(process, plan.config.engine.base_url, log)
+    with started_server(plan) as process:
         yield Second(plan.config.engine.base_url, process)
-    finally:
-        stop_group(process)
 
 
 class CuttingProxy:

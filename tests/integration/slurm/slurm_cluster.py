@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rl_agent.testing.ports import quiet_ports
+from tests.marked_processes import processes_with
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 20
@@ -140,15 +141,7 @@ class SlurmCluster:
 
     def processes(self) -> dict[int, str]:
         """Living processes of this cluster and its jobs, found by a variable that all inherit."""
-        mark = f"SLURM_CONF={self.environ['SLURM_CONF']}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-        return found
+        return processes_with(f"SLURM_CONF={self.environ['SLURM_CONF']}")
 
     def _configure(self) -> None:
         host, count = socket.gethostname().split(".")[0], len(self.nodes)

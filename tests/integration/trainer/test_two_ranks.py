@@ -3,11 +3,8 @@
 All cases come from one start of two processes (`ranks.of_two_ranks`), so they stand in one file.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
-from rl_agent.trainer.model.parallel import Ranks
 from tests.integration.trainer.ranks import (
     EXPERTS,
     ONE_BY_ONE,
@@ -16,16 +13,9 @@ from tests.integration.trainer.ranks import (
     compute,
     distance,
     of_two_ranks,
-    single_rank,
 )
 
 BOTH = pytest.mark.parametrize("shard_size", [1, 2], ids=["DDP", "FSDP"])
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 @BOTH

@@ -7,7 +7,7 @@ from rl_agent.errors import StoreError
 from rl_agent.overrides.keys import valid_keys
 from rl_agent.paths import RunPaths
 from rl_agent.rollout import conditions
-from rl_agent.rollout.conditions import DECIDING, DECIDING_BY_VALUE, DECIDING_IN, Conditions, first_change
+from rl_agent.rollout.conditions import DECIDING, DECIDING_IN, Conditions, first_change
 
 BASE = "model_config.base_model"
 MAY_CHANGE = (
@@ -52,6 +52,19 @@ MAY_CHANGE = (
     "page",
 )
 """A key that a person adds goes here, or into one of the lists of `rollout.conditions`."""
+
+DECIDING_BY_VALUE = (
+    BASE,
+    "policy_config.temperature",
+    "policy_config.test_temperature",
+    *(f"openai_config.{name}" for name in (*conditions._JUDGE, *conditions._OF_PURPOSE)),
+    *(
+        f"openai_config.{purpose}.{name}"
+        for purpose in ("pick", "criterion", "evaluation")
+        for name in conditions._OF_PURPOSE
+    ),
+)
+"""Keys that decide where they are what is used: a base model that is served, a judge that is asked, …"""
 
 
 def leaves() -> list[str]:

@@ -11,11 +11,10 @@ from rl_agent.update.inputs import (
     TRAIN_FILE,
     UpdateSummary,
     await_inputs,
-    digest_inputs,
     forget,
     read_summary,
-    write_summary,
 )
+from tests.unit.update.trainings import write_update_summary
 
 DATASET_FILE = "dataset/train/data-00000-of-00001.arrow"
 INFO_FILE = "dataset/train/dataset_info.json"
@@ -26,24 +25,7 @@ def write_inputs(folder: Path, *, nodes: int = 2, text: str = "one") -> UpdateSu
     (folder / DATASET_FILE).parent.mkdir(parents=True, exist_ok=True)
     for name in (DATASET_FILE, INFO_FILE, TRAIN_FILE):
         (folder / name).write_text(f"{name} {text}")
-    summary = UpdateSummary(
-        samples=5,
-        validation_samples=0,
-        candidates=9,
-        iterations=(1,),
-        tasks=4,
-        left_out={},
-        learning_rate=1e-3,
-        started_from="/base",
-        steps_before=0,
-        first_step=0,
-        new_steps=4,
-        nodes=nodes,
-        is_trained=False,
-        files=digest_inputs(folder),
-    )
-    write_summary(folder, summary)
-    return summary
+    return write_update_summary(folder, tasks=4, nodes=nodes)
 
 
 class SharedFolder:

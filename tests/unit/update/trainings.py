@@ -13,28 +13,34 @@ from rl_agent.update.publish import publish
 from tests.unit.safetensors_files import value_of, write_checkpoint
 
 
-def finish_training(plan: Plan, iteration: int, *, value: float | None = None, **extra: np.ndarray) -> Path:
-    """The state of the disk between training and publishing; weights hold iteration / 8 unless told."""
-    folder = plan.paths.update_dir(iteration)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / TRAIN_FILE).touch()
+def write_update_summary(folder: Path, *, tasks: int = 1, nodes: int = 1) -> UpdateSummary:
+    """Write the summary of an update that is about to train on what lies in its folder."""
     summary = UpdateSummary(
         samples=5,
         validation_samples=0,
         candidates=9,
         iterations=(1,),
-        tasks=1,
+        tasks=tasks,
         left_out={},
         learning_rate=1e-3,
         started_from="/base",
         steps_before=0,
         first_step=0,
         new_steps=4,
-        nodes=1,
+        nodes=nodes,
         is_trained=False,
         files=digest_inputs(folder),
     )
     write_summary(folder, summary)
+    return summary
+
+
+def finish_training(plan: Plan, iteration: int, *, value: float | None = None, **extra: np.ndarray) -> Path:
+    """The state of the disk between training and publishing; weights hold iteration / 8 unless told."""
+    folder = plan.paths.update_dir(iteration)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TRAIN_FILE).touch()
+    write_update_summary(folder)
     weights = iteration / 8 if value is None else value
     return write_checkpoint(plan.paths.training_dir(iteration), 4 * iteration, value=weights, **extra)
 

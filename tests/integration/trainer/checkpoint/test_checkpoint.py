@@ -1,7 +1,6 @@
 """A checkpoint that is not as it was written is not trained on: the one before it is."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,11 @@ from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.trainer import Trainer
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.test_order import Arriving
 
 ITERATIONS = 3
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")

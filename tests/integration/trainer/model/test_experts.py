@@ -1,7 +1,6 @@
 """Mixtures of experts: loaded from files as on the Hub, trained, and published under the same names."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from rl_agent.update.model.weights import read_tensors
 from rl_agent.weights.publish.publish import Publisher
 from rl_agent.weights.store.store import SnapshotStore
 from tests.integration.trainer.model.tiny_experts import EXPERTS, FAMILIES, make_experts
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.unit.weights.weight_versions import settings as publish_settings
@@ -34,12 +32,6 @@ from tests.unit.weights.weight_versions import state_of
 CPU = torch.device("cpu")
 QUICK = 5
 SETTINGS = ("config.json", "generation_config.json")
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def load(folder: Path, ranks: Ranks, **changes) -> PolicyModel:

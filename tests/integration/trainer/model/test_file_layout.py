@@ -1,42 +1,22 @@
 """Folders whose configuration says one thing and whose files say another, and odd configurations."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM
 
 from rl_agent.errors import ConfigError
 from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
-from tests.integration.trainer.ranks import single_rank
+from tests.integration.trainer.model.test_miniature import config_of
 from tests.integration.trainer.settings import trainer_settings
 
-SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_attention_heads": 2,
-    "head_dim": 16,
-}
-
-
 Tensors = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
-
-
-def config_of(kind: str, **changes: Any) -> PretrainedConfig:
-    sizes = SIZES | {"num_key_value_heads": 2, "num_hidden_layers": 2, "pad_token_id": 0}
-    return CONFIG_MAPPING[kind](**sizes | changes)
 
 
 def quantize(tensors: Tensors) -> None:

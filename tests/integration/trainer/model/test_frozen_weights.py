@@ -1,6 +1,5 @@
 """Weights that are not trained take half the memory where layers compute in bf16, and change no number."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,10 @@ from rl_agent.trainer.settings import TrainerSettings
 from rl_agent.trainer.step.optimizer import AdamW
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")

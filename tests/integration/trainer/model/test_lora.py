@@ -1,7 +1,5 @@
 """Training an adapter in place of the weights: its gradient, what is served, the policy without it."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
@@ -10,13 +8,12 @@ from rl_agent.errors import ConfigError
 from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.data.batch import Row, pack
 from rl_agent.trainer.model.lora import WithoutAdapter, add_adapter, served_weights
-from rl_agent.trainer.model.parallel import Ranks, shard, whole
+from rl_agent.trainer.model.parallel import shard, whole
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
     adapted_policy,
     compute,
     distance,
-    single_rank,
 )
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, lora_settings, loss_settings
@@ -25,12 +22,6 @@ pytestmark = pytest.mark.timeout(240)
 
 
 SCALING = 8 / 4
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def layers(policy) -> dict[str, LoraLayer]:

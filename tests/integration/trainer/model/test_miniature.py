@@ -1,15 +1,11 @@
 """A small copy has every kind of layer and angle that the model has."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from rl_agent.trainer.model.miniature import CONTEXT, miniature
-from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.probe import find_scoring_mode
-from tests.integration.trainer.ranks import single_rank
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 
@@ -24,12 +20,6 @@ SIZES = {
     "num_attention_heads": 2,
     "head_dim": 16,
 }
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def config_of(kind: str, **changes: Any) -> PretrainedConfig:

@@ -1,38 +1,12 @@
 """A loaded model is checked with the kernels and the precision that it computes with."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rl_agent.trainer.model import model_files
 from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.probe import ScoringMode
-from tests.integration.trainer.model.test_probe import FAMILIES, SIZES
-from tests.integration.trainer.ranks import single_rank
+from tests.integration.trainer.model.test_probe import FAMILIES, save
 from tests.integration.trainer.settings import trainer_settings
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
-
-
-def save(folder: Path, family: dict[str, Any]) -> torch.nn.Module:
-    """A random model of the family, with weights that say something; what is written, in fp32."""
-    torch.manual_seed(0)
-    changes = {name: value for name, value in (SIZES | family).items() if name != "model_type"}
-    config = CONFIG_MAPPING[family["model_type"]](**changes)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    for parameter in model.parameters():
-        parameter.data.add_(0.1 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
-    return model
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -1,7 +1,6 @@
 """A folder that holds no whole model is refused in one line."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,7 @@ from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.model.policy import PolicyModel
 from tests.integration.trainer.model.tiny_experts import make_experts
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def load(folder: Path, ranks: Ranks, **changes) -> PolicyModel:

@@ -1,7 +1,6 @@
 """Families of models whose logits are easily computed wrongly: the trainer's against plain transformers'."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from rl_agent.errors import ConfigError
 from rl_agent.trainer.data.batch import pack
 from rl_agent.trainer.model.buffers import forget_lengths
 from rl_agent.trainer.model.model_files import load_policy
-from rl_agent.trainer.model.parallel import Ranks
 from tests.integration.trainer.model.test_policy import rows
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import VOCABULARY
 from tests.integration.trainer.settings import trainer_settings
 
@@ -96,12 +93,6 @@ ONE_AFTER_THE_OTHER: dict[str, tuple[dict[str, Any], str]] = {
         "takes no packed sequences",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def save(folder: Path, family: dict[str, Any]) -> torch.nn.Module:

@@ -1,7 +1,6 @@
 """The trainer's whole step on episodes of the policy it trains: reward rises, with and without staleness."""
 
 import statistics
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,11 +8,10 @@ import torch
 
 from rl_agent.sections.grpo import OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
-from rl_agent.trainer.model.parallel import Ranks, shard
+from rl_agent.trainer.model.parallel import shard
 from rl_agent.trainer.model.policy import PolicyModel
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
 from rl_agent.trainer.step.update_step import UpdateStep
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import VOCABULARY, tiny_policy
 from tests.integration.trainer.settings import OPTIMIZER, PARALLEL, batch_settings, loss_settings
 
@@ -21,12 +19,6 @@ pytestmark = pytest.mark.extended
 
 RESPONSE = 6
 GROUPS, GROUP_SIZE = 8, 8
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 @torch.no_grad()

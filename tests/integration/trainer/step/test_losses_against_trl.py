@@ -1,7 +1,6 @@
 """The same batch, model and settings through TRL's GRPO loss: equal loss, equal gradient."""
 
 import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from rl_agent.trainer.model.parallel import Ranks, shard, whole
 from rl_agent.trainer.step.advantages import group_advantages
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, loss_settings
 from tests.integration.trainer.step.trl_import import import_trl
@@ -50,12 +48,6 @@ VARIANTS = {
         {"loss_type": "grpo", "temperature": 0.8},
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def single_turn_groups() -> list[Group]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.trainer import Trainer
 from tests.integration.tiny_model import make_plan, make_tiny_model
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.stream import stream_run
@@ -33,12 +31,6 @@ GROUPS, STEPS = 6, 3
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 class Arriving:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from rl_agent.trainer.model.model_files import load_policy
 from rl_agent.trainer.model.parallel import Ranks, whole
 from rl_agent.trainer.trainer import Trainer
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.samples import random_groups
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.test_order import Arriving
@@ -28,12 +26,6 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("base") / "model")
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def shipped(**changes: Any) -> dict[str, Any]:

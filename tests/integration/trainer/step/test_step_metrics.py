@@ -1,24 +1,15 @@
 """Metrics are of the whole mini-batch, however it was cut."""
 
 import statistics
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from rl_agent.trainer.model.parallel import Ranks
 from tests.integration.trainer.ranks import (
     compute,
-    single_rank,
 )
 from tests.integration.trainer.samples import random_groups, tiny_policy
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 def score(policy, segment) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,6 @@ draws is kept, with its logprobs and its advantages, and trained on by ours.
 """
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from rl_agent.trainer.step.advantages import group_advantages
 from rl_agent.trainer.step.optimizer import AdamW, clip_gradients
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.tiny_model import make_tiny_model
-from tests.integration.trainer.ranks import single_rank
 from tests.integration.trainer.settings import trainer_settings
 from tests.integration.trainer.step.trl_import import import_trl
 
@@ -45,12 +43,6 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6},
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")

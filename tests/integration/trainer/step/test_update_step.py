@@ -1,7 +1,6 @@
 """The streamed gradient of a mini-batch: against whole batches, plain references, and two ranks."""
 
 import statistics
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from rl_agent.errors import ConfigError
 from rl_agent.sections.grpo import ParallelSettings
 from rl_agent.trainer.model.fused import use_fused_kernels
-from rl_agent.trainer.model.parallel import Ranks, shard
+from rl_agent.trainer.model.parallel import shard
 from rl_agent.trainer.step.losses import Clip, clipped_surrogate
 from rl_agent.trainer.step.update_step import UpdateStep
 from tests.integration.trainer.ranks import (
@@ -19,16 +18,9 @@ from tests.integration.trainer.ranks import (
     compute,
     distance,
     move,
-    single_rank,
 )
 from tests.integration.trainer.samples import random_groups, tiny_policy
 from tests.integration.trainer.settings import PARALLEL, batch_settings, loss_settings
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Ranks]:
-    with single_rank() as ranks:
-        yield ranks
 
 
 @pytest.mark.parametrize("variant", LOSSES.values(), ids=LOSSES)
