@@ -1,11 +1,13 @@
-"""Writing so that a reader, or the next start after a crash, never sees half."""
+"""Writing so that a reader, or the next start after a crash, never sees half; reading what may be damaged."""
 
 import ctypes
+import json
 import os
 import secrets
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 from rl_agent.errors import ConfigError
 
@@ -26,6 +28,15 @@ def check_private(path: Path, name: str) -> None:
             f"{name}={path}: other users can read this secret (mode {found.st_mode & 0o777:04o});"
             f" run: chmod 600 {shlex.quote(str(path))}"
         )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_whole(path: Path, content: str | bytes, *, is_durable: bool = True, is_ours: bool = False) -> None:

@@ -4,11 +4,12 @@ The vocabulary is as large as the model's embedding (`vocab_size` in its config.
 fewer tokens, where the embedding is padded to a round number; a model can sample those rows all the same.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rl_agent.files import read_object
 
 MAX_TOKEN_ID = 2**31
 """Above all vocabularies; what is stored and trained on has 32 bits."""
@@ -45,22 +46,14 @@ def _are_logprobs(values: Sequence[float]) -> bool:
 
 def vocabulary_of(folder: Path) -> int | None:
     """Return how many tokens the model in a folder can sample; None where it does not say so."""
-    config = _read(folder / "config.json")
+    config = read_object(folder / "config.json")
     text = config.get("text_config")
     return _count(config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None))
 
 
 def usual_length_of(folder: Path) -> int | None:
     """Return the length of a response where nobody says it; None: as long as the context lasts."""
-    return _count(_read(folder / "generation_config.json").get("max_new_tokens"))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return _count(read_object(folder / "generation_config.json").get("max_new_tokens"))
 
 
 def _count(value: Any) -> int | None:

@@ -4,7 +4,6 @@ A heartbeat file that lies still was left by an earlier run and means nothing; o
 and names it. So the order of the starts does not matter.
 """
 
-import json
 import socket
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 from rl_agent.cluster.shared_fs.run_lock import heartbeat_path
 from rl_agent.config import ClusterConfig, Config, Plan
 from rl_agent.errors import ConfigError, DeadlineError
+from rl_agent.files import read_object
 from rl_agent.paths import RunPaths
 from rl_agent.service.tokens import is_loopback
 
@@ -35,11 +35,11 @@ def wait_for_run(
     Raises DeadlineError after `cluster.start_timeout_s`.
     """
     path, started = heartbeat_path(log_path), clock()
-    seen, reported_at = _read(path), float("-inf")
+    seen, reported_at = read_object(path), float("-inf")
     while True:
         sleep(_POLL_S)
-        now, found = clock(), _read(path)
-        if found is not None and found != seen and seen is not None and not found.get("ended"):
+        now, found = clock(), read_object(path)
+        if found and found != seen and seen and not found.get("ended"):
             plan = _plan_of(log_path, found)
             if plan is not None:
                 return plan
@@ -57,21 +57,13 @@ def wait_for_run(
 
 def check_reach(config: Config, who: str, own_host: str | None = None) -> None:
     """Refuse a pool that only the master's machine can reach, where this is another. Raises ConfigError."""
-    found, own = _read(heartbeat_path(config.log_path)), own_host or socket.gethostname()
-    masters = own if found is None else found.get("host", own)
+    found, own = read_object(heartbeat_path(config.log_path)), own_host or socket.gethostname()
+    masters = found.get("host", own)
     if config.is_pooled and is_loopback(config.pool.host) and masters != own:
         raise ConfigError(
             f"{who}: pool.host={config.pool.host} is reached on the master's machine, {masters}, and not from"
             f" {own}; on every node set pool.host=0.0.0.0 and pool.token_file=PATH"
         )
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _plan_of(log_path: Path, found: dict[str, Any]) -> Plan | None:

@@ -8,7 +8,7 @@ import pytest
 
 from rl_agent import files
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_private, write_whole
+from rl_agent.files import check_private, read_object, write_whole
 
 
 def test_any_number_of_writers_leave_one_whole_file_and_nothing_else(tmp_path):
@@ -93,3 +93,15 @@ def test_a_secret_of_somebody_else_or_on_a_read_only_mount_is_taken(tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
         check_private(secret, "token_file")
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[1]", b'{"a": 1', b"\xff", b"[" * 10**6, b'"text"'], ids=lambda _: ""
+)
+def test_what_holds_no_object_is_read_as_an_empty_one(tmp_path, content):
+    path = tmp_path / "settings.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert read_object(path) == {}
+    path.write_text('{"a": {"b": 1}}')
+    assert read_object(path) == {"a": {"b": 1}}

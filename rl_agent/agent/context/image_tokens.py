@@ -7,12 +7,13 @@ another processor makes is learned: an engine says which tokens it made of a pro
 have equally many.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from rl_agent.files import read_object
 
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -36,11 +37,11 @@ class ImageTokens:
     @classmethod
     def load(cls, folder: Path) -> "ImageTokens":
         """Read the processor's settings in a model folder; without any, everything has to be learned."""
-        config = _read(folder / "config.json")
+        config = read_object(folder / "config.json")
         image_token = config.get("image_token_id", config.get("image_token_index"))
-        settings = _read(folder / PROCESSOR_FILES[0])
+        settings = read_object(folder / PROCESSOR_FILES[0])
         if "image_processor_type" not in settings:  # since transformers 5 in one file with the others
-            settings = _read(folder / PROCESSOR_FILES[1]).get("image_processor") or settings
+            settings = read_object(folder / PROCESSOR_FILES[1]).get("image_processor") or settings
         return cls(settings, image_token if isinstance(image_token, int) else None)
 
     def of(self, size: Size) -> int | None:
@@ -84,11 +85,3 @@ def qwen_tokens(size: Size, settings: Mapping[str, Any]) -> int | None:
         down = math.ceil(height * grow / factor) * factor
         across = math.ceil(width * grow / factor) * factor
     return (down // factor) * (across // factor)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rl_agent.errors import WeightsError
+from rl_agent.files import read_object
 from rl_agent.weights.format.dtypes import FLOATS, torch_dtype
 from rl_agent.weights.format.manifest import TensorEntry, TensorSpec
 
@@ -137,10 +138,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _is_tied(config: Path) -> bool:
-    try:
-        settings = json.loads(config.read_bytes())
-    except (OSError, ValueError):
-        return False
+    settings = read_object(config)
     return bool(
         settings.get("tie_word_embeddings", settings.get("text_config", {}).get("tie_word_embeddings"))
     )
