@@ -26,7 +26,7 @@ TERM or Ctrl+C drains: episodes that run may end, for --drain-s at most; a secon
 
 
 def main(argv: list[str]) -> int:
-    options = _parser().parse_args(argv)
+    options = _parser().parse_intermixed_args(argv)
 
     from rl_agent.env.remote.server import serve
 

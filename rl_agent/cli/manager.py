@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         help="write the address there, for join-pool --manager-file",
     )
     parser.add_argument("--plan", type=Path, help="plan.json of a run: be its manager, as its settings say")
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
 
     from rl_agent.pool import run_pool
     from rl_agent.pool.manager import serve

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from rl_agent.cli import manager as verb
+from rl_agent.cli.__main__ import main
 from rl_agent.errors import ConfigError, UsageError
 from rl_agent.pool import manager, run_pool
 from rl_agent.testing.rollout_setup import make_plan
@@ -57,3 +58,16 @@ def test_a_setting_that_there_is_not_starts_no_manager(served):
     with pytest.raises(ConfigError, match="prot"):
         verb.main(["prot=5001"])
     assert not served
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["manager", "port=0", "--url-file", "pool.url", "no_such_key=1"], "no_such_key"),
+        (["env-server", "server_size=2", "--listen", "127.0.0.1:0", "no_such_key=1"], "no_such_key"),
+    ],
+)
+def test_words_after_an_option_are_read_as_those_before_it(capsys, words, key):
+    assert main(words) != 0
+    said = capsys.readouterr().err
+    assert key in said and "unknown argument" not in said
