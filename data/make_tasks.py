@@ -146,9 +146,7 @@ def parse_source(text: str) -> Source:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = FlagParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make_tasks.py"
-    )
+    parser = FlagParser(description=__doc__, prog="make_tasks.py")
     parser.add_argument("preset", choices=PRESETS, help="which tasks, and how many unless said otherwise")
     parser.add_argument("--out", type=Path, required=True, help="folder for train.jsonl and test.jsonl")
     parser.add_argument("--train-size", type=int, help="number of training tasks")

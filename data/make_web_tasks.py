@@ -71,9 +71,7 @@ def make_tasks(
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = FlagParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="make_web_tasks.py"
-    )
+    parser = FlagParser(description=__doc__, prog="make_web_tasks.py")
     parser.add_argument(
         "preset", choices=("miniwob", "quickstart", "shop"), help="which pages the tasks are about"
     )

@@ -307,9 +307,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = FlagParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="teach_base_model.py"
-    )
+    parser = FlagParser(description=__doc__, prog="teach_base_model.py")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, help="folder of the model; it appears complete")
     what.add_argument("--ship", action="store_true", help=f"make {SHIPPED.name}/ beside this file anew")

@@ -11,7 +11,6 @@ holds what transformers, vLLM and LLaMA-Factory load; it appears complete or not
 with the same recipe and lessons returns at once. Needs torchvision.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -506,7 +505,6 @@ def teach_new(path: Path, out: Path, recipe: Recipe, digest: str) -> dict[str, A
 def main(argv: list[str] | None = None) -> None:
     parser = FlagParser(
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         prog="teach_vision_model.py",
     )
     parser.add_argument("--lessons", type=Path, required=True, help="file of web_lessons.py")

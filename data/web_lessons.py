@@ -9,7 +9,6 @@ moved to a grid, so that a model needs few tokens for them. No seed here is one 
 `make_web_tasks.py` writes. The file appears complete or not at all, and a second call returns at once.
 """
 
-import argparse
 import asyncio
 import json
 import time
@@ -129,9 +128,7 @@ async def collect(pages: int, first_seed: int, report: Callable[[], None]) -> di
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = FlagParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="web_lessons.py"
-    )
+    parser = FlagParser(description=__doc__, prog="web_lessons.py")
     parser.add_argument("--out", type=Path, required=True, help="file of the lessons (.npz)")
     parser.add_argument("--seed", type=int, default=0, help="another seed shows other pages (default 0)")
     parser.add_argument("--pages", type=int, default=PAGES, help=f"pages of each task (default {PAGES})")

@@ -8,6 +8,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rl_agent.errors import UsageError
@@ -15,11 +16,22 @@ from rl_agent.errors import UsageError
 _UNKNOWN = "unrecognized arguments: "
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """A help text whose description stays as it is written, with the kind of each value: PATH, N, SECONDS."""
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        if action.dest.endswith("_s"):
+            return "SECONDS"
+        names: dict[Any, str] = {Path: "PATH", int: "N", float: "NUMBER"}
+        kind = getattr(action.type, "__annotations__", {}).get("return", action.type)
+        return names.get(kind) or super()._get_default_metavar_for_optional(action)
+
+
 class FlagParser(argparse.ArgumentParser):
     """A parser of whole flags, each given once unless it may be repeated; it raises UsageError."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, allow_abbrev=False)
+        super().__init__(**({"formatter_class": _Help} | settings), allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         words = sys.argv[1:] if args is None else list(args)
@@ -31,6 +43,12 @@ class FlagParser(argparse.ArgumentParser):
             word = message.removeprefix(_UNKNOWN).split()[0]
             message = f"unknown argument {word!r}{near_flag(word, self._flags())}"
         raise UsageError(f"{message.removeprefix('argument ')}; see --help")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Convert one word, as argparse does; an empty path would be the current folder."""
+        if action.type is Path and not arg_string:
+            raise argparse.ArgumentError(action, "is empty: give a path")
+        return super()._get_value(action, arg_string)
 
     def _refuse_repeated(self, words: Sequence[str]) -> None:
         """Refuse a flag whose last value argparse would take without a word."""

@@ -28,6 +28,7 @@ from rl_agent.cluster.member import member as membership
 from rl_agent.cluster.member.coordinator import FASTEST_S, SLOWEST_S
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.config import Command, Plan, new_incarnation
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.rollout_setup import make_plan
 
 LONGEST_WORK_S = 0.05
@@ -94,9 +95,7 @@ def run(folder: Path, num_nodes: int, barriers: int) -> tuple[list[float], float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--nodes", default="1,2,4,8,16", help="numbers of nodes, with commas")
     parser.add_argument("--barriers", type=int, default=100)
     parser.add_argument("--node", type=Path, help=argparse.SUPPRESS)

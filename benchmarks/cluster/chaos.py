@@ -19,7 +19,6 @@ well, have to bring the iteration to its end. Checked: every task recorded exact
 process left, and the lost rank named by those that lived. Exit status 1 if anything is not so.
 """
 
-import argparse
 import os
 import random
 import shutil
@@ -35,6 +34,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.cluster.loop_overhead import Cluster
+from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.testing.simulated_cluster import read_episodes
 
@@ -309,10 +309,9 @@ def undisturbed_s(deadline_s: float) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         description=__doc__,
         epilog="example:\n  python benchmarks/cluster/chaos.py --runs 1 --seed 17",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of the first run; each later one has the next")

@@ -9,7 +9,6 @@ checks, publishing, process groups. The starts of the engine and of the training
 rank's of each. Beside it, the fixed sleeps of the reference, counted from its code.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.simulated_cluster import SimulatedCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,9 +104,7 @@ def read(path: Path) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--nodes", default="1,2,4,8,16", help="numbers of nodes, with commas")
     parser.add_argument("--iterations", type=int, default=5, help="iterations to measure")
     options = parser.parse_args()

@@ -29,6 +29,7 @@ from pathlib import Path
 import psutil
 from PIL import Image
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.browse import Filter, find
 from rl_agent.rollout.trajectories.line import to_line
@@ -146,9 +147,7 @@ def ask(url: str) -> tuple[float, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=100_000)
     parser.add_argument("--screenshots", type=int, default=10_000)
     parser.add_argument("--turns", type=int, default=1)

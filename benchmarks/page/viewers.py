@@ -7,7 +7,6 @@ does, and every fourth time for a search of its trajectories. Whatever the machi
 be slowed by more than the page's share of the cores' time. Baseline: the same with nobody looking.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+
+from rl_agent.flag_parser import FlagParser
 
 VIEWERS = 10
 REFRESH_S = 5.0
@@ -52,9 +53,7 @@ def share(page: psutil.Process, url: str, name: str, viewers: int, seconds: floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--log-path", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()

@@ -10,7 +10,6 @@ trainer, too. `at its speed`: the fixed fleet with most tokens per dollar of tho
 fast as the autoscaled one; `of all`: of all fixed fleets, which is known in hindsight only.
 """
 
-import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.simulation.config import read_config, scenario_of
 from rl_agent.simulation.scenario import FIXED, Outcome, simulate
 from rl_agent.simulation.spot import read_trace
@@ -119,9 +119,7 @@ def table(trainer: str, seeds: int, words: list[str], iterations: int, sizes: li
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="of the fixed fleets")

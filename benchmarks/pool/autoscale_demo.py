@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.demo import ENGINE_ARGS, ENVIRONMENT, ROOT, Demo, watched
 from rl_agent.cluster.shared_fs.processes import ProcessId
+from rl_agent.flag_parser import FlagParser
 from tests.integration.tiny_model import make_tiny_model
 
 MOST, WAVES = 3, 9
@@ -238,9 +239,7 @@ def add_provider(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--simulated", action="store_true", help="engines that need no model and no time")
     add_provider(parser)
     parser.add_argument("--out", type=Path, help="model, logs, picture; default: a temporary folder")

@@ -12,7 +12,6 @@ or learned: `by siblings` the pool learns from the siblings in the batch itself,
 `by earlier episodes` is what the collector says, the mean of what others of the task took, 8 of them or 1.
 """
 
-import argparse
 import random
 import statistics
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.policies import BUILT_IN
 from rl_agent.testing.pool_world import RULES, World
 
@@ -140,9 +140,7 @@ def ways() -> dict[str, Callable[[Batch], Ends]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--requests", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()

@@ -23,6 +23,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.demo import Demo
+from rl_agent.flag_parser import FlagParser
 from tests.integration.tiny_model import make_tiny_model
 
 PROMPTS = 32
@@ -144,9 +145,7 @@ async def play(out: Path, options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--engines", type=int, default=3)
     parser.add_argument("--deaths", type=int, default=20)

@@ -7,7 +7,6 @@ Everything is what a user would start: the manager, `scripts/join_pool.sh` for e
 random model. The kill is SIGKILL to the engine and to its worker, as when a spot machine is taken away.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -25,6 +24,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cli.pool import table
+from rl_agent.flag_parser import FlagParser
 from tests.integration.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -209,9 +209,7 @@ async def demonstrate(demo: Demo) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--notice", action="store_true", help="the engine is told to leave, not killed")
     parser.add_argument("--out", type=Path, help="model and logs; default: a temporary folder")

@@ -35,6 +35,7 @@ from benchmarks.pool.demo import ENVIRONMENT, ROOT, Demo, watched
 from benchmarks.trainer.stream_loop import make_model
 from benchmarks.trainer.throughput import SHAPES
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.line import TRAJECTORY
@@ -223,9 +224,7 @@ class GrowingRun(AutoscaleDemo):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--gpu", help="one for everything; default: the CPU")
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--groups", type=int, default=16, help=f"of {SIBLINGS} episodes an iteration")

@@ -23,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.runtime.journal import Journal, Write
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
 from rl_agent.pool.runtime.results import ClockOffsets, Submission
@@ -81,9 +82,7 @@ async def acknowledged(journal: Journal, clients: int, options: argparse.Namespa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[16, 256])
     parser.add_argument("--prompt", type=int, default=2000)
     parser.add_argument("--tokens", type=int, default=500)

@@ -10,7 +10,6 @@ at a time, as a manager asks for by default; those are made twice that an engine
 left. Moves are all that there were, those that even the load out included.
 """
 
-import argparse
 import random
 import sys
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.events import DrainAsked
 from rl_agent.testing.pool_world import RULES, World, WorldEngine
 
@@ -75,9 +75,7 @@ def lose(lengths: list[int], at: float, notice_s: float) -> tuple[float, float, 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=384)
     options = parser.parse_args()
     random_ = random.Random(0)

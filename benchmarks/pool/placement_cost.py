@@ -6,7 +6,6 @@ The scheduler alone: engines with room for all, requests submitted one after the
 submission, everything that it leads to included, the best of five.
 """
 
-import argparse
 import sys
 import time
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.policies import LeastWork, PolicyMaker
 from rl_agent.testing.pool_world import RULES, World
 
@@ -43,9 +43,7 @@ def submission_us(policy: PolicyMaker, engines: int, requests: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--engines", type=int, nargs="+", default=[64, 1000])
     parser.add_argument("--requests", type=int, default=2000)
     options = parser.parse_args()

@@ -52,6 +52,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rl_agent.agent.chat import ChatTokenizer
 from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
+from rl_agent.flag_parser import FlagParser
 from tests.integration.conftest import running_server
 from tests.integration.tiny_model import make_tiny_model
 
@@ -340,9 +341,7 @@ def measure(kind: str, options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--only", choices=sorted(KINDS))
     parser.add_argument("--load", choices=LOADS, nargs="+", default=list(LOADS))
     parser.add_argument("--times", type=int, default=4, help="requests of a round, in times the concurrency")

@@ -6,7 +6,6 @@ The machine alone, without network: the simulated world (`testing.pool_world`) r
 own cost is left out of the clock. Every chunk of tokens, beat, and end is an event.
 """
 
-import argparse
 import resource
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.machine import step
 from rl_agent.simulation import virtual_pool
 from rl_agent.testing.pool_world import World
@@ -50,9 +50,7 @@ def measure(engines: int, requests: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--engines", type=int, nargs="+", default=[20, 200, 2000])
     parser.add_argument("--requests", type=int, nargs="+", default=[500, 5000, 50_000])
     options = parser.parse_args()

@@ -9,7 +9,6 @@ manager and reconciler killed. At every start the limits must hold; in the end w
 nothing.
 """
 
-import argparse
 import sys
 import time
 import traceback
@@ -20,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.scale_chaos import RULES, ScaleWorld
 from rl_agent.testing.virtual_time import run_virtually
 
@@ -36,9 +36,7 @@ def play(seed: int) -> tuple[int, Counter[str], dict[str, float], str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)

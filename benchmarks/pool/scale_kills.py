@@ -27,6 +27,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.pool_setup import expected, item
 from rl_agent.testing.ports import quiet_port
 
@@ -273,9 +274,7 @@ async def play_all(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)

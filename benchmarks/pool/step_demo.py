@@ -9,7 +9,6 @@ iteration's groups make four optimizer steps and one version of the weights. Fou
 second engine needs its time on a busy machine.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pool.demo import CAPACITY, Demo, watched
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.paths import RunPaths
 from tests.integration.tiny_model import make_tiny_model
@@ -165,9 +165,7 @@ class StepDemo(Demo):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=64, help="groups an iteration")
     parser.add_argument("--out", type=Path, help="model, tasks and logs; default: a temporary folder")
     options = parser.parse_args()

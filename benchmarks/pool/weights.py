@@ -23,6 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.manager import running_manager
 from rl_agent.pool.schemas import ENGINE_SECRET, BeatAnswer
 from rl_agent.pool.settings import load_settings, load_weights
@@ -134,9 +135,7 @@ async def publish(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--one-host", action="store_true", help="the workers are of one machine")
     parser.add_argument("--versions", type=int, default=2)

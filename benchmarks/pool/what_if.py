@@ -16,7 +16,6 @@ vanish (their connections stay open, nothing answers) and leave after a notice. 
 are there.
 """
 
-import argparse
 import asyncio
 import random
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.pool.scheduler.records import Order, PoolRules, Request, RequestId
 from rl_agent.pool.settings import load_settings, rules_of
 from rl_agent.simulation.config import read_config, scenario_of, trace_of
@@ -187,9 +187,7 @@ def check(seeds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=PAPER, default=list(PAPER))
     parser.add_argument("--hours", type=float, default=12.0)
     parser.add_argument(

@@ -8,7 +8,6 @@ counts the bodies of requests, and of answers the token ids and the text. Reques
 beside that stands what they would add if each request carried them (base64).
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -23,6 +22,7 @@ from PIL import Image, ImageDraw
 from rl_agent.agent.context.window import ContextLimits
 from rl_agent.engine import wire
 from rl_agent.engine.wire import Sampling
+from rl_agent.flag_parser import FlagParser
 from rl_agent.rollout.collector.conversation import Policy
 from rl_agent.rollout.collector.episode import Episode, EpisodeSetup
 from rl_agent.rollout.collector.limit import EngineGate
@@ -140,9 +140,7 @@ async def measure(kind: ContextLimits, steps: int, folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=70)
     parser.add_argument("--images", type=int, default=3)
     options = parser.parse_args()

@@ -8,7 +8,6 @@ many steps a second one collector can make. CPU is that of this process, the col
 share the machine's cores with it.
 """
 
-import argparse
 import asyncio
 import os
 import resource
@@ -28,6 +27,7 @@ from rl_agent.env.remote.server_link import LinkSettings
 from rl_agent.env.remote.server_pool import open_servers
 from rl_agent.env.remote.worker import WorkerSetup
 from rl_agent.env.remote.worker_pool import open_workers
+from rl_agent.flag_parser import FlagParser
 from rl_agent.types import Observation, StepResult, Task
 
 KIND = "echo"
@@ -122,7 +122,7 @@ async def measure(place, options) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--instances", type=int, default=64)
     parser.add_argument("--workers", type=int, default=1)

@@ -40,6 +40,7 @@ from rl_agent.engine.client import ClientSettings, EngineClient
 from rl_agent.engine.wire import Sampling
 from rl_agent.env.protocol import Environment
 from rl_agent.env.remote.environments import Environments
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.rollout.collector.conversation import Conversation, Policy
 from rl_agent.rollout.collector.limit import EngineGate
@@ -209,9 +210,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--engine", default="simulated", help="simulated, or the URL of a real one")
     parser.add_argument("--environment", choices=KINDS, default="slow")
     parser.add_argument("--workers", type=int, default=0, help="processes of environments, 0: this one")

@@ -7,7 +7,6 @@ engine is a process of its own and shares the cores. Baseline of the same run: t
 the same requests, nothing parsed, nothing recorded.
 """
 
-import argparse
 import asyncio
 import os
 import sys
@@ -27,6 +26,7 @@ from rl_agent.cluster.member.member import Member
 from rl_agent.config import Plan
 from rl_agent.engine import wire
 from rl_agent.engine.wire import Sampling
+from rl_agent.flag_parser import FlagParser
 from rl_agent.rollout import run as rollout_run
 from rl_agent.rollout.rank_rollout import RankRollout
 from rl_agent.rollout.run import run_rollout
@@ -97,9 +97,7 @@ def measure_client(url: str, episodes: int) -> Measured:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--no-fsync", action="store_true")
     options = parser.parse_args()

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.collector.metrics import RolloutMetrics
 from rl_agent.rollout.sample import Ledger, Sample
@@ -143,9 +144,7 @@ def _cells(cost: Cost, size: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--max-episodes", type=int, default=max(SIZES))
     parser.add_argument("--max-rewritten", type=int, default=10_000, help="largest size for the baseline")
     parser.add_argument("--steps", type=int, default=1, help="steps an episode")

@@ -23,6 +23,7 @@ from pathlib import Path
 from rl_agent.env.guard import descendants
 from rl_agent.env.web.environment import WebEnvironment
 from rl_agent.env.web.miniwob import task_names
+from rl_agent.flag_parser import FlagParser
 from rl_agent.types import Task
 
 TASKS = ("click-checkboxes", "enter-text", "click-tab", "login-user", "click-link", "read-table")
@@ -168,9 +169,7 @@ async def costs() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--contexts", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--waves", type=int, default=3, help="episodes for each context; one in lockstep")
     parser.add_argument("--think", type=float, default=1.0, help="mean seconds that the model takes")

@@ -9,7 +9,6 @@ of the held-out test tasks that succeed: sums with greedy decoding, web pages as
 is not run again, and one that was interrupted goes on: call it again with the same folder.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 
@@ -137,9 +137,7 @@ def is_met(outcomes: Sequence[Outcome]) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--agent", choices=("text", "web"), default="text")
     parser.add_argument("--trainer", choices=EXPERIMENTS, default="llamafactory")

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from transformers import Qwen3Config
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.trainer.model import logprobs
 from rl_agent.trainer.model.parallel import Ranks
 from rl_agent.trainer.step.update_step import UpdateStep
@@ -118,7 +119,7 @@ def ratios(config: Qwen3Config, device: torch.device, tokens: int = 512) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = FlagParser(description=__doc__)
     add_step_options(parser)
     parser.add_argument("--rounds", type=int, default=5, help="with each, by turns")
     options = parser.parse_args()

@@ -14,7 +14,6 @@ The table has the share of 400 held-out tasks that greedy decoding answers right
 iteration. A folder `seed-N` with tasks and model that another benchmark has made is taken as it is.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from benchmarks.trainer.trl_training import (
     accuracy,
     read_tasks,
 )
+from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.order import Deal
@@ -171,9 +171,7 @@ class Classroom:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--iterations", type=int, default=2, help="of 2,048 samples each (default: 2)")
     parser.add_argument("--steps", type=int, nargs="+", default=[16, 64], help="of an iteration")

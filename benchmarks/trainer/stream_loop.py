@@ -20,7 +20,6 @@ writes to, which gives the end of the turn the same chance at every token: lengt
 and cut at --longest. Rewards are drawn. This measures speed, never learning.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -43,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.trainer.stream_outcome import Outcome, print_iterations, print_table
 from benchmarks.trainer.throughput import SHAPES
 from rl_agent.cluster.shared_fs.address import free_port
+from rl_agent.flag_parser import FlagParser
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 from rl_agent.types import Observation, StepResult, Task
 
@@ -293,9 +293,7 @@ def kill(worker: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--gpus", help="the trainer's and then the rented ones; default: the CPU")
     parser.add_argument("--trainers", type=int, default=1, help="of the GPUs; default: %(default)s")

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3Config
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor.flops import ModelShape, training_flops
 from rl_agent.sections.grpo import BatchSettings, LossSettings, OptimizerSettings, ParallelSettings
 from rl_agent.trainer.data.samples import Group, Segment, TrainingSample, Versions
@@ -357,7 +358,7 @@ def met_ranks(options: argparse.Namespace) -> Iterator[Ranks]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = FlagParser(description=__doc__)
     add_step_options(parser)
     parser.add_argument(
         "--compare", action="store_true", help="gradients in place of speed: fp32, bf16, Liger's kernels"

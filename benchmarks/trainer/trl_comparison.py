@@ -23,7 +23,6 @@ The environment's TRL is the one that LLaMA-Factory admits; `--trl DIR` takes a 
     pip install --no-deps --target DIR trl==1.16.0 datasets==5.2.0 multiprocess==0.70.19
 """
 
-import argparse
 import json
 import math
 import os
@@ -38,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.trainer.learning import prepare, read_accuracies, run, run_loop
 from benchmarks.trainer.trl_training import GROUP_SIZE, GROUPS, LEARNING_RATE, SAMPLES
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from rl_agent.paths import PROJECT_ROOT, RunPaths
 
@@ -201,9 +201,7 @@ def spread(found: dict[tuple[int, str], list[Point]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--iterations", type=int, default=4, help="of 2,048 samples each (default: 4)")
     parser.add_argument("--steps", type=int, default=16, help="optimizer steps of an iteration (default: 16)")

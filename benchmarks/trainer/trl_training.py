@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rl_agent.agent.parse import parse_action
 from rl_agent.env.answer import final_answer
 from rl_agent.env.verifier_worker import make_reasoning_gym
+from rl_agent.flag_parser import FlagParser
 from tests.integration.trainer.step.trl_import import import_trl
 
 GROUPS, GROUP_SIZE, LONGEST = 256, 8, 12
@@ -175,9 +176,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--tasks", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -8,7 +8,6 @@ the CPU. The first start on a machine compiles an operator of DeepSpeed's, which
 `none` is plain data parallelism, the baseline.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.config import Hardware, Plan
 from rl_agent.engine.gpus import count_gpus
+from rl_agent.flag_parser import FlagParser
 from rl_agent.monitor import metrics
 from tests.integration.tiny_model import make_plan, make_tiny_model
 from tests.integration.training.training import collect, run_verb
@@ -58,9 +58,7 @@ def measure(plan: Plan, updates: int) -> tuple[list[float], list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--stages", default="none,zero1,zero2,zero3")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--updates", type=int, default=2)

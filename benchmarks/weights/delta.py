@@ -13,7 +13,6 @@ same run: copying the weights, and zstd (level 1, the same threads) of the raw b
 torch, transformers.
 """
 
-import argparse
 import gc
 import os
 import sys
@@ -34,6 +33,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.weights.format.delta import decode_delta, encode_delta
 from rl_agent.weights.format.manifest import TensorEntry
 
@@ -250,9 +250,7 @@ def baselines(new: torch.Tensor, base: torch.Tensor, threads: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument(
         "--device",
         choices=["cpu", "cuda"],

@@ -31,6 +31,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.publish.publish import Publisher
@@ -172,9 +173,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--receivers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--links", type=int, nargs="+", default=[])
     parser.add_argument("--mb", type=float, default=32.0)

@@ -42,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.cluster.shared_fs.address import free_port
 from rl_agent.engine.server import server_argv, server_environment
+from rl_agent.flag_parser import FlagParser
 from rl_agent.testing.weight_transfers import StateDict, weights_config
 from rl_agent.weights.download.receive import Announcement, Receiver, Upstream
 from rl_agent.weights.load.vllm_load import VllmServer
@@ -270,9 +271,7 @@ def report(updates: list[Update], times: list[float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--shape", choices=tuple(SHAPES))

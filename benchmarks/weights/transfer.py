@@ -19,7 +19,6 @@ it are what the machine could do if nothing ever waited. "cubic": with that cong
 transfer chooses within a host, in place of the system's.
 """
 
-import argparse
 import json
 import logging
 import mmap
@@ -48,6 +47,7 @@ from msgspec import structs
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rl_agent.errors import WeightsError
+from rl_agent.flag_parser import FlagParser
 from rl_agent.sections.weights import WeightsConfig
 from rl_agent.testing.gloo_pairs import GlooPairs
 from rl_agent.testing.weight_transfers import StateDict, weights_config
@@ -332,9 +332,7 @@ def first_transfer(root: Path, digest_of_all: str, streams: int, address: tuple[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = FlagParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=4.0)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--piece-mib", type=int, default=16)

@@ -23,9 +23,8 @@ def verb_parser(verb: str, summary: str, example: str = "") -> argparse.Argument
     """Make the parser of a verb; `example` ends its help text, as it is written."""
     return FlagParser(
         prog=f"python -m rl_agent.cli {verb}",
-        description=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
@@ -35,6 +34,16 @@ def plan_parser(verb: str, summary: str, example: str = "") -> argparse.Argument
     help_text = "plan.json of a run (the verb `plan` writes it)"
     parser.add_argument("--plan", type=Path, required=True, help=help_text)
     return parser
+
+
+def add_log_path(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says which run a verb is about."""
+    parser.add_argument("--log-path", type=Path, required=True, help="log path of the run")
+
+
+def add_iteration(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add the option that says which iteration of the run a verb is about."""
+    parser.add_argument("--iteration", type=int, required=required, help="iteration of the run, from 1")
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:

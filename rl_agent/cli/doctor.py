@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from rl_agent.cli._options import log_folder, verb_parser
+from rl_agent.cli._options import add_log_path, log_folder, verb_parser
 from rl_agent.cluster.member import stacks
 from rl_agent.cluster.member.look import look_twice
 from rl_agent.cluster.protocol.diagnosis import FolderPolls, diagnose
@@ -26,7 +26,7 @@ _PY_SPY_TIMEOUT_S = 20
 def main(argv: list[str]) -> int:
     """Prints the diagnosis; returns 1 where there is something to do."""
     parser = verb_parser("doctor", SUMMARY, EXAMPLE)
-    parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
+    add_log_path(parser)
     parser.add_argument(
         "--stacks",
         action="store_true",

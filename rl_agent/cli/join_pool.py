@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     add_manager(parser)
     parser.add_argument("--token-file", type=Path, help="file with the token; default: $RL_AGENT_POOL_TOKEN")
     parser.add_argument("--tls-ca", type=Path, metavar="PEM", help="more certificates to trust")
-    parser.add_argument("--engine", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument(
+        "--engine", choices=("vllm", "sglang"), default="vllm", help="which engine to start (default vllm)"
+    )
     parser.add_argument(
         "--engine-python",
         default=sys.executable,
@@ -98,7 +100,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=("aws", "aws-early", "gcp", "gce", "azure", "auto"),
         help="drain when this cloud takes the machine back; aws-early: when AWS recommends to leave it",
     )
-    parser.add_argument("--drain-s", type=seconds, default=20.0, help="how long a drain may take")
+    parser.add_argument(
+        "--drain-s", type=seconds, default=20.0, help="how long a drain may take (default 20)"
+    )
     parser.add_argument(
         "--manager-timeout-s",
         type=seconds,

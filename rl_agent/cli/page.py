@@ -57,9 +57,7 @@ def _serve(settings: "PageSettings", on_listening: Callable[[str], None]) -> int
 
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("page", SUMMARY, EXAMPLE)
-    parser.add_argument(
-        "--log-path", type=Path, action="append", metavar="PATH", help="log folder of a run; may be repeated"
-    )
+    parser.add_argument("--log-path", type=Path, action="append", help="log path of the run; may be repeated")
     parser.add_argument("--plan", type=Path, help="plan.json of a run: show it, as its section `page` says")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument(

@@ -34,7 +34,12 @@ def main(argv: list[str]) -> int:
 
         return scale(argv[1:])
     parser = verb_parser("pool", SUMMARY, EXAMPLE)
-    parser.add_argument("action", choices=("status", "ready", "want", "scale"))
+    parser.add_argument(
+        "action",
+        choices=("status", "ready", "want", "scale"),
+        help="status: who serves what, and which requests run; scale: start and end machines as the "
+        "manager's scale.* says; ready and want: for run.sh",
+    )
     parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
     parser.add_argument("--pid", type=int, help="ready: process that leads the manager's group")
     parser.add_argument("--log", type=Path, help="ready: the manager's log, shown if it dies")

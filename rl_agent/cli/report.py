@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rl_agent.cli._options import log_folder, verb_parser
+from rl_agent.cli._options import add_log_path, log_folder, verb_parser
 from rl_agent.errors import ConfigError
 from rl_agent.paths import RunPaths
 
@@ -15,7 +15,7 @@ EXAMPLE = """example:
 
 def main(argv: list[str]) -> int:
     parser = verb_parser("report", SUMMARY, EXAMPLE)
-    parser.add_argument("--log-path", type=Path, required=True, help="log folder of the run")
+    add_log_path(parser)
     parser.add_argument("--png", type=Path, help="where to draw (default: LOG_PATH/reward.png)")
     parser.add_argument("--quiet", action="store_true", help="draw the curves, print nothing")
     arguments = parser.parse_args(argv)

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> VerbResult:
     parser = verb_parser("rollback", SUMMARY, EPILOG)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--plan", type=Path, help="plan.json of a run")
-    where.add_argument("--log-path", type=Path, help="folder of the experiment")
+    where.add_argument("--log-path", type=Path, help="log path of the run")
     parser.add_argument(
         "--if-unserved",
         action="store_true",

@@ -70,18 +70,21 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     place = FlagParser(add_help=False)
-    place.add_argument("--log-path", type=Path, required=True, metavar="PATH", help="the experiment's folder")
-    place.add_argument("--split", choices=("train", "test"))
+    place.add_argument("--log-path", type=Path, required=True, help="log path of the run")
+    place.add_argument("--split", choices=("train", "test"), help="episodes of this task file only")
     place.add_argument(
-        "--iteration", type=whole_from_1, action="append", metavar="N", help="may be given repeatedly"
+        "--iteration",
+        type=whole_from_1,
+        action="append",
+        help="iteration of the run, from 1; may be repeated",
     )
     shared = FlagParser(add_help=False, parents=[place])
     which = shared.add_argument_group("which trajectories (all that match every option)")
-    which.add_argument("--status", choices=[status.value for status in Status])
-    which.add_argument("--min-reward", type=finite, metavar="R")
-    which.add_argument("--max-reward", type=finite, metavar="R")
+    which.add_argument("--status", choices=[status.value for status in Status], help="how the episode ended")
+    which.add_argument("--min-reward", type=finite, help="lowest reward")
+    which.add_argument("--max-reward", type=finite, help="highest reward")
     which.add_argument("--difficulty", metavar="NAME", help="easy, medium or hard")
-    which.add_argument("--task-id", metavar="ID")
+    which.add_argument("--task-id", metavar="ID", help="attempts at this task only")
 
     parser = verb_parser("trajectories", SUMMARY, EPILOG)
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export | verify")
@@ -92,8 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
     showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")
     exporting = actions.add_parser("export", parents=[shared], help="a file for other programs")
-    exporting.add_argument("--format", choices=("jsonl", "json", "csv", "parquet"), required=True)
-    exporting.add_argument("--out", type=Path, required=True, metavar="FILE")
+    exporting.add_argument(
+        "--format", choices=("jsonl", "json", "csv", "parquet"), required=True, help="of the new file"
+    )
+    exporting.add_argument("--out", type=Path, required=True, help="the new file")
     verifying = actions.add_parser("verify", parents=[place], help="whether everything is as it was written")
     verifying.add_argument(
         "--accept-loss",

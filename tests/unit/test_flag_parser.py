@@ -1,5 +1,7 @@
 """A mistake on a command line is one line that names the flag and what is near it."""
 
+from pathlib import Path
+
 import pytest
 
 from rl_agent.cli.__main__ import main, people_verbs
@@ -11,6 +13,7 @@ def parser():
     made = FlagParser(prog="x")
     made.add_argument("--trace", type=int)
     made.add_argument("--add", action="append")
+    made.add_argument("--place", type=Path)
     made.add_argument("rest", nargs="*")
     return made
 
@@ -21,6 +24,7 @@ def parser():
         (["--trac", "1"], "unknown argument '--trac'; did you mean --trace?; see --help"),
         (["--zzzz"], "unknown argument '--zzzz'; see --help"),
         (["--trace", "x"], "--trace: invalid int value: 'x'; see --help"),
+        (["--place", ""], "--place: is empty: give a path; see --help"),
         (["--trace", "1", "--trace=2"], "--trace is given twice; see --help"),
     ],
 )

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Self
 
-from rl_agent.cli._options import member_or_alone, plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.member.polling import next_line_s
@@ -33,8 +33,10 @@ _LOOK_S = 0.1
 def main(argv: list[str], member: Member | None = None) -> VerbResult:
     """Returns the oldest weight version that the phase may use; with 75 why it ended: lost or failed."""
     parser = plan_parser("await-version", SUMMARY, EXAMPLE)
-    parser.add_argument("--iteration", type=int, required=True)
-    parser.add_argument("--phase", choices=("evaluate", "rollout", "update"), required=True)
+    add_iteration(parser)
+    parser.add_argument(
+        "--phase", choices=("evaluate", "rollout", "update"), required=True, help="phase that waits"
+    )
     parser.add_argument("--pid", type=int, default=0, help="of the trainer on this node; 0: it has none")
     parser.add_argument("--training", default="", help="phase that the trainer was started in: 1/train-1")
     options = parser.parse_args(argv)

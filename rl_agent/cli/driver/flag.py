@@ -2,7 +2,7 @@
 
 import argparse
 
-from rl_agent.cli._options import member_or_alone, plan_parser
+from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser
 from rl_agent.cli._result import VerbResult
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.protocol.records import Decision
@@ -18,10 +18,14 @@ EXAMPLE = """examples:
 
 def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("flag", SUMMARY, EXAMPLE)
-    parser.add_argument("action", choices=("create", "wait", "ranks", "decide", "check", "leave"))
-    parser.add_argument("--iteration", type=int)
-    parser.add_argument("--phase")
-    parser.add_argument("--outcome", choices=("done", "skipped", "failed"), default="done")
+    parser.add_argument(
+        "action", choices=("create", "wait", "ranks", "decide", "check", "leave"), help="what to do"
+    )
+    add_iteration(parser, required=False)
+    parser.add_argument("--phase", help="its name, as the order has it: rollout, train-8, …")
+    parser.add_argument(
+        "--outcome", choices=("done", "skipped", "failed"), default="done", help="how the phase ended here"
+    )
     parser.add_argument("--ranks", help="decide: the ranks that take part, with commas")
     return parser
 

@@ -19,8 +19,10 @@ _POLL_S = 1.0
 
 def main(argv: list[str]) -> int | VerbResult:
     parser = verb_parser("gpu", SUMMARY, EXAMPLE)
-    parser.add_argument("action", choices=("count", "wait"))
-    parser.add_argument("--plan", type=Path, help="needed by `wait`: its engine.memory_clear_* keys are used")
+    parser.add_argument("action", choices=("count", "wait"), help="what to do")
+    parser.add_argument(
+        "--plan", type=Path, help="plan.json of a run, whose engine.memory_clear_* `wait` needs"
+    )
     options = parser.parse_args(argv)
     if options.action == "count":
         return VerbResult({"gpus": count_gpus()})

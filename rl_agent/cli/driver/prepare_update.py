@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.update.inputs import read_summary
 from rl_agent.update.prepare import prepare
@@ -16,7 +16,7 @@ EXAMPLE = """example:
 
 def main(argv: list[str]) -> VerbResult:
     parser = plan_parser("prepare-update", SUMMARY, EXAMPLE)
-    parser.add_argument("--iteration", type=int, required=True)
+    add_iteration(parser)
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")

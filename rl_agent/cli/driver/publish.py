@@ -4,7 +4,7 @@ import logging
 import os
 import time
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.monitor import metrics
 from rl_agent.update.inputs import read_summary
@@ -19,7 +19,7 @@ EXAMPLE = """example:
 
 def main(argv: list[str]) -> VerbResult:
     parser = plan_parser("publish", SUMMARY, EXAMPLE)
-    parser.add_argument("--iteration", type=int, required=True)
+    add_iteration(parser)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)

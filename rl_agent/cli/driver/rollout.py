@@ -1,6 +1,5 @@
 """The verb `rollout` collects the episodes of one iteration and split."""
 
-import argparse
 import asyncio
 import logging
 import os
@@ -9,7 +8,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from rl_agent.cli._garbage import rare_garbage_collection
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 
 if TYPE_CHECKING:
     from rl_agent.cluster.member.member import Member
@@ -28,9 +27,10 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
     """
     parser = plan_parser("rollout", SUMMARY)
     parser.epilog = EXAMPLE
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--iteration", type=int, required=True, help="counted from 1")
-    parser.add_argument("--split", choices=("train", "test"), required=True)
+    add_iteration(parser)
+    parser.add_argument(
+        "--split", choices=("train", "test"), required=True, help="task file whose tasks are attempted"
+    )
     parser.add_argument(
         "--resume",
         nargs="?",

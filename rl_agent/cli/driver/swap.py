@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from rl_agent.cli._options import plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, plan_parser, read_plan
 from rl_agent.cli._result import VerbResult
 from rl_agent.config import Plan
 from rl_agent.engine.server import Answer, probe
@@ -25,7 +25,7 @@ examples:
 
 def main(argv: list[str]) -> VerbResult:
     parser = plan_parser("swap", SUMMARY, EXAMPLE)
-    parser.add_argument("--iteration", type=int, required=True)
+    add_iteration(parser)
     parser.add_argument("--version", type=int, help="weight version that model.pt has to lead to")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")

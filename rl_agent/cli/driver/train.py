@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from rl_agent.cli._options import add_place, plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, add_place, plan_parser, read_plan
 from rl_agent.cluster.shared_fs.address import interface_name
 from rl_agent.engine.sharing import training_devices
 from rl_agent.update.inputs import await_inputs, read_summary
@@ -31,7 +31,7 @@ With several nodes, give their number to prepare-update too, and call this verb 
 
 def main(argv: list[str]) -> int:
     parser = plan_parser("train", SUMMARY, EXAMPLES)
-    parser.add_argument("--iteration", type=int, required=True)
+    add_iteration(parser)
     add_place(parser)
     options = parser.parse_args(argv)
     place = rendezvous_of(options.nodes, options.node_rank, options.master)

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 
-from rl_agent.cli._options import member_or_alone, plan_parser, read_plan
+from rl_agent.cli._options import add_iteration, member_or_alone, plan_parser, read_plan
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.member.polling import next_line_s
 from rl_agent.errors import EXIT_DEADLINE, EXIT_RETRY_LATER
@@ -25,9 +25,9 @@ _LOOK_S = 0.5
 
 def main(argv: list[str], member: Member | None = None) -> int:
     parser = plan_parser("watch", SUMMARY, EXAMPLE)
-    parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--timeout-s", type=float, required=True)
-    parser.add_argument("--iteration", type=int, required=True)
+    parser.add_argument("--pid", type=int, required=True, help="the process")
+    parser.add_argument("--timeout-s", type=float, required=True, help="how long it may take")
+    add_iteration(parser)
     parser.add_argument("--phase", required=True, help="the phase that the process is this node's part of")
     options = parser.parse_args(argv)
     plan = read_plan(options.plan)
