@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rl_agent.errors import StoreError
+from rl_agent.errors import ConfigError, StoreError
 
 log = logging.getLogger(__name__)
 FULL_LIMIT_S = 300.0
@@ -55,12 +55,14 @@ Write = tuple[str, tuple[Any, ...]]
 class Journal:
     """An open journal with group commit. `commit` waits for the disk; `run` must be running for that.
 
-    Raises StoreError if the file cannot be opened, or is no journal.
+    Raises ConfigError if the path is no file of a manager, StoreError if the file cannot be opened now.
     """
 
     def __init__(self, path: Path, log_mib: float = 64.0) -> None:
         """Open the journal; at `log_mib` the write-ahead log is merged into the database and begun anew."""
         self.path = path
+        if path.is_dir():
+            raise ConfigError(f"journal={path}: is a folder; name a file in it")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)  # it holds prompts, and the token of transfers
@@ -69,6 +71,10 @@ class Journal:
             self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
             self._connection.executescript(SCHEMA)
             self._connection.execute(f"PRAGMA wal_autocheckpoint={max(1, int(log_mib * 256))}")  # 4 KiB pages
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+                raise self.unusable(error) from error
+            raise ConfigError(f"journal={path}: is no journal of a manager; name another file") from error
         except (OSError, sqlite3.Error) as error:
             raise self.unusable(error) from error
         self._writes: list[Write] = []

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from rl_agent.errors import StoreError
+from rl_agent.errors import ConfigError, StoreError
 from rl_agent.pool.runtime import journal as journal_module
 from rl_agent.pool.runtime.journal import Journal
 from rl_agent.pool.runtime.journal_rows import acknowledged_writes, end_writes, submission_write
@@ -126,9 +126,15 @@ def test_a_log_that_was_cut_anywhere_has_all_commits_before_the_cut(tmp_path):
 
 def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path):
     (tmp_path / "journal").write_text('{"kind": "a line of an older manager"}\n')
-    with pytest.raises(StoreError, match=r"journal .* cannot be used: file is not a database"):
+    with pytest.raises(ConfigError, match=r"/journal: is no journal of a manager; name another"):
         Journal(tmp_path / "journal")
     assert (tmp_path / "journal").read_text() == '{"kind": "a line of an older manager"}\n'
+
+
+def test_a_folder_is_refused_as_a_journal_and_gets_nothing_new(tmp_path):
+    with pytest.raises(ConfigError, match=r"journal=.*: is a folder; name a file in it"):
+        Journal(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_database_that_another_process_has_open_is_not_written(tmp_path):
