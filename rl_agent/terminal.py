@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rl_agent.errors import HarnessError
+from rl_agent.interrupts import is_interrupt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,7 +145,9 @@ def end(main: Callable[[], int | None]) -> NoReturn:
     except HarnessError as error:
         sys.stderr.write(indented(f"{Path(sys.argv[0]).name}: {error}") + "\n")
         code = error.exit_code
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
+        if not is_interrupt(error):
+            raise
         code = EXIT_INTERRUPTED
     sys.exit(exit_code(code or 0))
 

@@ -4,3 +4,5 @@ A verb is a module with `SUMMARY` (one line) and `main(argv: list[str]) -> int |
 it needs inside this package's own files only, so that `plan` and the help stay fast.
 May import: everything but testing. Begin with `__main__` and `driver.next`.
 """
+
+import rl_agent.interrupts  # noqa: F401 - first of all
