@@ -75,7 +75,7 @@ publish_update() {
   ((PLAN[is_master])) || return 0
   ask published publish --plan "$PLAN_FILE" --iteration "${PHASE[iteration]}" || status=$?
   if ((status == 0)); then
-    say "published ${published[path]} ${published[weight_version]}"
+    say "published ${published[path]} (weight version ${published[weight_version]})"
   else
     end_phase_unless_done failed "$status"
   fi
