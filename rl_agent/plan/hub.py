@@ -145,7 +145,8 @@ def _check_hub(key: str, name: str, cache: Path, environ: Mapping[str, str]) -> 
     answer = answers[0] if answers else _Unreachable(f"no answer within {_HUB_TIMEOUT_S} s")
     if isinstance(answer, _Unreachable):
         raise MachineError(
-            f"{key}: no such folder, not in the cache {cache}, and no hub is reached: {answer}"
+            f"{key}: no such folder, not in the cache {cache}, and no hub is reached: {answer};"
+            " connect this machine, or name the folder of a model"
         )
     if isinstance(answer, str):
         raise ConfigError(f"{key}: no such folder, not in the cache {cache}, and the hub says: {answer}")
