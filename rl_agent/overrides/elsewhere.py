@@ -48,7 +48,34 @@ VERL = {
 }
 """A key of verl's Hydra tree, and the key here."""
 
+VERL_BEGINNINGS = {"weight_sender_rpyc_": "weights.port", "mooncake_transfer_": "weights.transport"}
+"""How keys of PolyRL's rollout manager begin, and the key here."""
+
+_ONE_LOOP = "one event loop serves all episodes"
+_DURABLE = "every episode is on the disk as it ends"
+_CONNECTIONS = "engines fetch weights over as many connections as help"
+NOT_NEEDED = {
+    "http_pools": _ONE_LOOP,
+    "wait_timeout": _ONE_LOOP,
+    "evaluation_workers": _ONE_LOOP,
+    "screenshot_comparison_workers": _ONE_LOOP,
+    "save_every_percent": _DURABLE,
+    "save_traj_progress": _DURABLE,
+    "max_assigned_batches_per_stats_check": "pool.policy places every request",
+    "num_mooncake_groups_per_sender": _CONNECTIONS,
+    "num_mooncake_engines_per_group": _CONNECTIONS,
+    "min_stream_batch_size": "each group is taken as soon as it is complete",
+}
+"""The last part of a key of theirs that nothing stands for here, and why."""
+
 
 def name_here(key: str) -> str | None:
     """Return the key that stands here for one of WebGym or verl; None if it is of neither."""
-    return WEBGYM.get(key) or VERL.get(key)
+    last = key.rpartition(".")[2]
+    begins = (here for start, here in VERL_BEGINNINGS.items() if last.startswith(start))
+    return WEBGYM.get(key) or VERL.get(key) or next(begins, None)
+
+
+def why_none(key: str) -> str | None:
+    """Return why nothing stands here for a key of theirs; None if it is none of those."""
+    return NOT_NEEDED.get(key.rpartition(".")[2])

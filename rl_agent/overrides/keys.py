@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rl_agent.config import Config
-from rl_agent.overrides.elsewhere import name_here
+from rl_agent.overrides.elsewhere import name_here, why_none
 from rl_agent.overrides.words import GROUP_KEYS, Override
 from rl_agent.paths import CONFIG_DIR
 from rl_agent.sections.base import Section
@@ -73,6 +73,8 @@ def hint(key: str, kind: str | None = None, *, model: type[BaseModel] = Config) 
     """Return `did you mean engine.port?`, or where to look the keys up; of a choice, those of its kind."""
     if model is Config and (here := name_here(key)) is not None:
         return f"that is {here} here"
+    if model is Config and (reason := why_none(key)) is not None:
+        return f"none is needed here: {reason}"
     section = key.partition(".")[0]
     keys = valid_keys(kinds_of(section, model)[kind], section + ".") if kind else valid_keys(model)
     same_end = [known for known in keys if "." not in key and known.endswith("." + key)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_agent.overrides.elsewhere import VERL, WEBGYM
+from rl_agent.overrides.elsewhere import NOT_NEEDED, VERL, VERL_BEGINNINGS, WEBGYM
 from rl_agent.overrides.keys import hint, valid_keys
 
 
@@ -19,3 +19,15 @@ def test_the_keys_of_their_trainer_have_the_same_names_here():
             f"did you mean trainer.{name}?",
             f"did you mean trainer.optimizer.{name}?",
         )
+
+
+@pytest.mark.parametrize(("beginning", "ours"), VERL_BEGINNINGS.items())
+def test_the_keys_of_their_transfer_name_one_that_exists_here(beginning, ours):
+    assert ours in valid_keys()
+    assert hint(f"{beginning}port") == f"that is {ours} here"
+
+
+@pytest.mark.parametrize(("theirs", "reason"), NOT_NEEDED.items())
+def test_a_key_that_nothing_stands_for_says_why_none_is_needed(theirs, reason):
+    assert not [key for key in valid_keys() if key.rpartition(".")[2] == theirs]
+    assert hint(f"env_config.{theirs}") == f"none is needed here: {reason}"
