@@ -15,7 +15,7 @@ import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from rl_agent.errors import (
     RolloutError,
 )
 from rl_agent.rollout.collector.conversation import Conversation, Policy, Turn
+from rl_agent.rollout.collector.failures import COMMONEST, FailureReasons, is_worth_a_line
 from rl_agent.rollout.trajectories.images import keep_images
 from rl_agent.types import (
     EpisodeSpec,
@@ -81,6 +82,7 @@ class EpisodeSetup:
     """The functions that a task's agent may call, where actions are tool calls."""
     attempts: int = 1
     """At an episode whose environment fails."""
+    lost_attempts: FailureReasons = field(default_factory=FailureReasons)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -134,11 +136,18 @@ class Episode:
             status, failure, error = await self._attempt()
             if failure is None or not self._may_help(error):
                 return self._trajectory(status, failure)
-            log.info("%s: attempt %d: %s", self.spec.key, len(self._lost) + 1, failure.message)
+            self._report(failure)
             self._lost.append(LostAttempt(failure, len(self.steps), self._setup.clock() - began))
             self._crashes += isinstance(error, EnvironmentLost) and error.is_suspect
             self.steps = []
             self._last_observation = ""
+
+    def _report(self, failure: Failure) -> None:
+        """Log a lost attempt; what all episodes lose theirs by is not repeated for each of them."""
+        count = self._setup.lost_attempts.add(failure)
+        if is_worth_a_line(count):
+            so_far = f" ({count:,} attempts so far)" if count > COMMONEST else ""
+            log.info("%s: attempt %d: %s%s", self.spec.key, len(self._lost) + 1, failure.message, so_far)
 
     async def _attempt(self) -> tuple[Status, Failure | None, Exception | None]:
         """Return how one attempt ended, and what ended it."""

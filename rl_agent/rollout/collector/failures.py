@@ -19,6 +19,11 @@ MAX_EXAMPLE = 300
 _NUMBERS = re.compile(r"\d+")
 
 
+def is_worth_a_line(count: int) -> bool:
+    """Return whether this failure of a reason is reported: the first ones, the 10th, the 100th, …"""
+    return count <= COMMONEST or str(count).strip("0") == "1"
+
+
 class FailureReasons:
     """The reasons of a rollout's failures, with how often each occurred."""
 
@@ -26,7 +31,8 @@ class FailureReasons:
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
 
-    def add(self, failure: Failure) -> None:
+    def add(self, failure: Failure) -> int:
+        """Count one more failure; return how often its reason has occurred by now."""
         message = one_line(failure.message[:MAX_EXAMPLE])
         reason = _NUMBERS.sub("#", f"{failure.kind}: {message}")
         if reason not in self._counts and len(self._counts) >= MAX_REASONS:
@@ -35,6 +41,7 @@ class FailureReasons:
         self._examples.setdefault(
             reason, f"{failure.kind}: {message}" if message != failure.kind else message
         )
+        return self._counts[reason]
 
     def commonest(self, most: int = COMMONEST) -> list[str]:
         """Return `12 x EngineError: message` for each of the commonest reasons, the most frequent first."""

@@ -1,6 +1,7 @@
 """What an environment raises is its own failure: its episode is begun again where that helps."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -217,3 +218,14 @@ async def test_a_reward_that_is_not_finite_is_a_failure_of_the_environment(rewar
 
     assert trajectory.status is Status.FAILED
     assert trajectory.failure.kind == "EnvironmentFailure"
+
+
+async def test_what_every_episode_loses_attempts_by_is_not_logged_for_each_of_them(caplog):
+    caplog.set_level(logging.INFO)
+    failing = {"step 1": ValueError("no database")}
+    setup = make_setup(lambda kind: FakeEnvironment(faults=failing), attempts=3)
+    for index in range(10):
+        await Episode(make_spec(index), setup).run()
+
+    assert len(caplog.messages) == 4
+    assert caplog.messages[-1].endswith("no database (10 attempts so far)")

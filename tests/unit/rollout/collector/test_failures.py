@@ -1,7 +1,7 @@
 """The commonest reasons of failures are named, each by its first message."""
 
 from rl_agent.rollout.collector import failures
-from rl_agent.rollout.collector.failures import FailureReasons
+from rl_agent.rollout.collector.failures import FailureReasons, is_worth_a_line
 from rl_agent.types import Failure
 
 
@@ -27,3 +27,13 @@ def test_ever_new_messages_do_not_fill_the_memory(monkeypatch):
         reasons.add(Failure("EngineError", word))
 
     assert reasons.commonest(9) == ["3 x EngineError", "1 x EngineError: a", "1 x EngineError: b"]
+
+
+def test_each_failure_says_how_often_its_reason_has_occurred():
+    reasons = FailureReasons()
+    messages = ("no place 1", "no place 2", "slow", "no place 3")
+    assert [reasons.add(Failure("EngineError", message)) for message in messages] == [1, 2, 1, 3]
+
+
+def test_a_reason_that_all_episodes_share_gets_few_lines():
+    assert [count for count in range(1, 5000) if is_worth_a_line(count)] == [1, 2, 3, 10, 100, 1000]
