@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
     console.print(report.reward_table(rows))
     if (attempts := report.attempts_table(rows)) is not None:
         console.print(attempts)
-    console.print(report.timeline_table(report.read_timeline(paths.timeline)))
+    if spans := report.read_timeline(paths.timeline):
+        console.print(report.timeline_table(spans))
     for line in report.failure_lines(rows):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     console.print(f"curves: {png if is_drawn else 'nothing to draw yet'}", soft_wrap=True)

@@ -47,7 +47,9 @@ def test_a_report_leaves_a_png_beside_the_metrics(tmp_path, capsys):
     metrics.append(RunPaths(tmp_path).metrics, {"iteration": 1, "test/reward_mean": 0.25})
     assert verb.main(["--log-path", str(tmp_path)]) == 0
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
-    assert "0.250" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "0.250" in printed
+    assert "where the time went" not in printed, "there is no timeline, and a table of nothing says nothing"
 
 
 def test_a_folder_without_a_run_is_refused_with_the_flag_named(tmp_path):
