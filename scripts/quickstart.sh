@@ -119,7 +119,7 @@ run_owned() {
     status=0
     wait "$child" || status=$?
   done
-  trap - INT TERM
+  end_on_signals
   return "$status"
 }
 
@@ -247,6 +247,7 @@ EOF
 }
 
 main() {
+  end_on_signals
   parse_arguments "$@"
   local extra start=$EPOCHREALTIME
   extra=$(detect_extra)

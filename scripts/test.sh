@@ -57,6 +57,7 @@ run_all() {
 
 main() {
   local what=all extra
+  end_on_signals
   case ${1:-} in
     unit | shell | integration | chaos | lint | extended | gpu | all) what=$1 && shift ;;
     -h | --help) sed -n '2,10s/^# //p' "${BASH_SOURCE[0]}" && return ;;

@@ -16,6 +16,14 @@ readonly SLURM_PACKAGES=(slurmctld slurmd slurm-client munge)
 # Usage: say <words…>
 say() { printf '%s\n' "$*" >&2; }
 
+# Let Ctrl+C and TERM end a script with the status that the shell gives them, once the command that runs has
+# ended: what that answered then counts for nothing.
+# Usage: end_on_signals
+end_on_signals() {
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+}
+
 # Stop with one line and the exit code of a configuration error.
 # Usage: refuse <words…>
 refuse() {
@@ -147,6 +155,24 @@ environment_stamp() {
   printf '%s\n' "$PROJECT_ROOT/.venv/.rl-agent-$extra-${digest:0:16}"
 }
 
+# Run a program that prints nothing; a line every ten seconds says what it does, and for how long.
+# Usage: with_clock <what> <command…>
+with_clock() {
+  local what=$1 status=0 clock
+  (
+    elapsed_s=0
+    while kill -0 $$ 2>/dev/null; do
+      read -r -t 10 <> <(:) || true # waits as `sleep` does, and leaves no process behind
+      say "setup: $what, $((elapsed_s += 10)) s so far"
+    done
+  ) &
+  clock=$!
+  "${@:2}" || status=$?
+  kill "$clock" 2>/dev/null || true
+  wait "$clock" 2>/dev/null || true
+  return "$status"
+}
+
 # Make or update .venv from the lock; does nothing if it is up to date.
 # Usage: ensure_environment <extra>
 ensure_environment() {
@@ -159,11 +185,13 @@ ensure_environment() {
   [[ -x .venv/bin/python ]] || "$python" -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION"
   [[ $extra == gpu ]] || ensure_cpu_torch
-  .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r "requirements/$extra.txt"
+  with_clock "installing $(grep -c == "requirements/$extra.txt") packages" \
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r "requirements/$extra.txt"
   .venv/bin/uv pip install --python .venv/bin/python --quiet --no-deps --no-build-isolation \
     --config-settings editable_mode=compat -e . # a plain path: an import hook would cost every verb 20 ms
-  say "setup: compiling Python files once, so that servers start in half the time"
-  env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
+  say "setup: compiling Python files once, about a minute on two cores, so that servers start in half the time"
+  with_clock "compiling Python files" \
+    env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
   rm -f .venv/.rl-agent-*
   touch "$stamp"
 }
@@ -174,7 +202,8 @@ ensure_environment() {
 ensure_cpu_torch() {
   local pinned
   pinned=$(grep '^torch==' requirements/cpu.txt)
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$pinned" 2>/dev/null ||
+  with_clock "installing $pinned" \
+    .venv/bin/python -m pip install --quiet --quiet --quiet --disable-pip-version-check "$pinned" ||
     .venv/bin/uv pip install --python .venv/bin/python --torch-backend cpu "$pinned" ||
     refuse "no index has $pinned; set PIP_FIND_LINKS=<folder with its wheel>"
 }

@@ -1,0 +1,42 @@
+"""Setting up says how long it takes, and Ctrl+C ends it at once with the status of the shell."""
+
+import subprocess
+
+import pytest
+
+from rl_agent.paths import PROJECT_ROOT
+
+SETUP_UTILS = PROJECT_ROOT / "scripts" / "shell_functions" / "setup_utils.sh"
+INTERRUPTED = """#!/usr/bin/env bash
+# As a terminal does: the signal reaches the script and what it runs, which ends with a status of its own.
+[[ $* != *ensurepip* ]] || { kill -INT "$PPID"; exit 1; }
+exec python3 "$@"
+"""
+
+
+@pytest.mark.parametrize("script", ["quickstart.sh", "test.sh"])
+def test_ctrl_c_during_the_checks_is_not_taken_for_something_that_the_machine_lacks(script, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(INTERRUPTED)
+    python.chmod(0o755)
+    environ = {"PATH": "/usr/bin:/bin:/usr/local/bin", "PYTHON": str(python), "HOME": str(tmp_path)}
+    command = ["bash", PROJECT_ROOT / "scripts" / script]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+WITH_CLOCK = """
+source {setup_utils}
+read() {{  # ten seconds pass at once, twice
+  echo >>ticks
+  (($(wc -l <ticks) < 3)) || builtin read -r -t 60 <> <(:)
+}}
+with_clock 'making it' bash -c 'until [[ $(cat ticks 2>/dev/null | wc -l) == 3 ]]; do :; done; exit 7'
+"""
+
+
+def test_a_program_that_prints_nothing_is_announced_until_it_ends_and_its_status_counts(tmp_path):
+    command = ["bash", "-c", WITH_CLOCK.format(setup_utils=SETUP_UTILS)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7
+    assert done.stderr == "setup: making it, 10 s so far\nsetup: making it, 20 s so far\n"
