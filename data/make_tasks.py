@@ -11,6 +11,8 @@ A line is a task: `task_id`, `prompt`, `env`, `difficulty`, `answer`, and, for r
 no two files made here, whatever their seeds and sizes, share a question across splits.
 """
 
+import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+
 import argparse
 import hashlib
 import json

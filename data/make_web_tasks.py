@@ -10,6 +10,8 @@ The tasks take turns, each time with another seed. Which split a seed belongs to
 alone, so no two files made here, whatever their sizes, share the state of a page across splits.
 """
 
+import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+
 import argparse
 import hashlib
 import itertools

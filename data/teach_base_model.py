@@ -14,6 +14,8 @@ What the default seed teaches lies in `data/base_model`, in bf16, and is taken f
 and code are those that made it; --ship makes it anew.
 """
 
+import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+
 import argparse
 import ast
 import hashlib

@@ -11,6 +11,8 @@ holds what transformers, vLLM and LLaMA-Factory load; it appears complete or not
 with the same recipe and lessons returns at once. Needs torchvision.
 """
 
+import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+
 import hashlib
 import json
 import os

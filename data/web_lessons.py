@@ -9,6 +9,8 @@ moved to a grid, so that a model needs few tokens for them. No seed here is one 
 `make_web_tasks.py` writes. The file appears complete or not at all, and a second call returns at once.
 """
 
+import rl_agent.interrupts  # noqa: F401 - Ctrl+C while the rest is loaded
+
 import asyncio
 import json
 import time

@@ -6,6 +6,8 @@ stderr that shows them as escapes, and that goes on without a reader when the ot
 work that was begun is ended, and the process then ends as the shell has it (141).
 """
 
+from rl_agent.interrupts import is_interrupt
+
 import logging
 import os
 import sys
@@ -14,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rl_agent.errors import HarnessError
-from rl_agent.interrupts import is_interrupt
 
 if TYPE_CHECKING:
     from rich.console import Console

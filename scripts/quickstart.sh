@@ -31,6 +31,13 @@ SEED=0
 OUT=''
 EXPERIMENT=quickstart
 OVERRIDES=()
+# shellcheck disable=SC2154
+readonly -A WHAT=( # a span of the timeline, as a person reads it while it takes its time
+  [system_packages]='looking for system packages' [install]='making the Python environment'
+  [browser]='looking for a browser' [image_packages]='looking for what reads images'
+  [tasks]='making the tasks' [lessons]="writing the base model's lessons"
+  [base_model]='taking the base model that comes with the repository, or teaching one'
+)
 readonly FLAGS=(--agent --trainer --iterations --seed --out --help)
 SETTINGS='' # all of these in one line
 SPOT_PID='' # lends the pool its second engine
@@ -128,7 +135,7 @@ run_owned() {
 timed() {
   local name=$1 start=$EPOCHREALTIME
   shift
-  say "quickstart: $name"
+  say "quickstart: ${WHAT[$name]}"
   "$@"
   printf '{"name": "%s", "iteration": 0, "start": %s, "end": %s}\n' "$name" "$start" "$EPOCHREALTIME" \
     >>"$OUT/run/timeline.jsonl"
