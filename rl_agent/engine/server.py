@@ -161,12 +161,17 @@ def _get(url: str, config: Config, environ: Mapping[str, str], timeout_s: float)
     return small_http.request(url, token=key, timeout_s=timeout_s).decode("utf-8", "replace")
 
 
+LOG_ENDS = "; its log ends: "
+"""Between how long something takes and the last line of its log."""
+
+
 def last_words(log: Path) -> str:
     """Return the last line of a log, shortened; empty where there is no log."""
     if not log.is_file():
         return ""
     (said,) = last_lines(log, 1).splitlines()[-1:] or ("nothing yet",)
-    return said[:_LOG_CHARACTERS]
+    quoted = said.rpartition(LOG_ENDS)[2]  # a worker's log ends with the end of its engine's
+    return quoted[:_LOG_CHARACTERS]
 
 
 def reason_in(log: Path) -> str:

@@ -13,7 +13,7 @@ from rl_agent.cluster.shared_fs.processes import ProcessId
 from rl_agent.config import Plan
 from rl_agent.engine.model import published_version
 from rl_agent.engine.ready import wait_ready
-from rl_agent.engine.server import PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
+from rl_agent.engine.server import LOG_ENDS, PROBE_TIMEOUT_S, Answer, Probe, last_words, probe
 from rl_agent.errors import ConfigError
 from rl_agent.terminal import indented
 
@@ -113,4 +113,4 @@ def _ready(plan: Plan, pid: int, log: Path, member: Member | None) -> int:
 def _end_of(log: Path) -> str:
     """Return what a log ends with; nothing where the engine is another's, of which there is no log here."""
     said = last_words(log)
-    return f"; its log ends: {indented(said)}" if said else ""
+    return f"{LOG_ENDS}{indented(said)}" if said else ""

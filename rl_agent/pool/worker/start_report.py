@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from rl_agent.engine.server import last_words
+from rl_agent.engine.server import LOG_ENDS, last_words
 
 log = logging.getLogger(__name__)
 EVERY_S = 5.0
@@ -30,9 +30,10 @@ class StartReport:
             return
         self._next_s = waited_s + EVERY_S
         log.info(
-            "engine %s loads and compiles its model, %.0f s so far (at most %g); its log ends: %s",
+            "engine %s loads and compiles its model, %.0f s so far (at most %g)%s%s",
             self._name,
             waited_s,
             self._timeout_s,
+            LOG_ENDS,
             last_words(self._path),
         )

@@ -14,6 +14,7 @@ from rl_agent.engine.server import (
     data_parallel_size,
     judge_roots,
     last_lines,
+    last_words,
     probe,
     server_argv,
     server_environment,
@@ -297,3 +298,9 @@ def test_the_end_of_a_log_begins_with_the_error_that_its_last_words_are_about(tm
 
 def test_an_engine_of_the_pool_has_no_log_here(tmp_path):
     assert last_lines(tmp_path) == "(no log)"
+
+
+def test_a_log_that_quotes_another_one_is_quoted_once(tmp_path):
+    log = tmp_path / "worker.log"
+    log.write_text("engine a loads its model, 40 s so far; its log ends: compiling a graph\n")
+    assert last_words(log) == "compiling a graph"
