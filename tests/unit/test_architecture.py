@@ -30,6 +30,7 @@ LAYERS = {
     "terminal": 0,
     "unauthenticated": 0,
     "flag_parser": 0,
+    "interrupts": 0,
     "tls": 1,
     "service": 1,
     "small_http": 1,
