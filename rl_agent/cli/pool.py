@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -34,12 +35,7 @@ def main(argv: list[str]) -> int:
 
         return scale(argv[1:])
     parser = verb_parser("pool", SUMMARY, EXAMPLE)
-    parser.add_argument(
-        "action",
-        choices=("status", "ready", "want", "scale"),
-        help="status: who serves what, and which requests run; scale: start and end machines as the "
-        "manager's scale.* says; ready and want: for run.sh",
-    )
+    parser.add_argument("action", choices=("status", "ready", "want", "scale"), help="see below")
     parser.add_argument("--plan", type=Path, help="plan.json of a run, instead of --manager and --token-file")
     parser.add_argument("--pid", type=int, help="ready: process that leads the manager's group")
     parser.add_argument("--log", type=Path, help="ready: the manager's log, shown if it dies")
@@ -98,7 +94,7 @@ def _show(status: dict[str, Any], *, as_json: bool, is_watching: bool) -> None:
         return
     if is_watching and sys.stdout.isatty():
         clear()
-    print(table(status))
+    print(table(status, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
 
 
 def _weights_problem(engine: dict[str, Any], status: dict[str, Any]) -> str:
@@ -106,8 +102,12 @@ def _weights_problem(engine: dict[str, Any], status: dict[str, Any]) -> str:
     return str(engine["weights_problem"]) if is_behind else ""
 
 
-def table(status: dict[str, Any]) -> str:
-    """Return the status as lines of text."""
+DROPPED = ("lease s", "tokens", "up s", "idle s")
+"""Columns of the engines that a narrow terminal has no room for, the first of them first."""
+
+
+def table(status: dict[str, Any], width: int | None = None) -> str:
+    """Return the status as lines of text; with a `width` the engines have as many columns as fit."""
     requests, cost = status["requests"], status["cost"]
     lines = [
         f"model {status['model'] or '(none yet)'}   weight version {status['weight_version']}",
@@ -143,8 +143,18 @@ def table(status: dict[str, Any]) -> str:
         )
         for engine in status["engines"]
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    columns = list(zip(*rows, strict=True))
+    for name in DROPPED:
+        if width is not None and _row_length(columns) > width:
+            columns = [column for column in columns if column[0] != name]
+    widths = [max(map(len, column)) for column in columns]
     lines += [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
     ]
     return "\n".join(lines)
+
+
+def _row_length(columns: list[tuple[str, ...]]) -> int:
+    """Return the length of the longest row, without the reasons, which may go on in the next line."""
+    return sum(max(map(len, column)) + 2 for column in columns if column[0] != "reason") - 2

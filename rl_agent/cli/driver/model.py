@@ -24,7 +24,7 @@ examples
 
 def main(argv: list[str]) -> int | VerbResult:
     parser = plan_parser("model", SUMMARY, EXAMPLES)
-    parser.add_argument("action", nargs="?", choices=("verify", "served"), help="what to do with it")
+    parser.add_argument("action", nargs="?", choices=("verify", "served"), help="see below")
     parser.add_argument(
         "--wait-s", type=float, default=0.0, help="a shared file system may show files late (default 0)"
     )
