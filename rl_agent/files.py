@@ -1,18 +1,44 @@
 """Writing so that a reader, or the next start after a crash, never sees half; reading what may be damaged."""
 
 import ctypes
+import errno
 import json
 import os
 import secrets
 import shlex
 import shutil
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rl_agent.errors import ConfigError
 
+_BLOCK_BYTES = 2**20
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it. Raises OSError for what is none: a pipe or a device would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def skip_line(file: BinaryIO) -> tuple[int, bool]:
+    """Read on behind the next newline; returns the bytes passed over, and whether there was one."""
+    size = 0
+    while block := file.read(_BLOCK_BYTES):
+        if (at := block.find(b"\n")) >= 0:
+            file.seek(at + 1 - len(block), os.SEEK_CUR)
+            return size + at + 1, True
+        size += len(block)
+    return size, False
 
 
 def check_private(path: Path, name: str) -> None:

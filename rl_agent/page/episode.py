@@ -9,18 +9,18 @@ from typing import Any
 
 from rl_agent.env.web.actions import MAX_COORDINATE, Unreadable, read_action
 from rl_agent.errors import StoreError
+from rl_agent.files import open_regular
 from rl_agent.page.tokens import DrawnToken, Palette, TokenWords
 from rl_agent.paths import RunPaths
 from rl_agent.rollout.trajectories.browse import seen_in_words
 from rl_agent.rollout.trajectories.images import image_size
-from rl_agent.rollout.trajectories.line import TRAJECTORY, parse_line
+from rl_agent.rollout.trajectories.line import MAX_LINE_BYTES, TRAJECTORY, parse_line
 from rl_agent.rollout.trajectories.manifest import Part
 from rl_agent.rollout.trajectories.shard import read_header
 from rl_agent.types import Step, Trajectory
 
 TURNS_A_PAGE = 50
 MAX_SHOWN_CHARACTERS = 100_000
-MAX_LINE_BYTES = 512 * 2**20
 _SUFFIXES = (".png", ".jpg", ".webp")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 RADIUS_SHARE = 0.02
@@ -88,7 +88,7 @@ def read_episode(paths: RunPaths, split: str, file: str, begin: int, size: int) 
         raise StoreError(f"{file}: no line has {size} bytes")
     path = Part(paths.log_path / f"{split}_trajectories" / Path(file).name).path
     try:
-        with path.open("rb") as lines:
+        with open_regular(path) as lines:
             lines.seek(begin)
             line = lines.read(size)
     except OSError as error:

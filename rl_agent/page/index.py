@@ -28,7 +28,15 @@ from time import monotonic
 from typing import Any, Literal
 
 from rl_agent.errors import StoreError
-from rl_agent.page.index_files import IndexFiles, NoRoom, check_own, check_room, open_files, remove_files
+from rl_agent.page.index_files import (
+    IndexFiles,
+    NoRoom,
+    check_own,
+    check_room,
+    inode_of,
+    open_files,
+    remove_files,
+)
 from rl_agent.page.indexed import ADAPTER, COLUMNS, EpisodeRow, row_of, said_in
 from rl_agent.page.words import MAX_ITERATION
 from rl_agent.paths import RunPaths
@@ -70,6 +78,7 @@ class EpisodeIndex:
         self._paths = paths
         self._files: IndexFiles | None = None
         self._folder = paths.page_index
+        self._inode: int | None = None
         self._damage = ""
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
         self._lock = Lock()
@@ -147,7 +156,7 @@ class EpisodeIndex:
         pause_s = LOOK_EVERY_S
         while not self._leaving.is_set() and monotonic() - self._asked_at < IDLE_AFTER_S:
             try:
-                if self._damage:
+                if self._damage or self._is_gone():
                     self._discard()
                 if self._files is None:
                     self._open()
@@ -178,11 +187,16 @@ class EpisodeIndex:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 check_own(folder)
                 self._files, self._folder = open_files(folder), folder
+                self._inode = inode_of(folder)
                 return
             # Another process has it, or the folder cannot be written.
             except (OSError, duckdb.Error, sqlite3.Error) as error:
                 log.info("%s: %s; the index is made in a temporary folder", folder, error)
         raise StoreError(f"{self._paths.page_index}: no index can be made, here or in a temporary folder")
+
+    def _is_gone(self) -> bool:
+        """Return whether the files of the open index were deleted: what is written to them is lost."""
+        return self._files is not None and inode_of(self._folder) != self._inode
 
     def _discard(self) -> None:
         """Forget an index that failed; the next look makes it anew."""
@@ -266,8 +280,14 @@ class EpisodeIndex:
         said: list[tuple[int, str]] = []
         waiting, end, place = 0, start, (name, split, iteration)
         next_id = self._open_files.words.next_id(iteration)
+        damaged: list[int] = []
         lines = read_from(
-            path, ADAPTER, start=start, end=part.size_bytes, is_checked=is_checked, on_damage=lambda *_: None
+            path,
+            ADAPTER,
+            start=start,
+            end=part.size_bytes,
+            is_checked=is_checked,
+            on_damage=lambda span, _: damaged.append(span.end),
         )
         for span, episode in lines:
             if self._leaving.is_set():
@@ -284,6 +304,8 @@ class EpisodeIndex:
             if len(rows) >= BATCH or waiting > MAX_BATCH_CHARACTERS:
                 self._commit(rows, said, place, path, start, end)
                 rows, said, waiting, start = [], [], 0, end
+        if damaged and not self._leaving.is_set():  # what is damaged is read once
+            end = max(end, damaged[-1])
         self._commit(rows, said, place, path, start, end)
 
     def _commit(

@@ -95,6 +95,14 @@ def remove_files(folder: Path) -> None:
     shutil.rmtree(folder / "spill", ignore_errors=True)
 
 
+def inode_of(folder: Path) -> int | None:
+    """Return the number of the index file in a folder; None if there is none."""
+    try:
+        return (folder / NUMBERS).stat().st_ino
+    except OSError:
+        return None
+
+
 def check_room(folder: Path) -> None:
     """Raises NoRoom if the disk has hardly room for the run itself."""
     if (free := shutil.disk_usage(folder).free) < RESERVE_BYTES:

@@ -32,6 +32,8 @@ MAX_EVENTS = 5_000
 SHOWN_EVENTS = 200
 SHOWN_MOVES = 100
 MAX_ENGINES = 60
+MAX_WORDS = 500
+"""Characters of a name or a reason."""
 SHOWN_ITERATIONS = 50
 READY = "engines that are ready"
 WEIGHT_BYTES = "weight_bytes"
@@ -72,6 +74,7 @@ class PoolRecord:
     def add(self, line: dict[str, Any]) -> None:
         if not isinstance(at := line.get("at"), int | float) or not math.isfinite(at):
             return
+        line = {name: value[:MAX_WORDS] if isinstance(value, str) else value for name, value in line.items()}
         if isinstance(counts := line.get("wanted"), dict):
             if all(_is_count(number) for number in counts.values()):
                 self.wanted.append(line)

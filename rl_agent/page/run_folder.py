@@ -4,13 +4,15 @@ Only what is shown is kept, so that a run of a million steps costs no more memor
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
+from rl_agent.files import open_regular, skip_line
 from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import PANELS, Curve, Panel
 from rl_agent.monitor.report import Row, TimelineSpan
@@ -19,34 +21,53 @@ from rl_agent.paths import RunPaths
 MAX_POINTS = 20_000
 """Points of a curve that are kept; of a longer one every second point goes, as often as needed."""
 MAX_SPANS = 20_000
+MAX_NAME = 200
+"""Characters in the name of a number or a span."""
 MAX_JSON_BYTES = 4 * 2**20
+MAX_LINE_BYTES = 16 * 2**20
 
 
 class Tail:
-    """The whole lines of a file that grows; begun anew if another file takes its place."""
+    """The whole lines of a file that grows; begun anew if another file takes its place.
+
+    A line of more than `MAX_LINE_BYTES` is passed over, also one that is not whole yet: it is read once.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._inode = 0
         self._offset = 0
+        self._is_in_line = False
+        """The rest of a line that is passed over comes next."""
 
     def new(self, begin_anew: Callable[[], object]) -> Iterator[bytes]:
         """Yield the lines since the last call; `begin_anew` forgets what came from an earlier file."""
         try:
-            file = self._path.open("rb")
+            file = open_regular(self._path)
         except OSError:
             return
         with file:
-            found = self._path.stat()
+            found = os.fstat(file.fileno())
             if found.st_ino != self._inode or found.st_size < self._offset:
-                self._inode, self._offset = found.st_ino, 0
+                self._inode, self._offset, self._is_in_line = found.st_ino, 0, False
                 begin_anew()
             file.seek(self._offset)
-            for line in file:
+            if self._is_in_line:
+                self._skip_line(file)
+            while line := file.readline(MAX_LINE_BYTES):
                 if not line.endswith(b"\n"):
-                    return
+                    if len(line) < MAX_LINE_BYTES:
+                        return
+                    self._offset += len(line)
+                    self._skip_line(file)
+                    continue
                 self._offset += len(line)
                 yield line
+
+    def _skip_line(self, file: BinaryIO) -> None:
+        size, is_over = skip_line(file)
+        self._offset += size
+        self._is_in_line = not is_over
 
 
 @dataclass(slots=True)
@@ -97,6 +118,8 @@ class Numbers:
 
 def _is_shown(name: str, value: Any) -> bool:
     """Return whether a value is what its name lets one expect; a folder may come from anywhere."""
+    if len(name) > MAX_NAME:
+        return False
     if name.endswith("/commonest_failures"):
         return isinstance(value, list)
     if name.endswith("/outcomes"):
@@ -148,7 +171,7 @@ class RunFolder:
                     span = json.loads(line)
                     self._spans.append(
                         TimelineSpan(
-                            str(span["name"]),
+                            str(span["name"])[:MAX_NAME],
                             int(span["iteration"]),
                             float(span["start"]),
                             float(span["end"]),
@@ -172,9 +195,11 @@ class RunFolder:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty if there is none, or it is larger than anything of ours."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
+        with open_regular(path) as file:
+            content = file.read(MAX_JSON_BYTES + 1)
+        if len(content) > MAX_JSON_BYTES:
             return {}
-        found = json.loads(path.read_bytes())
+        found = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,6 +12,7 @@ from rl_agent.page.charts import Chart, chart, duration, gantt, number
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
 
+MAX_FAILURE = 1000
 MAX_ROWS = 200
 """Iterations in the table; older ones are in `metrics.jsonl`."""
 JUDGE_COSTS = ("train/judge_cost_usd", "test/judge_cost_usd")
@@ -38,7 +39,7 @@ def run_values(run: RunFolder, found: Diagnosis) -> dict[str, Any]:
         "run": run,
         "found": found,
         "title": str(value_at(plan, "config", "run_name") or run.name),
-        "failures": failure_lines(rows),
+        "failures": [line[:MAX_FAILURE] for line in failure_lines(rows)],
         "facts": {
             name: str(value) for name, keys in FACTS.items() if (value := value_at(plan, *keys)) is not None
         },

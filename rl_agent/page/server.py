@@ -28,6 +28,7 @@ from aiohttp import web
 
 from rl_agent.errors import HarnessError, MachineError
 from rl_agent.page import run_view
+from rl_agent.page.beside import Beside
 from rl_agent.page.charts import duration, number
 from rl_agent.page.guard import LOGIN, add_headers, guard, remember
 from rl_agent.page.pool_view import (
@@ -51,6 +52,10 @@ MOST_UNKNOWN = 64
 FRESH_S = 2.0
 """A rendered view is given to everybody for so long."""
 MAX_CACHED = 64
+MAX_CACHED_BYTES = 64 * 2**20
+STATUS_EVERY_S = 2.0
+STATUS_WAIT_S = 1.0
+"""A first view of the pool waits so long for the manager."""
 REFRESH_S = 5
 """Seconds after which a browser asks for the view of a living run again."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -86,6 +91,7 @@ class Page:
     def __init__(self, settings: PageSettings) -> None:
         self._settings = settings
         self.runs = named_runs(settings.log_paths)
+        self._manager = Beside("manager", self._ask_manager, None, STATUS_EVERY_S)
         self._cache: OrderedDict[str, Rendered] = OrderedDict()
         self._rendering: dict[str, asyncio.Lock] = {}
         self._static = {
@@ -103,7 +109,7 @@ class Page:
             "duration": duration,
             "query": lambda fields: urlencode({k: v for k, v in fields.items() if v not in (None, "")}),
             "moment": lambda at: datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z"),
-            "pretty": lambda value: json.dumps(value, ensure_ascii=False, indent=1, default=str),
+            "pretty": _pretty,
         }
 
     def application(self) -> web.Application:
@@ -164,17 +170,18 @@ class Page:
             if asked and asked != newest_run(run.folder):
                 reader = PoolHistoryReader(run.folder, asked)
                 return pool_values(reader.record(), run.folder.numbers(), None) | chosen
-            found = pool_values(run.pool.record(), run.folder.numbers(), self._manager_status())
+            status = self._manager.newest(STATUS_WAIT_S) if self._settings.ask_manager else None
+            found = pool_values(run.pool.record(), run.folder.numbers(), status)
             return found | chosen
 
         return await self.rendered(request, "pool.html", values, run)
 
-    def _manager_status(self) -> dict[str, Any] | None:
-        if self._settings.ask_manager is None:
-            return None
+    def _ask_manager(self) -> dict[str, Any] | None:
+        assert self._settings.ask_manager is not None
         try:
-            return self._settings.ask_manager()
-        except (HarnessError, OSError, ValueError) as error:
+            found = self._settings.ask_manager()
+            return found if isinstance(found, dict) else None
+        except Exception as error:  # it is gone, hangs, or answers what is no status
             log.debug("the manager: %s", error)
             return None
 
@@ -225,8 +232,7 @@ class Page:
                         return await self._failed(request, error, run)
                     self._cache[key] = found
                     self._cache.move_to_end(key)
-                    while len(self._cache) > MAX_CACHED:
-                        self._cache.popitem(last=False)
+                    self._shrink_cache()
         finally:
             self._rendering.pop(key, None)
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
@@ -236,6 +242,12 @@ class Page:
         if len(found.body) > 4096:
             answer.enable_compression()
         return answer
+
+    def _shrink_cache(self) -> None:
+        size = sum(len(one.body) for one in self._cache.values())
+        while len(self._cache) > MAX_CACHED or size > MAX_CACHED_BYTES:
+            _, oldest = self._cache.popitem(last=False)
+            size -= len(oldest.body)
 
     async def _failed(self, request: web.Request, error: Exception, run: ShownRun | None) -> web.Response:
         """Answer that a view cannot be made."""
@@ -254,11 +266,19 @@ class Page:
             "runs": self.runs,
             "run": run.folder if run else None,
             "refresh_s": REFRESH_S,
+            "is_gone": run is not None and not run.folder.paths.log_path.is_dir(),
             "is_live": run is None or not run.doctor.diagnosis().is_over,
         }
         text = self._templates.get_template(template).render(shown | dict(values()))
         body = text.encode(errors="backslashreplace")
         return Rendered(body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', time.monotonic() + FRESH_S)
+
+
+def _pretty(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=1, default=str)
+    except RecursionError:
+        return "(nested too deeply to be shown)"
 
 
 def open_door(settings: PageSettings) -> Door:

@@ -26,6 +26,8 @@ _VERSION = re.compile(r"version-[0-9]{1,12}")
 MAX_IMAGE_BYTES = 64 * 2**20
 MAX_SIBLINGS = 64
 EXPORT_LINES = 64
+EXPORT_BYTES = 16 * 2**20
+"""That are read ahead of who takes them."""
 NOT_THERE = "this episode is not recorded here"
 
 
@@ -167,7 +169,7 @@ class TrajectoryViews:
         await answer.prepare(request)
 
         def next_lines() -> tuple[int, bytes]:
-            lines = []
+            lines: list[bytes] = []
             for split, file, begin, size in islice(places, EXPORT_LINES):
                 try:
                     found = episode.read_episode(run.folder.paths, split, file, begin, size)
@@ -175,6 +177,8 @@ class TrajectoryViews:
                     lines.append(b"")
                 else:
                     lines.append(to_json(found) + b"\n")
+                if sum(map(len, lines)) > EXPORT_BYTES:
+                    break
             return len(lines), b"".join(lines)
 
         while (found := await asyncio.to_thread(next_lines))[0]:

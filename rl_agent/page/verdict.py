@@ -1,18 +1,13 @@
-"""What `doctor` says of a run, looked up beside the requests: a look takes some heartbeats of a living run.
+"""What `doctor` says of a run, looked up beside the requests: a look takes heartbeats of a living run."""
 
-asked ─► the last verdict at once; if it is old, one look begins in a thread of its own
-"""
-
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
 
 from rl_agent.cluster.member.look import look_twice
 from rl_agent.cluster.protocol.diagnosis import diagnose
 from rl_agent.cluster.shared_fs.folder import SharedFolder
 from rl_agent.errors import ConfigError
+from rl_agent.page.beside import Beside
 from rl_agent.paths import RunPaths
 
 LOOK_EVERY_S = 10.0
@@ -34,32 +29,19 @@ class Diagnosis:
 class Doctor:
     """The newest diagnosis of one log path."""
 
-    def __init__(self, paths: RunPaths, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, paths: RunPaths) -> None:
         self._folder = paths.log_path
-        self._clock = clock
-        self._lock = Lock()
-        self._newest = Diagnosis()
-        self._is_looking = False
-        self._next_look = float("-inf")
+        self._beside = Beside(f"doctor {self._folder.name}", self._look, Diagnosis(), LOOK_EVERY_S)
 
     def diagnosis(self) -> Diagnosis:
         """Return the newest diagnosis, and begin a look if it is old."""
-        with self._lock:
-            is_due = not self._is_looking and self._clock() >= self._next_look
-            self._is_looking |= is_due
-        if is_due:
-            Thread(target=self._look, name=f"doctor {self._folder.name}", daemon=True).start()
-        return self._newest
+        return self._beside.newest()
 
-    def _look(self) -> None:
+    def _look(self) -> Diagnosis:
         try:
-            found = look(self._folder)
+            return look(self._folder)
         except Exception as error:  # files of a foreign version, a folder that is being deleted
-            found = Diagnosis((f"the run cannot be diagnosed: {error}",), is_known=True)
-        with self._lock:
-            self._newest = found
-            self._is_looking = False
-            self._next_look = self._clock() + LOOK_EVERY_S
+            return Diagnosis((f"the run cannot be diagnosed: {error}",), is_known=True)
 
 
 def look(log_path: Path) -> Diagnosis:

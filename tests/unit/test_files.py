@@ -1,14 +1,17 @@
 """Files that readers see whole, whoever writes them."""
 
+import io
 import os
 import threading
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rl_agent import files
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_private, read_object, write_whole
+from rl_agent.files import check_private, open_regular, read_object, skip_line, write_whole
 
 
 def test_any_number_of_writers_leave_one_whole_file_and_nothing_else(tmp_path):
@@ -105,3 +108,24 @@ def test_what_holds_no_object_is_read_as_an_empty_one(tmp_path, content):
     assert read_object(path) == {}
     path.write_text('{"a": {"b": 1}}')
     assert read_object(path) == {"a": {"b": 1}}
+
+
+def test_a_pipe_a_device_and_a_folder_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "zeros"):
+        with pytest.raises(OSError, match="no regular file"):
+            open_regular(path)
+    (tmp_path / "file").write_bytes(b"abc")
+    with open_regular(tmp_path / "file") as file:
+        assert file.read() == b"abc"
+
+
+@given(st.binary(max_size=40), st.integers(1, 9))
+def test_a_line_is_passed_over_up_to_its_newline_however_it_is_read(content, block):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "_BLOCK_BYTES", block)
+        file = io.BytesIO(content)
+        size, is_over = skip_line(file)
+    line, newline, rest = content.partition(b"\n")
+    assert (size, is_over, file.read()) == (len(line + newline), bool(newline), rest)

@@ -75,10 +75,10 @@ class SharedFolder(Folder):
         raise AssertionError
 
     def _open(self, name: str, seen: Stamp | None) -> tuple[Stamp | None, Record | None]:
-        with (self.root / name).open("rb", buffering=0) as file:
+        with files.open_regular(self.root / name) as file:
             stat = os.fstat(file.fileno())
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-            return stamp, None if stamp == seen else _parse(file.readall())
+            return stamp, None if stamp == seen else _parse(file.read())
 
     def create_exclusive(self, name: str, record: Record) -> bool:
         """Create by a hard link, so that the record appears whole; without hard links by O_EXCL."""

@@ -20,6 +20,7 @@ from typing import Annotated, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rl_agent.errors import DamagedLine, StoreError
+from rl_agent.files import open_regular
 from rl_agent.paths import RunPaths, growing_name
 from rl_agent.rollout.trajectories.shard import put_whole, read_header, read_lines
 from rl_agent.types import EpisodeKey, Split
@@ -33,7 +34,7 @@ class ManifestEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    file: str
+    file: Annotated[str, Field(pattern=r"^[^/.\x00][^/\x00]*$")]
     """Its name in the folder of the manifest, without `.checkpoint`."""
     rank: Annotated[int, Field(ge=0)]
     bytes: Annotated[int, Field(ge=0)] | None
@@ -174,7 +175,8 @@ def write_manifest(paths: RunPaths, split: Split, iteration: int, entries: list[
 def read_manifest(manifest: Path) -> list[ManifestEntry] | None:
     """Read a manifest; None if there is none. Raises StoreError if it cannot be read."""
     try:
-        return _MANIFEST.validate_json(manifest.read_bytes())
+        with open_regular(manifest) as file:
+            return _MANIFEST.validate_json(file.read())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

@@ -12,13 +12,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import BinaryIO, NoReturn, TypeVar
 
 from pydantic import TypeAdapter
 
 from rl_agent import files
 from rl_agent.errors import DamagedLine, StoreError
-from rl_agent.rollout.trajectories.line import TRAJECTORY, ends_with_checksum, parse_line, with_checksum
+from rl_agent.rollout.trajectories.line import (
+    MAX_LINE_BYTES,
+    TRAJECTORY,
+    ends_with_checksum,
+    parse_line,
+    with_checksum,
+)
 from rl_agent.types import SCHEMA_VERSION, EpisodeKey, Split, Trajectory
 
 
@@ -134,10 +140,10 @@ def read_from(
     read or is of a newer version.
     """
     try:
-        with path.open("rb") as file:
+        with files.open_regular(path) as file:
             file.seek(start)
-            for line in file:
-                span = ByteRange(start, start + len(line))
+            for size, line in _lines(file):
+                span = ByteRange(start, start + size)
                 if not line.endswith(b"\n") or (end is not None and span.end > end):
                     return
                 start = span.end
@@ -244,6 +250,16 @@ def _log_unchecked(folder: Path) -> None:
     _log.info("%s: holds files of before lines had checksums: a changed value in them goes unnoticed", folder)
 
 
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each line and its size; of one longer than any that is written a beginning, which is damage."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        size = len(line)
+        if size > MAX_LINE_BYTES:
+            size += 0 if line.endswith(b"\n") else files.skip_line(file)[0]
+            line = line[:_BLOCK_BYTES] + b"\n"
+        yield size, line
+
+
 def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield the lines, numbered from 1, with the newline, which a last line may lack.
 
@@ -251,9 +267,9 @@ def _numbered_lines(path: Path, size_bytes: int | None = None) -> Iterator[tuple
     """
     end = 0
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                end += len(line)
+        with files.open_regular(path) as file:
+            for number, (size, line) in enumerate(_lines(file), start=1):
+                end += size
                 if size_bytes is not None and end > size_bytes:
                     return
                 yield number, line

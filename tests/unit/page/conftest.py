@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -9,14 +10,21 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from rl_agent.page import index as index_module
 from rl_agent.page.index import EpisodeIndex
+from rl_agent.page.pool_view import AskManager
 from rl_agent.page.server import Page, PageSettings
 from rl_agent.paths import RunPaths
 from rl_agent.service.tokens import TokenCheck
 from tests.unit.page.followed import follow
 
 
-def settings_for(*log_paths: Path, tokens: tuple[str, ...] = (), port: int | None = 0) -> PageSettings:
-    return PageSettings(log_paths, "127.0.0.1", port, TokenCheck(tokens, None), None)
+def settings_for(
+    *log_paths: Path,
+    tokens: tuple[str, ...] = (),
+    port: int | None = 0,
+    ask_manager: AskManager | None = None,
+) -> PageSettings:
+    checked = TokenCheck(tokens, None)
+    return PageSettings(log_paths, "127.0.0.1", port, checked, None, ask_manager=ask_manager)
 
 
 @pytest.fixture
@@ -24,8 +32,8 @@ async def look():
     """Return a function that shows log paths and gives a client for them."""
     async with AsyncExitStack() as held:
 
-        async def show(*log_paths: Path, tokens: tuple[str, ...] = ()) -> TestClient:
-            page = Page(settings_for(*log_paths, tokens=tokens))
+        async def show(*log_paths: Path, **settings: Any) -> TestClient:
+            page = Page(settings_for(*log_paths, **settings))
             held.callback(page.close)
             client = TestClient(TestServer(page.application()), cookie_jar=aiohttp.CookieJar(unsafe=True))
             return await held.enter_async_context(client)

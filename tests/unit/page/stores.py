@@ -1,4 +1,4 @@
-"""Log paths with trajectories for tests of the page."""
+"""Log paths with trajectories for tests of the page, addresses of episodes, and what is answered there."""
 
 import asyncio
 import hashlib
@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from urllib.parse import urlencode
 
 from aiohttp.test_utils import TestClient
 from PIL import Image
@@ -43,11 +44,22 @@ def keep_bytes(paths: RunPaths, content: bytes, suffix: str) -> str:
     return str(target)
 
 
+def address(task="task-0", attempt=0, view="episode", **more):
+    key = {"split": "train", "iteration": 1, "task": task, "group": 0, "attempt": attempt, **more}
+    return f"/runs/log/{view}?{urlencode(key)}"
+
+
+async def text_of(client, path):
+    answer = await client.get(path)
+    assert answer.status == 200, await answer.text()
+    return await answer.text()
+
+
 async def until_indexed(client: TestClient, path: str = "/runs/log/episodes") -> str:
     """Return the list once the index is up to date."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         for look in count():
-            text = await (await client.get(f"{path}?look={look}")).text()
+            text = await (await client.get(f"{path}{'&' if '?' in path else '?'}look={look}")).text()
             if "<progress" not in text:
                 return text
             await asyncio.sleep(0.05)

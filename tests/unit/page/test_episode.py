@@ -10,8 +10,7 @@ from rl_agent.paths import RunPaths
 from rl_agent.types import (
     Observation,
 )
-from tests.unit.page.asking import address, text_of
-from tests.unit.page.stores import keep_bytes, keep_png, record, until_indexed
+from tests.unit.page.stores import address, keep_bytes, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 

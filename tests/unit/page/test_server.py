@@ -2,15 +2,19 @@
 
 import asyncio
 import socket
-from contextlib import closing
+import threading
+from contextlib import closing, suppress
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from rl_agent.errors import StoreError
-from rl_agent.page.server import open_door, serve
+from rl_agent.page import server
+from rl_agent.page.server import Page, open_door, serve
 from tests.unit.page.conftest import settings_for
+from tests.unit.page.test_pool_view import sample, write_history
 
 
 @pytest.mark.parametrize(
@@ -52,3 +56,81 @@ async def test_a_view_that_cannot_be_made_says_why_and_the_others_stay(
     html = await answer.text()
     assert answer.status == status and "&lt;b&gt;odd" in html and "Trajectories" in html
     assert (await client.get(f"/runs/{tmp_path.name}/pool")).status == 200
+
+
+def nested(depth: int) -> dict:
+    found: dict = {}
+    for _ in range(depth):
+        found = {"a": found}
+    return found
+
+
+ANSWERS = {
+    "a list": [1, 2],
+    "nothing": None,
+    "words": "<script>alert(1)</script>",
+    "another status": {"engines": 7, "<script>": "<script>alert(1)</script>"},
+    "nested": nested(20_000),
+    "long": {"engines": ["x" * 1000] * 8000},
+    "half a character": {"a": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+async def test_a_manager_that_lies_or_answers_rubbish_costs_its_status_alone(tmp_path, look, answer):
+    write_history(tmp_path, sample(1.0))
+    client = await look(tmp_path, ask_manager=lambda: answer)
+    shown = await client.get(f"/runs/{tmp_path.name}/pool")
+    html = await shown.text()
+    assert shown.status == 200 and "spot-1" in html and "<script>" not in html and len(html) < 2**20
+
+
+async def test_a_manager_that_hangs_delays_the_first_view_by_a_second_and_no_other(tmp_path, look):
+    write_history(tmp_path, sample(1.0))
+    asked, go_on = [], threading.Event()
+
+    def ask() -> dict:
+        asked.append(1)
+        go_on.wait(60)
+        return {}
+
+    client = await look(tmp_path, ask_manager=ask)
+    try:
+        async with asyncio.timeout(30):  # each would wait for a minute
+            for number in range(8):
+                assert (await client.get(f"/runs/{tmp_path.name}/pool?look={number}")).status == 200
+        assert len(asked) == 1
+    finally:
+        go_on.set()
+
+
+async def test_views_that_are_kept_are_bounded_in_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "MAX_CACHED_BYTES", 25_000)
+    page = Page(settings_for(tmp_path))
+    client = TestClient(TestServer(page.application()))
+    async with client:
+        for number in range(20):
+            assert (await client.get(f"/runs/{tmp_path.name}/?look={number}")).status == 200
+        kept = sum(len(one.body) for one in page._cache.values())
+        assert 0 < kept <= 25_000
+    page.close()
+
+
+async def test_connections_that_drip_keep_no_reader_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "LOGIN_TIMEOUT_S", 3.0)
+    leaving, urls = asyncio.Event(), asyncio.Queue()
+    async with asyncio.TaskGroup() as jobs, asyncio.timeout(60):
+        jobs.create_task(serve(settings_for(tmp_path), urls.put_nowait, leaving))
+        url = URL(await urls.get())
+        slow = [await asyncio.open_connection(url.host, url.port) for _ in range(200)]
+        for _, writer in slow:
+            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
+        async with aiohttp.ClientSession() as session:
+            for _ in range(5):
+                async with session.get(url) as answer:
+                    assert answer.status == 200
+        for reader, writer in slow:  # all of them are closed in the end
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        leaving.set()

@@ -21,8 +21,7 @@ from rl_agent.types import (
     Status,
     TokenSpan,
 )
-from tests.unit.page.asking import address, text_of
-from tests.unit.page.stores import attempts, keep_png, record, until_indexed
+from tests.unit.page.stores import address, attempts, keep_png, record, text_of, until_indexed
 from tests.unit.rollout.trajectories_made import make_step, make_trajectory
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'{{7*7}}${7*7}"

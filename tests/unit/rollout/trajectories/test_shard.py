@@ -5,11 +5,19 @@ import re
 import pytest
 
 from rl_agent.errors import StoreError
-from rl_agent.rollout.trajectories.shard import read_header, read_shard, read_undamaged, whole_bytes
+from rl_agent.rollout.trajectories import shard
+from rl_agent.rollout.trajectories.line import TRAJECTORY
+from rl_agent.rollout.trajectories.shard import (
+    read_header,
+    read_lines,
+    read_shard,
+    read_undamaged,
+    whole_bytes,
+)
 from rl_agent.rollout.trajectories.store import ShardWriter
 from rl_agent.types import EpisodeKey
 from tests.unit.rollout.trajectories.growing_files import read, write_unfinished
-from tests.unit.rollout.trajectories_made import make_trajectory
+from tests.unit.rollout.trajectories_made import make_header, make_trajectory, write_shard
 
 
 @pytest.mark.parametrize("kept_bytes", [1, 200, -1])
@@ -66,3 +74,15 @@ def test_a_missing_or_empty_file_is_named(tmp_path):
     (tmp_path / "empty").touch()
     with pytest.raises(StoreError, match="holds no header"):
         read_shard(tmp_path / "empty")
+
+
+def test_a_line_longer_than_any_that_is_written_is_damage_and_the_others_are_read(tmp_path, monkeypatch):
+    lines = [make_trajectory(number) for number in range(3)]
+    path = write_shard(tmp_path / "train_trajectories" / "shard.jsonl", make_header(), *lines)
+    header, first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + first + b"x" * 50_000 + second + third)
+    monkeypatch.setattr(shard, "MAX_LINE_BYTES", 20_000)
+    damaged = []
+    found = read_lines(path, TRAJECTORY, on_damage=lambda damage: damaged.append(str(damage)))
+    assert [one.key.task_id for one in found] == ["task-0", "task-2"]
+    assert len(damaged) == 1 and f"{path}:3: is damaged" in damaged[0]

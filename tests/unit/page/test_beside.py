@@ -1,0 +1,48 @@
+"""What is slow is looked up beside those who ask for it."""
+
+import threading
+import time
+
+from rl_agent.page.beside import Beside
+
+
+def test_a_look_that_hangs_delays_nobody_and_no_second_one_begins():
+    go_on, looks = threading.Event(), []
+
+    def look() -> int:
+        looks.append(len(looks))
+        go_on.wait(30)
+        return 7
+
+    beside = Beside("slow", look, first=0, every_s=0.0)
+    assert [beside.newest() for _ in range(50)] == [0] * 50 and len(looks) <= 1
+    go_on.set()
+    until(lambda: beside.newest() == 7)
+
+
+def test_the_first_look_is_waited_for_once_and_no_longer_than_it_may_take():
+    now, go_on = [0.0], threading.Event()
+    beside = Beside("slow", lambda: go_on.wait(30), first=None, every_s=1.0, clock=lambda: now[0])
+    assert beside.newest(wait_s=0.01) is None
+    now[0] = 20.0
+    assert beside.newest(wait_s=20.0) is None  # at once: so long ago it began
+    go_on.set()
+    assert beside.newest(wait_s=50.0) is True
+
+
+def test_a_result_is_looked_up_again_once_it_is_old():
+    now, found = [0.0], iter(range(9))
+    beside = Beside("quick", lambda: next(found), first=-1, every_s=10.0, clock=lambda: now[0])
+    assert beside.newest(wait_s=30) == 0
+    until(lambda: not beside._is_looking)
+    now[0] = 9.9
+    assert beside.newest() == 0
+    now[0] = 10.1
+    until(lambda: beside.newest() == 1)
+
+
+def until(is_so) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
