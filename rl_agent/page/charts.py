@@ -99,6 +99,14 @@ def number(value: float) -> str:
     )
 
 
+def short(value: float) -> str:
+    """Format a number for an axis, where there is little room: 0.485, 250,000, 1.5M."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if size <= abs(value) < 1000 * size:
+            return f"{value / size:.4g}{unit}"
+    return number(value) if abs(value) < 1e6 else f"{value:.2e}"
+
+
 def chart(title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = False) -> Chart | None:
     """Lay out some curves, of whole numbers if they are counts; None if none has a finite point."""
     shown = [
@@ -133,8 +141,8 @@ def chart(title: str, x_name: str, curves: Sequence[Curve], *, counts: bool = Fa
         title,
         x_name,
         tuple(lines),
-        tuple(AxisTick(x_at(x), number(x)) for x in x_ticks),
-        tuple(AxisTick(y_at(y), number(y)) for y in y_ticks),
+        tuple(AxisTick(x_at(x), short(x)) for x in x_ticks),
+        tuple(AxisTick(y_at(y), short(y)) for y in y_ticks),
     )
 
 

@@ -11,6 +11,11 @@ from PIL import Image
 
 from tests.unit.page.test_trajectory_views import EVIL
 
+CUT_OFF = """[...document.querySelectorAll("svg text")].filter(one => {
+    const svg = one.ownerSVGElement.viewBox.baseVal, box = one.getBBox();
+    return box.x < -1 || box.x + box.width > svg.width + 1 || box.y + box.height > svg.height + 1;
+}).map(one => one.textContent)"""
+"""Labels of diagrams that do not fit into them."""
 VIEWS = {
     "run": "/runs/log/",
     "trajectories": "/runs/log/episodes",
@@ -93,6 +98,7 @@ def test_nothing_is_wider_than_a_narrow_window_and_axe_finds_no_fault(visit, vie
             VIEWS[view], viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True
         )
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(CUT_OFF) == []
         faults = Axe().run(page).response["violations"]
         assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in faults] == []
         picture = screenshots / f"{view}-{width}-{scheme}.png"

@@ -18,6 +18,7 @@ from rl_agent.page.charts import (
     duration,
     gantt,
     number,
+    short,
     thinned,
     ticks,
 )
@@ -86,3 +87,18 @@ def test_spans_of_one_name_share_a_row_and_older_ones_are_counted():
     assert sum(len(row.bars) for row in found.rows) == MAX_BARS
     assert max(bar.x + bar.width for row in found.rows for bar in row.bars) <= charts.GANTT_WIDTH
     assert gantt([]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.485, "0.485"),
+        (250_000, "250,000"),
+        (1_500_000, "1.5M"),
+        (-2e9, "-2G"),
+        (3e12, "3T"),
+        (1e18, "1.00e+18"),
+    ],
+)
+def test_a_number_at_an_axis_has_room_there(value, words):
+    assert short(value) == words and len(short(value)) < 9
