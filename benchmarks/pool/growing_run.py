@@ -4,12 +4,12 @@
     python benchmarks/pool/growing_run.py                         # on a CPU, slowly
     python benchmarks/pool/growing_run.py --provider ray          # engines are actors of a Ray cluster
 
-`scripts/run.sh` with `trainer=grpo pool=elastic` starts no engine of its own; `pool scale`
-starts as many as the run's manager wants, at first one. The reward is the length of the response: the policy
-learns to go on, the trainer waits longer, and more engines are wanted. Once three serve, one gets SIGKILL
-with its worker. When another one has come, shortness is rewarded, until fewer engines serve and that has
-not changed for a minute; then the run gets SIGINT. The model is random and says nothing: only its lengths
-mean something.
+`scripts/run.sh` with `trainer=grpo pool=elastic` starts no engine of its own; `pool scale` starts as many
+as the run's manager wants, at first one. Rewarded are responses of `LONG` of the longest: the policy learns
+to go on, the trainer waits longer, and more engines are wanted. Once three serve, one gets SIGKILL with its
+worker. When another one has come, shortness is rewarded, until fewer engines serve and that has not changed
+for a minute; then the run gets SIGINT. The model is random and says nothing: only its lengths mean
+something.
 
 A table of iterations is printed. The picture is OUT/engines.svg, its points OUT/engines.jsonl.
 """
@@ -45,6 +45,8 @@ from rl_agent.types import Observation, StepResult, Task
 SIBLINGS = 8
 CHARACTERS = 4
 """Of a token, about."""
+LONG = 0.6
+"""Share of the longest response: were all cut off alike, none would be better and nothing be learned."""
 STOP_TIMEOUT_S = 120.0
 SETTLED_S = 60.0
 """For so long as many must have been wanted and have served."""
@@ -53,7 +55,7 @@ CHANGE_TIMEOUT_S = 900.0
 
 
 class Length:
-    """One turn; the reward is the length of the response, or its shortness once the file `short` is there."""
+    """One turn; the reward is how near the response is to `LONG`, or to 0 once the file `short` exists."""
 
     is_cooperative = True
 
@@ -66,8 +68,8 @@ class Length:
 
     async def step(self, action: str) -> StepResult:
         share = min(1.0, len(action) / self._most)
-        reward = 1 - share if self._short.exists() else share
-        return StepResult(Observation(""), reward=reward, done=True)
+        best = 0.0 if self._short.exists() else LONG
+        return StepResult(Observation(""), reward=1 - abs(share - best), done=True)
 
     async def close(self) -> None:
         pass
@@ -229,7 +231,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--groups", type=int, default=16, help=f"of {SIBLINGS} episodes an iteration")
     parser.add_argument("--mean", type=int, default=20, help="tokens of a response at the start")
-    parser.add_argument("--longest", type=int, default=192, help="tokens of a response")
+    parser.add_argument("--longest", type=int, default=256, help="tokens of a response")
     parser.add_argument("--capacity", type=int, default=8, help="requests at an engine at once")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     add_provider(parser)
