@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -43,10 +44,12 @@ from rl_agent.rollout.trajectories.manifest import read_iteration
 from rl_agent.types import Observation, StepResult, Task
 
 SIBLINGS = 8
-CHARACTERS = 4
-"""Of a token, about."""
 LONG = 0.6
 """Share of the longest response: were all cut off alike, none would be better and nothing be learned."""
+NEVER = -1000.0
+"""Entry of a token's embedding in the dimension that is the same for all texts."""
+TOKEN = re.compile(r"<\|\w+\|>| w\d{3}| ?[A-Z]?[a-z]+|.", re.DOTALL)
+"""Of the model's tokenizer, about."""
 STOP_TIMEOUT_S = 120.0
 SETTLED_S = 60.0
 """For so long as many must have been wanted and have served."""
@@ -54,20 +57,39 @@ CHANGE_TIMEOUT_S = 900.0
 """Responses get shorter within it, and engines are given back, or the run has not shown what it is for."""
 
 
+def hide_unreadable(folder: Path) -> None:
+    """Make tokens that are no text by themselves, such as a byte of a letter, as good as impossible."""
+    from safetensors.torch import load_file, save_file
+    from tokenizers import Tokenizer
+
+    weights = load_file(folder / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for token in range(len(embedding)):
+        text = tokenizer.decode([token], skip_special_tokens=False)
+        if not (text.isascii() and (text.isprintable() or text == "\n")):
+            embedding[token] = 0
+            embedding[token, 0] = NEVER
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 class Length:
-    """One turn; the reward is how near the response is to `LONG`, or to 0 once the file `short` exists."""
+    """One turn; the reward is how near the response is to `LONG`, or to 0 once the file `short` exists.
+
+    Tokens count, not characters: else the policy learns to say much in tokens that are hardly seen.
+    """
 
     is_cooperative = True
 
     def __init__(self, *, longest: int, short: str) -> None:
-        self._most = CHARACTERS * longest
+        self._longest = longest
         self._short = Path(short)
 
     async def reset(self, task: Task, seed: int) -> Observation:
         return Observation(task.prompt)
 
     async def step(self, action: str) -> StepResult:
-        share = min(1.0, len(action) / self._most)
+        share = min(1.0, len(TOKEN.findall(action)) / self._longest)
         best = 0.0 if self._short.exists() else LONG
         return StepResult(Observation(""), reward=1 - abs(share - best), done=True)
 
@@ -90,6 +112,7 @@ class GrowingRun(AutoscaleDemo):
         own, options = self.out, self.options
         if not (own / "model").exists():
             make_model(own / "model", options.shape, options.mean, options.longest, constant=0.5)
+            hide_unreadable(own / "model")
         for split in ("train", "test"):
             tasks = [
                 {"task_id": str(n), "prompt": f"{n} + 1 =", "env": "length"} for n in range(options.groups)
