@@ -256,7 +256,7 @@ def main() -> int:
     parser.add_argument("--mean", type=int, default=20, help="tokens of a response at the start")
     parser.add_argument("--longest", type=int, default=256, help="tokens of a response")
     parser.add_argument("--capacity", type=int, default=8, help="requests at an engine at once")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
     add_provider(parser)
     parser.add_argument("--out", type=Path, help="model, logs, picture; default: a temporary folder")
     parser.add_argument("overrides", nargs="*", help="key=value for run.sh")
