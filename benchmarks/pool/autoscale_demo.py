@@ -211,7 +211,7 @@ class AutoscaleDemo(Demo):
 
         lines = [json.dumps(point) for point in self.points]
         (self.out / "engines.jsonl").write_text("\n".join(lines) + "\n")
-        figure, axes = pyplot.subplots(figsize=(12, 6))
+        figure, axes = pyplot.subplots(figsize=(9, 5), layout="tight")
         at = [point["at_s"] for point in self.points]
         for name, style in (("wanted", "--"), ("ready", "-")):
             axes.step(at, [point[name] for point in self.points], style, where="post", label=name)
@@ -225,7 +225,7 @@ class AutoscaleDemo(Demo):
             axes.axvline(self.killed_at, color="tab:red", label="SIGKILL")
         axes.set(xlabel="seconds", ylabel="engines", ylim=(0, MOST + 3))
         axes.legend(loc="upper left")
-        figure.savefig(self.out / "engines.svg")
+        figure.savefig(self.out / "engines.svg", metadata={"Date": None})
         pyplot.close(figure)
 
 

@@ -160,7 +160,8 @@ def _ceiling(rules: WantedRules, counts: Counts, demand: Demand) -> str:
 def _choose(rules: WantedRules, memory: WantedMemory, demand: Demand, fleets: _Fleets) -> _Choice:
     steps = demand.steps
     if demand.open_requests == 0 and (steps is None or steps.is_last):
-        return _Choice(fleets.counts[0], "nothing is asked for")
+        kept = ", and min_engines stay" if sum(fleets.counts[0].values()) else ""
+        return _Choice(fleets.counts[0], f"nothing is asked for{kept}")
     if not any(fleets.speeds) or not demand.speed(""):
         has_any = sum(fleets.counts[0].values()) + sum(demand.present.values()) > 0
         first = min(len(fleets.counts) - 1, int(not has_any))

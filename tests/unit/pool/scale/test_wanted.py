@@ -73,6 +73,12 @@ def test_what_is_wanted_and_why(found, count, reason):
     assert wanted.reason.startswith(f"{count} wanted: {reason}")
 
 
+def test_engines_that_stay_without_any_work_stay_for_min_engines():
+    rules = replace(RULES, kinds=(replace(SPOT, min_engines=1),))
+    wanted = settled(demand(0, open_requests=0, open_tokens=0.0), rules).wanted
+    assert wanted.reason == "1 wanted: nothing is asked for, and min_engines stay"
+
+
 def test_an_engine_that_would_start_after_the_work_is_done_is_not_asked_for():
     found = demand(2, open_tokens=30_000.0, start_s={"spot": 200.0})  # two engines need 150 s
     assert settled(found).wanted.counts == {"spot": 2}
