@@ -27,8 +27,9 @@ def address(runs):
             page.terminate()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """A browser that ends with the file: Playwright's loop would run on, and no other loop could beside it."""
     from playwright.sync_api import sync_playwright
 
     try:
