@@ -121,6 +121,10 @@ class FailedStartsReport(RequestBody):
     count: Annotated[int, Field(ge=1, le=10**9)]
     retry_in_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
     """Until one is tried again."""
+    joined: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Machines of it that are there: as many stay wanted, whether their engines are ready or not."""
+    starting: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Machines of it that were asked for and may still come."""
 
 
 class FleetRequest(RequestBody):

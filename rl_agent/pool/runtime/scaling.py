@@ -104,7 +104,10 @@ class Scaling:
     def hold_fleet(self, fleet: str, asked: FleetRequest) -> FleetAnswer:
         """Give a fleet to who asks, unless another has it; note what its provider does not give."""
         now = self._clock()
-        failed = {kind: FailedStarts(one.count, now + one.retry_in_s) for kind, one in asked.failed.items()}
+        failed = {
+            kind: FailedStarts(one.count, now + one.retry_in_s, one.joined, one.starting)
+            for kind, one in asked.failed.items()
+        }
         found = self._leases.hold(fleet, Lease(asked.holder, now + asked.lasts_s, failed), now)
         left_s = max(0.0, found.until - now)
         return FleetAnswer(holder=found.holder, is_held=found.holder == asked.holder, left_s=left_s)

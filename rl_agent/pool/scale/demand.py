@@ -41,6 +41,18 @@ class TrainerSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class Scarce:
+    """A kind whose starts keep failing."""
+
+    retry_s: float
+    """Until one is tried again: 0 or less is now."""
+    joined: int = 0
+    """Machines of it that are there, whether their engines are ready just now or not."""
+    starting: int = 0
+    """Machines of it that were asked for and may still come."""
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """A pool at one moment."""
 
@@ -59,8 +71,8 @@ class Demand:
     """Learned, by kind."""
     awaited_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds since each engine was asked for that is wanted and has not come yet, by kind."""
-    scarce: Mapping[str, float] = field(default_factory=dict)
-    """Kinds whose starts keep failing, with the seconds until one is tried again: 0 or less is now."""
+    scarce: Mapping[str, Scarce] = field(default_factory=dict)
+    """Kinds whose starts keep failing, by name."""
     requests_each: int = 1
     """With fewer requests an engine is not worth having."""
     other_dollars_per_hour: float = 0.0

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rl_agent.errors import HarnessError, RetryLater
-from rl_agent.pool.scale.fleet import Fleet
+from rl_agent.pool.scale.fleet import Fleet, Stage, present
 
 LEASE_S = 60.0
 EVERY_S = 5.0
 FailedReport = Mapping[str, Mapping[str, float]]
-"""By the name of a kind: `count` of failed starts, `retry_in_s` until the next."""
+"""By the name of a kind: `count` of failed starts, `retry_in_s` until the next; `joined`, `starting`: the
+machines of it that are there, and that may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,14 @@ class FleetHold:
 
 def failed_starts(fleet: Fleet, now: float) -> FailedReport:
     """Return the kinds whose starts have failed, as the manager gets to know of them."""
-    return {
-        kind: {"count": one.count, "retry_in_s": max(0.0, one.until - now)}
-        for kind, one in fleet.setbacks.items()
-        if kind
-    }
+    found: dict[str, dict[str, float]] = {}
+    for kind, one in fleet.setbacks.items():
+        if kind:
+            here = present(fleet, kind)
+            starting = sum(machine.stage is Stage.ASKED for machine in here)
+            machines = {"joined": len(here) - starting, "starting": starting}
+            found[kind] = {"count": one.count, "retry_in_s": max(0.0, one.until - now), **machines}
+    return found
 
 
 def _taken(fleet: str, held: Held) -> RetryLater:

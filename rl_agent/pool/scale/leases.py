@@ -7,6 +7,8 @@ whoever keeps a fleet says so again and again; the manager lets one of them have
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rl_agent.pool.scale.demand import Scarce
+
 SCARCE_AFTER = 2
 """Starts of a kind that failed one after the other, until others are wanted in its place."""
 MOST_FLEETS = 256
@@ -19,6 +21,9 @@ class FailedStarts:
     count: int
     retry_at: float
     """None is tried before."""
+    joined: int = 0
+    starting: int = 0
+    """Machines of the kind that are there, and that may still come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,16 @@ class FleetLeases:
             self._leases[fleet] = asked
         return asked
 
-    def scarce(self, now: float) -> dict[str, float]:
-        """Return the kinds whose starts keep failing, with the seconds until one is tried again."""
-        found: dict[str, float] = {}
+    def scarce(self, now: float) -> dict[str, Scarce]:
+        """Return the kinds whose starts keep failing; of fleets with the same kind the machines add up."""
+        found: dict[str, Scarce] = {}
         for lease in self._leases.values():
             for kind, failed in lease.failed.items() if lease.until > now else ():
                 if failed.count >= SCARCE_AFTER:
-                    found[kind] = max(found.get(kind, 0.0), failed.retry_at - now)
+                    other = found.get(kind, Scarce(failed.retry_at - now))
+                    found[kind] = Scarce(
+                        max(other.retry_s, failed.retry_at - now),
+                        other.joined + failed.joined,
+                        other.starting + failed.starting,
+                    )
         return found

@@ -18,13 +18,16 @@ def obtainable(rules: WantedRules, demand: Demand) -> WantedRules:
 
 def scarce_words(rules: WantedRules, demand: Demand) -> str:
     """Say which kinds cannot be had now; empty if all can."""
-    names = [kind.name for kind in rules.kinds if demand.scarce.get(kind.name, 0.0) > 0]
+    scarce = demand.scarce
+    names = [kind.name for kind in rules.kinds if kind.name in scarce and scarce[kind.name].retry_s > 0]
     return f"; no more {', '.join(names)} can be had for now" if names else ""
 
 
 def _limited(kind: EngineKind, demand: Demand) -> EngineKind:
-    retry_s = demand.scarce.get(kind.name)
-    if retry_s is None:
+    scarce = demand.scarce.get(kind.name)
+    if scarce is None:
         return kind
-    most = min(kind.max_engines, demand.present.get(kind.name, 0) + (retry_s <= 0))
+    # Not what is ready alone: engines that load weights, or have yet to come, are none to give back.
+    there = max(demand.present.get(kind.name, 0), scarce.joined)
+    most = min(kind.max_engines, there + max(scarce.starting, int(scarce.retry_s <= 0)))
     return replace(kind, max_engines=most, min_engines=min(kind.min_engines, most))

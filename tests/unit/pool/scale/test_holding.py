@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rl_agent.errors import RetryLater
-from rl_agent.pool.scale.fleet import Fleet, Setback
+from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage
 from rl_agent.pool.scale.holding import LEASE_S, FleetHold, Held, failed_starts
 from rl_agent.pool.scale.leases import FleetLeases, Lease
 from rl_agent.testing.virtual_time import run_virtually
@@ -74,8 +74,11 @@ def test_a_fleet_that_was_left_in_order_is_free_at_once_and_a_silent_manager_kee
 
 
 def test_kinds_whose_starts_failed_are_reported_with_the_time_until_the_next():
-    fleet = replace(Fleet("rl-1"), setbacks={"spot": Setback(3, 130.0), "dear": Setback(1, 90.0)})
+    stages = [Stage.JOINED, Stage.JOINED, Stage.ASKED, Stage.DRAINING, Stage.ENDING]
+    machines = {str(n): Rented(str(n), "spot", 0.0, stage) for n, stage in enumerate(stages)}
+    setbacks = {"spot": Setback(3, 130.0), "dear": Setback(1, 90.0)}
+    fleet = replace(Fleet("rl-1"), machines=machines, setbacks=setbacks)
     assert failed_starts(fleet, 100.0) == {
-        "spot": {"count": 3, "retry_in_s": 30.0},
-        "dear": {"count": 1, "retry_in_s": 0.0},
+        "spot": {"count": 3, "retry_in_s": 30.0, "joined": 2, "starting": 1},
+        "dear": {"count": 1, "retry_in_s": 0.0, "joined": 0, "starting": 0},
     }

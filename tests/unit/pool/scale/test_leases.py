@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_agent.pool.scale.demand import Scarce
 from rl_agent.pool.scale.leases import MOST_FLEETS, FailedStarts, FleetLeases, Lease
 
 
@@ -44,8 +45,8 @@ def test_fleets_are_bounded():
     ("failed", "now", "scarce"),
     [
         ({"spot": (1, 50.0)}, 0.0, {}),
-        ({"spot": (2, 50.0)}, 0.0, {"spot": 50.0}),
-        ({"spot": (2, 50.0)}, 50.0, {"spot": 0.0}),
+        ({"spot": (2, 50.0)}, 0.0, {"spot": Scarce(50.0)}),
+        ({"spot": (2, 50.0, 3, 1)}, 50.0, {"spot": Scarce(0.0, 3, 1)}),
         ({"spot": (2, 50.0)}, 60.0, {}),  # nobody has reported since
         ({}, 0.0, {}),
     ],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rl_agent.pool.scale.demand import Demand, WantedRules
+from rl_agent.pool.scale.demand import Demand, Scarce, WantedRules
 from rl_agent.pool.scale.records import EngineKind
 from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
 
@@ -55,7 +55,7 @@ def played(*demands, rules=RULES, each_s=100.0):
     ],
 )
 def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
-    found, reason = played(demand(spot, scarce={"spot": retry_s}), rules=rules)
+    found, reason = played(demand(spot, scarce={"spot": Scarce(retry_s)}), rules=rules)
     assert found == [counts]
     assert ("no more spot can be had for now" in reason) == (retry_s > 0)
 
@@ -63,12 +63,26 @@ def test_what_is_wanted_of_which_kind(spot, retry_s, rules, counts):
 def test_the_cheap_kind_is_tried_again_and_takes_the_place_of_the_dear_one_once_it_comes():
     found, _ = played(
         demand(),
-        demand(scarce={"spot": 30.0}),
-        demand(dear=3, scarce={"spot": 0.0}),
-        demand(dear=3, scarce={"spot": 60.0}),  # the try failed
+        demand(scarce={"spot": Scarce(30.0)}),
+        demand(dear=3, scarce={"spot": Scarce(0.0)}),
+        demand(dear=3, scarce={"spot": Scarce(60.0)}),  # the try failed
         demand(spot=1, dear=3),  # the next one did not
         demand(spot=3, dear=3),
     )
     assert found[:2] == [{"spot": 3, "dear": 0}, {"spot": 0, "dear": 3}]
     assert found[2]["spot"] == 1 and found[3] == {"spot": 0, "dear": 3}
     assert found[4]["spot"] == 3 and found[5] == {"spot": 3, "dear": 0}
+
+
+@pytest.mark.parametrize(
+    ("scarce", "counts"),
+    [
+        (Scarce(30.0, joined=3), {"spot": 3, "dear": 0}),  # they load weights, or register again
+        (Scarce(30.0, joined=1, starting=2), {"spot": 3, "dear": 0}),  # others of the same look were refused
+        (Scarce(0.0, joined=1), {"spot": 2, "dear": 1}),  # a try
+        (Scarce(0.0, joined=1, starting=1), {"spot": 2, "dear": 1}),  # it is under way
+    ],
+)
+def test_machines_of_a_scarce_kind_whose_engines_are_not_ready_are_not_given_back(scarce, counts):
+    found, _ = played(demand(spot=3), demand(scarce={"spot": scarce}))
+    assert found == [{"spot": 3, "dear": 0}, counts]
