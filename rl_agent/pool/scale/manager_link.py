@@ -75,11 +75,12 @@ class HttpManager:
 
     async def _ask(self, token: str | None, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask the manager where it is now. Raises RetryLater or ConfigError."""
-        manager = Manager(self._url, token, self._tls_ca, self._file)
+        began = self._url
+        manager = Manager(began, token, self._tls_ca, self._file)
         try:
             return await asyncio.to_thread(manager.ask, path, body)
         finally:
-            if manager.url != self._url:
+            if manager.url not in (began, self._url):  # else it was a call at the old address that ended late
                 self._url = manager.url
                 self._on_move(manager.url)
 

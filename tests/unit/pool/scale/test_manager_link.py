@@ -2,7 +2,7 @@
 
 import asyncio
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -112,3 +112,30 @@ def test_what_a_manager_answers_is_read_or_one_line(status, body, raised):
             asyncio.run(manager.view())
         answering.join()
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+async def test_a_call_at_the_old_address_that_ends_late_does_not_take_the_new_one_back(monkeypatch):
+    class File:
+        states = OLD = "http://127.0.0.1:1"
+
+        def read_other(self, url):
+            return None if url == self.states else self.states
+
+    def answer(url, path, *words, **named):
+        if url != File.OLD:
+            return {"engines": [], "wanted": None}
+        if path == "/status":
+            raise RetryLater("silent")
+        may_end.wait(10.0)
+        return {"is_held": True, "holder": "me", "left_s": 60.0}
+
+    monkeypatch.setattr("rl_agent.pool.client.ask", answer)
+    may_end, file, moves = Event(), File(), []
+    manager = HttpManager(File.OLD, lambda: "t", lambda: None, None, file, moves.append)
+    late = asyncio.create_task(manager.hold("rl-1", "me", 60.0, {}))
+    await asyncio.sleep(0)
+    file.states = "http://127.0.0.1:2"
+    await manager.view()
+    may_end.set()
+    await late
+    assert moves == ["http://127.0.0.1:2"]
