@@ -70,7 +70,9 @@ def ask(
         answer = small_http.request(
             url.rstrip("/") + path, content, token=key, timeout_s=TIMEOUT_S, tls_ca=tls_ca
         )
-        found: dict[str, Any] = json.loads(answer)
+        found = json.loads(answer)
+        if not isinstance(found, dict):
+            raise ValueError("it answers no JSON object, so it is no manager")
         return found
     except urllib.error.HTTPError as error:
         with error:

@@ -61,9 +61,9 @@ class Journal:
     def __init__(self, path: Path, log_mib: float = 64.0) -> None:
         """Open the journal; at `log_mib` the write-ahead log is merged into the database and begun anew."""
         self.path = path
-        if path.is_dir():
-            raise ConfigError(f"journal={path}: is a folder; name a file in it")
         try:
+            if path.is_dir():
+                raise ConfigError(f"journal={path}: is a folder; name a file in it")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)  # it holds prompts, and the token of transfers
             self._connection = sqlite3.connect(path, check_same_thread=False)

@@ -264,7 +264,7 @@ class Announcer(BackgroundThread):
             self._placed()
             status = self._manager.ask("/status")
             return Content(int(status["weight_version"]), status["weights_digest"])
-        except (ConfigError, RetryLater, KeyError, ValueError):
+        except (ConfigError, RetryLater, KeyError, TypeError, ValueError, OverflowError):
             return None  # the announcement will say what is wrong
 
     def wait(self, timeout_s: float, is_stopping: Callable[[], bool]) -> None:
@@ -312,7 +312,13 @@ class Announcer(BackgroundThread):
         """Return this publisher's number, which it asks for once. Raises ConfigError, RetryLater."""
         with self._placing:
             if self._place is None:
-                self._place = int(self._manager.ask("/publishers", {})["publisher"])
+                answer = self._manager.ask("/publishers", {})
+                try:
+                    self._place = int(answer["publisher"])
+                except (KeyError, TypeError, ValueError, OverflowError) as error:  # a stranger at its address
+                    raise RetryLater(
+                        f"{self._manager.url}/publishers cannot be read: {type(error).__name__}"
+                    ) from error
             return self._place
 
     def _send(self, wanted: dict[str, Any]) -> bool:
@@ -333,7 +339,7 @@ class Announcer(BackgroundThread):
         except TokenRefused as error:
             problem = str(error)
             refusal = RetryLater(f"{problem}; the next start reads the token again")
-        except (ConfigError, RetryLater, KeyError, ValueError) as error:
+        except (ConfigError, RetryLater) as error:
             problem = str(error)
             refusal = error if isinstance(error, ConfigError) else None
         if problem and problem != self._problem:

@@ -24,3 +24,15 @@ async def test_a_status_says_what_is_to_be_done(status, raised):
         with pytest.raises(raised, match=f"/status answers {status}: ") as caught:
             await asyncio.to_thread(ask, str(server.make_url("/")), "/status", "token")
     assert type(caught.value) is raised
+
+
+@pytest.mark.parametrize("body", ["[]", "null", "3", '"engines"'])
+async def test_what_answers_no_object_is_no_manager(body):
+    async def answer(request):
+        return web.Response(text=body, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/status", answer)
+    async with TestServer(app) as server:
+        with pytest.raises(RetryLater, match="answers no JSON object, so it is no manager"):
+            await asyncio.to_thread(ask, str(server.make_url("/")), "/status", "token")

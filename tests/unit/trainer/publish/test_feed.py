@@ -1,8 +1,11 @@
-"""Which number published weights get: none ever stands for two contents."""
+"""Published weights: no number ever stands for two contents, and no answer ends their announcements."""
+
+from types import SimpleNamespace
 
 import pytest
 
-from rl_agent.trainer.publish.feed import Content, choose_number
+from rl_agent.errors import DeadlineError
+from rl_agent.trainer.publish.feed import Announcer, Content, choose_number
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -25,3 +28,28 @@ ONE, OTHER = "1" * 64, "2" * 64
 )
 def test_the_number_of_version_3(newest, pool, number, unless):
     assert choose_number(3, newest, pool) == (number, unless)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"publisher": None},
+        {"publisher": float("inf")},
+        {"publisher": "x"},
+        {"publisher": 3, "weight_version": None, "weights_digest": ""},
+        {"publisher": 3, "weight_version": float("inf"), "weights_digest": ""},
+    ],
+)
+def test_a_stranger_at_the_managers_address_does_not_end_the_announcements(answer):
+    manager = SimpleNamespace(url="http://127.0.0.1:1", ask=lambda *words: answer)
+    manifest = SimpleNamespace(digest=ONE, delta_digest=None)
+    announcer = Announcer(
+        manager, transfer_token="t", sources=[], every_s=60.0, max_staleness=0, finish_within_s=None
+    )
+    with announcer:
+        assert announcer.ask_pool() is None
+        announcer.announce(SimpleNamespace(weight_version=3, manifest=manifest))
+        with pytest.raises(DeadlineError, match="does not know weight version 3 after 0.2 s: .+"):
+            announcer.wait(0.2, lambda: False)
+        assert announcer._thread.is_alive()
