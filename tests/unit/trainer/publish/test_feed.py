@@ -50,6 +50,6 @@ def test_a_stranger_at_the_managers_address_does_not_end_the_announcements(answe
     with announcer:
         assert announcer.ask_pool() is None
         announcer.announce(SimpleNamespace(weight_version=3, manifest=manifest))
-        with pytest.raises(DeadlineError, match="does not know weight version 3 after 0.2 s: .+"):
+        with pytest.raises(DeadlineError, match=r"does not know weight version 3 after 0\.2 s: .+"):
             announcer.wait(0.2, lambda: False)
         assert announcer._thread.is_alive()
