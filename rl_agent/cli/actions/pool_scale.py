@@ -232,7 +232,8 @@ async def _scale(
             await keeper.look()
             return
         hold = FleetHold(manager, fleet.name, holder_of(options.state), _report, _steady_clock())
-        await hold.take()
+        if not await hold.take(leaving):
+            return
         holding = jobs.create_task(hold.keep(lambda: keeper.fleet), name="keep the fleet")
         _report(f"the fleet is {fleet.name}, its state {options.state}")
         saying = jobs.create_task(_say_leaving(leaving), name="leaving")

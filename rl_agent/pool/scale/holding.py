@@ -46,25 +46,34 @@ class FleetHold:
     report: Callable[[str], None]
     clock: Callable[[], float]
 
-    async def take(self) -> None:
-        """Wait until the fleet is free, for the lease of one that was killed. Raises RetryLater."""
+    async def take(self, leaving: asyncio.Event) -> bool:
+        """Wait until the fleet is free, for the lease of one that was killed. Raises RetryLater.
+
+        Return whether it was taken: not if `leaving` is set while another has it.
+        """
         until, has_said = asyncio.get_running_loop().time() + LEASE_S + EVERY_S, False
         while (held := await self._ask(LEASE_S, {})) is not None and not held.is_held:
             if asyncio.get_running_loop().time() >= until:
-                raise _taken(self.fleet, held)
+                raise _taken(self.fleet, held, "no machine was touched")
+            if leaving.is_set():
+                self.report(f"the fleet {self.fleet} is left to {held.holder}; no machine was touched")
+                return False
             if not has_said:
                 has_said = True
                 self.report(
                     f"the fleet {self.fleet} is kept by {held.holder}: waiting for {held.left_s:.0f} s"
                 )
-            await asyncio.sleep(min(EVERY_S, max(0.1, held.left_s)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(EVERY_S, max(0.1, held.left_s))):
+                    await leaving.wait()
+        return True
 
     async def keep(self, fleet: Callable[[], Fleet]) -> None:
         """Keep the fleet until cancelled. Raises RetryLater once another has it; machines are left alone."""
         while True:
             held = await self._ask(LEASE_S, failed_starts(fleet(), self.clock()))
             if held is not None and not held.is_held:
-                raise _taken(self.fleet, held)
+                raise _taken(self.fleet, held, "it has the machines now")
             await asyncio.sleep(EVERY_S)
 
     async def release(self) -> None:
@@ -88,8 +97,8 @@ def failed_starts(fleet: Fleet, now: float) -> FailedReport:
     return found
 
 
-def _taken(fleet: str, held: Held) -> RetryLater:
+def _taken(fleet: str, held: Held, then: str) -> RetryLater:
     return RetryLater(
         f"the fleet {fleet} is kept by {held.holder}, as with a copy of its --state file: end one of the two;"
-        " no machine was touched"
+        f" {then}"
     )

@@ -35,13 +35,13 @@ def hold(pool, holder, lines=None):
 def test_a_second_one_waits_for_a_lease_and_gives_up_if_it_is_renewed():
     async def run():
         pool, lines = Pool(), []
-        await hold(pool, "a:/state").take()
+        await hold(pool, "a:/state").take(asyncio.Event())
         keeping = asyncio.ensure_future(hold(pool, "a:/state").keep(lambda: Fleet("rl-1")))
         with pytest.raises(RetryLater, match=r"rl-1 is kept by a:/state, as with a copy of its --state file"):
-            await hold(pool, "b:/copy", lines).take()
+            await hold(pool, "b:/copy", lines).take(asyncio.Event())
         keeping.cancel()
         assert lines == ["the fleet rl-1 is kept by a:/state: waiting for 60 s"]
-        await hold(pool, "b:/copy").take()  # the first one was killed
+        await hold(pool, "b:/copy").take(asyncio.Event())  # the first one was killed
         return asyncio.get_running_loop().time()
 
     assert run_virtually(run()) < 3 * LEASE_S
@@ -50,10 +50,10 @@ def test_a_second_one_waits_for_a_lease_and_gives_up_if_it_is_renewed():
 def test_one_that_was_asleep_while_another_took_the_fleet_ends():
     async def run():
         pool = Pool()
-        await hold(pool, "a:/state").take()
+        await hold(pool, "a:/state").take(asyncio.Event())
         await asyncio.sleep(LEASE_S + 1)
-        await hold(pool, "b:/copy").take()
-        with pytest.raises(RetryLater, match="no machine was touched"):
+        await hold(pool, "b:/copy").take(asyncio.Event())
+        with pytest.raises(RetryLater, match="it has the machines now"):
             await hold(pool, "a:/state").keep(lambda: Fleet("rl-1"))
 
     run_virtually(run())
@@ -63,11 +63,11 @@ def test_a_fleet_that_was_left_in_order_is_free_at_once_and_a_silent_manager_kee
     async def run():
         pool = Pool()
         first = hold(pool, "a:/state")
-        await first.take()
+        await first.take(asyncio.Event())
         await first.release()
-        await hold(pool, "b:/moved").take()
+        await hold(pool, "b:/moved").take(asyncio.Event())
         pool.is_silent = True
-        await first.take()
+        await first.take(asyncio.Event())
         return asyncio.get_running_loop().time()
 
     assert run_virtually(run()) < 1.0
@@ -82,3 +82,15 @@ def test_kinds_whose_starts_failed_are_reported_with_the_time_until_the_next():
         "spot": {"count": 3, "retry_in_s": 30.0, "joined": 2, "starting": 1},
         "dear": {"count": 1, "retry_in_s": 0.0, "joined": 0, "starting": 0},
     }
+
+
+def test_who_is_told_to_leave_while_another_has_the_fleet_does_not_take_it_to_end_its_machines():
+    async def run():
+        pool, lines, leaving = Pool(), [], asyncio.Event()
+        await hold(pool, "a:/state").take(asyncio.Event())
+        asyncio.get_running_loop().call_later(1.0, leaving.set)
+        assert not await hold(pool, "b:/copy", lines).take(leaving)
+        assert lines[-1] == "the fleet rl-1 is left to a:/state; no machine was touched"
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(run()) < 2.0
