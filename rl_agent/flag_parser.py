@@ -40,7 +40,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
-            word = message.removeprefix(_UNKNOWN).split()[0]
+            word = message.removeprefix(_UNKNOWN).split(" ")[0]
             message = f"unknown argument {word!r}{near_flag(word, self._flags())}"
         raise UsageError(f"{message.removeprefix('argument ')}; see --help")
 

@@ -23,6 +23,7 @@ def parser():
     [
         (["--trac", "1"], "unknown argument '--trac'; did you mean --trace?; see --help"),
         (["--zzzz"], "unknown argument '--zzzz'; see --help"),
+        (["a", "--zzzz", "", " "], "unknown argument '--zzzz'; see --help"),
         (["--trace", "x"], "--trace: invalid int value: 'x'; see --help"),
         (["--place", ""], "--place: is empty: give a path; see --help"),
         (["--trace", "1", "--trace=2"], "--trace is given twice; see --help"),
@@ -33,6 +34,12 @@ def test_a_mistake_is_one_line(words, line, capsys):
         parser().parse_args(words)
     assert str(error.value) == line
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("word", ["", " ", "\n"])
+def test_a_word_of_nothing_is_an_unknown_argument(word):
+    with pytest.raises(UsageError, match=r"^unknown argument '"):
+        FlagParser(prog="x").parse_args([word])
 
 
 def test_what_may_be_repeated_is_and_what_follows_two_dashes_is_not_looked_at():
