@@ -3,7 +3,7 @@
 # killed, or with --notice told to leave, another joins, and nothing is lost.
 #
 # Usage: bash scripts/demo_pool.sh [--requests 256] [--notice] [--out DIR]
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

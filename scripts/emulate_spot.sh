@@ -4,7 +4,7 @@
 #
 # Usage: bash scripts/emulate_spot.sh [--trace trace.csv] [--time-scale 0.1] [--until-s S] [-- join_pool.sh's flags]
 #   --help shows every flag
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

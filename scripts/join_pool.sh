@@ -4,7 +4,7 @@
 #
 # Usage: bash scripts/join_pool.sh --manager http://HOST:5000 [--gpus 0,1] [--engine vllm|sglang] [--price 2.66]
 #   --help shows every flag
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

@@ -14,7 +14,7 @@
 #                    with web quickstart-web/)
 #   key=value        configuration, as for scripts/run.sh
 # A second call skips what is done; after Ctrl+C the same call goes on.
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

@@ -4,7 +4,7 @@
 #
 # Usage: bash scripts/run.sh --data-path PATH --log-path PATH --rl-phase rollout|update|both [options] [key=value…]
 # shellcheck disable=SC2004
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

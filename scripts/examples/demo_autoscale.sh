@@ -3,7 +3,7 @@
 # engines through its provider `command` or `ray`, and replaces one that is killed.
 #
 # Usage: bash scripts/examples/demo_autoscale.sh [--simulated] [--provider ray] [--out DIR]
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

@@ -3,7 +3,7 @@
 # its work, or with --notice told to leave; its requests go on elsewhere with their tokens.
 #
 # Usage: bash scripts/examples/demo_preemption.sh [--requests 256] [--notice] [--out DIR]
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

@@ -3,7 +3,7 @@
 # goes on, and a second real engine joins in the middle of one.
 #
 # Usage: bash scripts/examples/demo_step.sh [--tasks 64] [--out DIR]
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

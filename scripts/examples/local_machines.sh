@@ -6,7 +6,7 @@
 #        bash scripts/examples/local_machines.sh stop NAME             TERM; KILL from the next call on after 30 s
 #        bash scripts/examples/local_machines.sh list                  NAME lines of those that run
 #   FOLDER is $RL_AGENT_LOCAL_MACHINES, by default ./local-machines
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 

@@ -8,7 +8,7 @@
 #   --log-path DIR    folder of this experiment
 #   --dry-run         check everything and print the plan
 # Any other flag of scripts/run.sh and any key=value is handed on; --resume goes on after a stop.
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
