@@ -6,7 +6,7 @@
 #   8b     Qwen3-8B, two GPUs an engine
 #   mini   Qwen3-1.7B, two GPUs an engine
 # Any other flag of scripts/join_pool.sh is handed on, --price and --notice for spot machines.
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -16,6 +16,7 @@ source "$EXAMPLES/example_utils.sh"
 
 main() {
   local model gpus
+  local words=()
   local engine=(--max-model-len 14848 --max-num-seqs 256)
   case ${1:-} in
     1.7b) model=Qwen/Qwen3-1.7B gpus=1 ;;
@@ -31,7 +32,10 @@ main() {
       ;;
   esac
   engine+=(--tensor-parallel-size "$gpus")
-  exec bash "$EXAMPLES/../join_pool.sh" --model "$model" --capacity 256 --engine-args "${engine[*]}" "${@:2}"
+  has_flag --model "$@" || words+=(--model "$model")
+  has_flag --capacity "$@" || words+=(--capacity 256)
+  has_flag --engine-args "$@" || words+=(--engine-args "${engine[*]}")
+  exec bash "$EXAMPLES/../join_pool.sh" "${words[@]}" "${@:2}"
 }
 
 main "$@"

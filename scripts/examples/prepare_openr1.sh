@@ -4,7 +4,7 @@
 # Usage: bash scripts/examples/prepare_openr1.sh DIR [--source FOLDER] [more of: python -m rl_agent.cli openr1]
 #   DIR               gets train.jsonl and test.jsonl; the --data-path of the examples
 #   --source FOLDER   Parquet files that are here already, instead of the hub
-if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec bash "$0" "$@"; fi # called as `sh SCRIPT`
+if [ -z "${BASH_VERSION:-}" ] || shopt -oq posix; then exec env -u POSIXLY_CORRECT -u SHELLOPTS bash "$0" "$@"; fi # called as `sh SCRIPT`
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -15,14 +15,17 @@ source "$EXAMPLES/example_utils.sh"
 source "$EXAMPLES/../shell_functions/common_utils.sh"
 
 main() {
-  local source=(--source open-r1/OpenR1-Math-220k --subset extended)
+  local words=()
   if has_flag --help "$@" || has_flag -h "$@" || (($# == 0)) || [[ $1 == -* ]]; then
     show_header
     has_flag --help "$@" || has_flag -h "$@" || exit 2
     exit 0
   fi
-  has_flag --source "$@" && source=()
-  exec_python -m rl_agent.cli openr1 --out "$1" --limit 10000 --test-fraction 0.1 "${source[@]}" "${@:2}"
+  has_flag --source "$@" || words+=(--source open-r1/OpenR1-Math-220k)
+  has_flag --source "$@" || has_flag --subset "$@" || words+=(--subset extended)
+  has_flag --limit "$@" || words+=(--limit 10000)
+  has_flag --test-fraction "$@" || words+=(--test-fraction 0.1)
+  exec_python -m rl_agent.cli openr1 --out "$1" "${words[@]}" "${@:2}"
 }
 
 main "$@"

@@ -183,6 +183,24 @@ def test_a_worker_starts_the_engine_that_the_run_describes(harness, example, siz
         assert words in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (WORKER, ("1.7b", "--capacity", "64", "--model=m", "--engine-args", "--x 1")),
+        ("prepare_openr1.sh", ("out", "--limit", "10", "--test-fraction=0.2", "--subset", "default")),
+        ("prepare_openr1.sh", ("out", "--source", "files")),
+    ],
+)
+def test_a_flag_of_the_user_takes_the_place_of_the_example_s(harness, example, name, words):
+    echo = harness.home / "echo"
+    echo.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    echo.chmod(0o755)
+    given = example(name, *words, RL_AGENT_PYTHON=str(echo)).stdout.splitlines()
+    flags = [word.partition("=")[0] for word in given if word.startswith("--") and " " not in word]
+    assert set(words[1:]) <= set(given)
+    assert len(flags) == len(set(flags))
+
+
 def test_a_worker_of_an_unknown_size_is_a_usage_error(example):
     done = example(WORKER, "7b")
     assert done.returncode == 2
