@@ -158,17 +158,16 @@ environment_stamp() {
 # Run a program that prints nothing; a line every ten seconds says what it does, and for how long.
 # Usage: with_clock <what> <command…>
 with_clock() {
-  local what=$1 status=0 clock
-  (
+  local what=$1 status=0 alive clock
+  exec {alive}> >(
     elapsed_s=0
-    while kill -0 $$ 2>/dev/null; do
-      read -r -t 10 <> <(:) || true # waits as `sleep` does, and leaves no process behind
+    while read -r -t 10 || (($? > 128)); do # ends at once when this script does, by a signal too
       say "setup: $what, $((elapsed_s += 10)) s so far"
     done
-  ) &
+  )
   clock=$!
-  "${@:2}" || status=$?
-  kill "$clock" 2>/dev/null || true
+  "${@:2}" {alive}>&- || status=$?
+  exec {alive}>&-
   wait "$clock" 2>/dev/null || true
   return "$status"
 }

@@ -29,7 +29,7 @@ WITH_CLOCK = """
 source {setup_utils}
 read() {{  # ten seconds pass at once, twice
   echo >>ticks
-  (($(wc -l <ticks) < 3)) || builtin read -r -t 60 <> <(:)
+  (($(wc -l <ticks) < 3)) || builtin read -r -t 60
 }}
 with_clock 'making it' bash -c 'until [[ $(cat ticks 2>/dev/null | wc -l) == 3 ]]; do :; done; exit 7'
 """
@@ -40,3 +40,10 @@ def test_a_program_that_prints_nothing_is_announced_until_it_ends_and_its_status
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 7
     assert done.stderr == "setup: making it, 10 s so far\nsetup: making it, 20 s so far\n"
+
+
+def test_ctrl_c_ends_the_announcements_with_the_script(tmp_path):
+    making = "source {setup_utils}; end_on_signals; with_clock 'making it' bash -c 'kill -INT $PPID; exit 1'"
+    command = ["bash", "-c", making.format(setup_utils=SETUP_UTILS)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")  # stderr is closed before ten seconds have passed
