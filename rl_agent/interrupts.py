@@ -16,6 +16,12 @@ def _show_what_is_no_interrupt(
     """Python then ends by the signal itself, which a shell reports as 130."""
     if not is_interrupt(error):
         _show(kind, error, trace)
+    elif not isinstance(error, KeyboardInterrupt):  # Python would end with 1, and nothing said
+        import os
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -36,9 +36,10 @@ sys.meta_path.insert(0, Finder())
     return run
 
 
+@pytest.mark.parametrize("lines", [LOADING, PYDANTIC])
 @pytest.mark.parametrize("module", ["rl_agent.errors", "rl_agent.terminal"])
-def test_before_the_verb_begins_the_signal_ends_it_without_a_word(program, module):
-    done = program(module, LOADING)
+def test_before_the_verb_begins_the_signal_ends_it_without_a_word(program, module, lines):
+    done = program(module, lines)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
