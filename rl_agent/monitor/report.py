@@ -1,8 +1,10 @@
 """Prints tables at the end of a run: reward per iteration, and seconds per kind of work."""
 
 import json
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ class TimelineSpan:
     start: float
     end: float
 
+
+MAX_NAMES = 200
+"""Kinds of work among which parts of others are looked for."""
 
 Row = dict[str, Any]
 """The merged records of an iteration."""
@@ -120,29 +125,55 @@ def read_timeline(path: Path) -> list[TimelineSpan]:
     return [TimelineSpan(s["name"], int(s["iteration"]), float(s["start"]), float(s["end"])) for s in spans]
 
 
-def label_of(name: str, spans: Sequence[TimelineSpan]) -> str:
-    """Return `name (in update)` where each span of it is part of an update: those seconds count twice."""
-    parts = [span for span in spans if span.name == name]
-    for outer in dict.fromkeys(span.name for span in spans if span.name != name):
-        wholes = [span for span in spans if span.name == outer]
-        if all(any(_contains(whole, part) for whole in wholes) for part in parts):
-            return f"{name} (in {outer})"
-    return name
+def by_name(spans: Iterable[TimelineSpan]) -> dict[str, list[TimelineSpan]]:
+    """Return the spans of each kind of work, in order of first appearance."""
+    found: dict[str, list[TimelineSpan]] = {}
+    for span in spans:
+        found.setdefault(span.name, []).append(span)
+    return found
 
 
-def _contains(whole: TimelineSpan, part: TimelineSpan) -> bool:
-    is_longer = whole.end - whole.start > part.end - part.start
-    return is_longer and whole.start <= part.start and part.end <= whole.end
+def labels_of(named: Mapping[str, Sequence[TimelineSpan]]) -> dict[str, str]:
+    """Return for each name `name (in update)` where each span of it is part of an update, else the name.
+
+    Those seconds count twice. A log path has a dozen names; among very many none is looked for.
+    """
+    if len(named) > MAX_NAMES:
+        return {name: name for name in named}
+    covers = {name: _Cover(spans) for name, spans in named.items()}
+    labels = {}
+    for name, parts in named.items():
+        outer = (other for other in named if other != name and all(map(covers[other].contains, parts)))
+        labels[name] = next((f"{name} (in {other})" for other in outer), name)
+    return labels
+
+
+class _Cover:
+    """Answers in a few steps whether a longer one of some spans contains a span."""
+
+    def __init__(self, spans: Sequence[TimelineSpan]) -> None:
+        ordered = sorted(spans, key=lambda span: span.start)
+        self._starts = [span.start for span in ordered]
+        self._ends = list(accumulate((span.end for span in ordered), max))
+        """The latest end up to each start."""
+
+    def contains(self, part: TimelineSpan) -> bool:
+        before, until = bisect_left(self._starts, part.start), bisect_right(self._starts, part.start)
+        return (before > 0 and self._ends[before - 1] >= part.end) or (
+            until > 0 and self._ends[until - 1] > part.end
+        )
 
 
 def timeline_table(spans: list[TimelineSpan]) -> Table:
     """Make the table of seconds by kind of work, in order of first appearance."""
     table = Table("what", "times", "seconds", "mean", title="where the time went")
-    for name in dict.fromkeys(span.name for span in spans):
-        seconds = [span.end - span.start for span in spans if span.name == name]
+    named = by_name(spans)
+    labels = labels_of(named)
+    for name, found in named.items():
+        seconds = [span.end - span.start for span in found]
         mean_s = sum(seconds) / len(seconds)
         row = (str(len(seconds)), f"{sum(seconds):.1f}", f"{mean_s:.1f}")
-        table.add_row(label_of(name, spans), *row)
+        table.add_row(labels[name], *row)
     return table
 
 

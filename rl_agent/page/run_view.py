@@ -7,7 +7,7 @@ from typing import Any
 from rl_agent.monitor import catalog
 from rl_agent.monitor.attempts import Estimate, estimates_of
 from rl_agent.monitor.curves import PANELS, Curve
-from rl_agent.monitor.report import COLUMNS, Row, TimelineSpan, failure_lines, label_of
+from rl_agent.monitor.report import COLUMNS, Row, TimelineSpan, by_name, failure_lines, labels_of
 from rl_agent.page.charts import Chart, chart, duration, gantt, number
 from rl_agent.page.run_folder import Numbers, RunFolder, value_at
 from rl_agent.page.verdict import Diagnosis
@@ -136,12 +136,14 @@ def seconds_by_name(spans: Sequence[TimelineSpan]) -> list[tuple[str, int, str, 
     """Return name, times, seconds in all, mean, and share of the time that passed; some contain others."""
     total = passed_s(spans) or 1.0
     table = []
-    for name in dict.fromkeys(span.name for span in spans):
-        lengths = [span.end - span.start for span in spans if span.name == name]
+    named = by_name(spans)
+    labels = labels_of(named)
+    for name, found in named.items():
+        lengths = [span.end - span.start for span in found]
         spent = sum(lengths)
         table.append(
             (
-                label_of(name, spans),
+                labels[name],
                 len(lengths),
                 f"{spent:.1f}",
                 f"{spent / len(lengths):.1f}",

@@ -12,8 +12,9 @@ from rl_agent.monitor.report import (
     TimelineSpan,
     attempts_table,
     by_iteration,
+    by_name,
     failure_lines,
-    label_of,
+    labels_of,
     read_timeline,
     reward_table,
     timeline_table,
@@ -105,5 +106,40 @@ def test_what_is_part_of_something_else_is_named_as_that():
         TimelineSpan("engine_start", 1, 20.0, 25.0),
     ]
     names = ["rollout", "update", "training (in update)", "engine_start"]
-    assert [label_of(span.name, spans) for span in spans] == names
-    assert label_of("training", [*spans, TimelineSpan("training", 2, 30.0, 31.0)]) == "training"
+    assert list(labels_of(by_name(spans)).values()) == names
+    spans.append(TimelineSpan("training", 2, 30.0, 31.0))
+    assert labels_of(by_name(spans))["training"] == "training"
+
+
+def test_what_lasts_exactly_as_long_as_something_else_is_no_part_of_it():
+    spans = [TimelineSpan(name, 1, 0.0, 10.0) for name in ("rollout", "update")]
+    assert list(labels_of(by_name(spans)).values()) == ["rollout", "update"]
+    longer = TimelineSpan("evaluate", 1, 0.0, 11.0)
+    assert labels_of(by_name([*spans, longer]))["update"] == "update (in evaluate)"
+
+
+def test_parts_are_found_without_comparing_each_span_with_each():
+    class Counted(float):
+        compared = 0
+
+        def __le__(self, other):
+            Counted.compared += 1
+            return float(self) <= other
+
+        def __lt__(self, other):
+            Counted.compared += 1
+            return float(self) < other
+
+        def __ge__(self, other):
+            Counted.compared += 1
+            return float(self) >= other
+
+        def __gt__(self, other):
+            Counted.compared += 1
+            return float(self) > other
+
+    count = 1000
+    spans = [TimelineSpan("update", n, Counted(n), Counted(n + 0.9)) for n in range(count)]
+    spans += [TimelineSpan("training", n, Counted(n + 0.1), Counted(n + 0.8)) for n in range(count)]
+    assert labels_of(by_name(spans))["training"] == "training (in update)"
+    assert Counted.compared < 100 * count
