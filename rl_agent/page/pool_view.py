@@ -1,7 +1,6 @@
 """Gathers what the view of the pool shows: the history that the manager writes, and its present status."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,9 @@ SHOWN_MOVES = 100
 MAX_ENGINES = 60
 MAX_WORDS = 500
 """Characters of a name or a reason."""
+MAX_COUNT = 1e18
+"""A file that anybody wrote may have numbers that no float, no clock and no diagram takes."""
+YEAR_9999 = 250_000_000_000
 SHOWN_ITERATIONS = 50
 READY = "engines that are ready"
 WEIGHT_BYTES = "weight_bytes"
@@ -72,7 +74,8 @@ class PoolRecord:
     """Requests that went on at another engine."""
 
     def add(self, line: dict[str, Any]) -> None:
-        if not isinstance(at := line.get("at"), int | float) or not math.isfinite(at):
+        at: Any = line.get("at")
+        if not _is_count(at) or not 0 <= at < YEAR_9999:
             return
         line = {name: value[:MAX_WORDS] if isinstance(value, str) else value for name, value in line.items()}
         if isinstance(counts := line.get("wanted"), dict):
@@ -103,7 +106,7 @@ def _are_counts(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) < MAX_COUNT
 
 
 class PoolHistoryReader:

@@ -233,6 +233,19 @@ async def test_a_move_of_another_shape_costs_itself_alone(tmp_path, look):
     assert is_harmless(html) and "spot-1" in html and "The last 1 of 2." in html
 
 
+@pytest.mark.parametrize("number", [1e300, 10**400, -1e300, 1e18, float("inf"), float("nan")])
+async def test_a_number_that_no_clock_and_no_diagram_takes_costs_its_line_alone(tmp_path, look, number):
+    event = {"at": number, "engine": "far", "state": "ready", "reason": ""}
+    wanted = {"at": 2.0, "wanted": {"spot": number}, "present": {}, "reason": "far"}
+    odd = [event, wanted, moved(number), moved(2.0, tokens=number), sample(2.0, tokens=number)]
+    odd.append(sample(1.0) | {"at": number})
+    write_history(tmp_path, sample(1.0), *odd, moved(3.0))
+    client = await look(tmp_path)
+    answer = await client.get(f"/runs/{tmp_path.name}/pool")
+    html = await answer.text()
+    assert answer.status == 200 and "spot-1" in html and "far" not in html and "The last 1 of 2." in html
+
+
 def test_of_many_moves_at_once_the_last_are_kept(tmp_path):
     history = PoolHistory(tmp_path / "pool.history.jsonl", clock=lambda: 5.0)
     for n in range(1000):
