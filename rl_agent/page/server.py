@@ -54,8 +54,10 @@ FRESH_S = 2.0
 MAX_CACHED = 64
 MAX_CACHED_BYTES = 64 * 2**20
 STATUS_EVERY_S = 2.0
+STATUS_LASTS_S = 30.0
+"""A status that is older is not shown as the manager's of now."""
 STATUS_WAIT_S = 1.0
-"""A first view of the pool waits so long for the manager."""
+"""A view of the pool without a status waits so long for the manager."""
 REFRESH_S = 5
 """Seconds after which a browser asks for the view of a living run again."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -91,7 +93,7 @@ class Page:
     def __init__(self, settings: PageSettings) -> None:
         self._settings = settings
         self.runs = named_runs(settings.log_paths)
-        self._manager = Beside("manager", self._ask_manager, None, STATUS_EVERY_S)
+        self._manager = Beside("manager", self._ask_manager, None, STATUS_EVERY_S, STATUS_LASTS_S)
         self._cache: OrderedDict[str, Rendered] = OrderedDict()
         self._rendering: dict[str, asyncio.Lock] = {}
         self._static = {

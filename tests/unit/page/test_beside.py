@@ -41,6 +41,22 @@ def test_a_result_is_looked_up_again_once_it_is_old():
     until(lambda: beside.newest() == 1)
 
 
+def test_a_result_that_nobody_asked_for_in_a_long_time_is_forgotten_and_the_next_look_waited_for():
+    now, go_on, found = [0.0], threading.Event(), iter(range(9))
+
+    def look() -> int:
+        number = next(found)
+        assert number == 0 or go_on.wait(30)
+        return number
+
+    beside = Beside("slow", look, -1, every_s=2.0, forget_s=30.0, clock=lambda: now[0])
+    assert beside.newest(wait_s=30) == 0
+    now[0] = 3600.0
+    assert [beside.newest(), beside.newest(wait_s=0.01)] == [-1, -1]
+    go_on.set()
+    assert beside.newest(wait_s=30) == 1
+
+
 def until(is_so) -> None:
     deadline = time.monotonic() + 30
     while not is_so():
