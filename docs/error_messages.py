@@ -25,7 +25,7 @@ CLASSES = {name for name, _ in inspect.getmembers(error_classes, inspect.isclass
 ABOUT_TASKS = (*("tasks/load.py", "tasks/openr1.py", "env/verifier_worker.py"), "env/math.py")
 ABOUT_TASKS += ("env/gymnasium.py", "env/reasoning_gym.py")
 """Files of rl_agent whose ValueErrors a person reads behind the name of a task, its file and line."""
-SHELL_REFUSAL = re.compile(r'(?:refuse|usage_error) "((?:[^"\\]|\\.)*)"')
+SHELL_REFUSAL = re.compile(r'(?:refuse|usage_error) "((?:\$\([^)]*\)|[^"\\]|\\.)*)"')
 SHELL_VALUE = re.compile(r"\$\([^)]*\)|\$\{[^}]*\}|\$\w+")
 
 
