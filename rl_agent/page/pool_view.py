@@ -55,6 +55,11 @@ RATES = ("tokens a second",)
 STATES = {"registered": 5, "loading": 1, "ready": 2, "draining": 3}
 """Colour of each state."""
 COUNTS = ("weight_version", "open", "running", "completed", "failed", "moves", "tokens")
+SHOWN = {
+    *("at", "reason", *COUNTS, "engines", WEIGHT_BYTES),
+    *("engine", "id", "state", "wanted", "present", "moved", "from", "to", "waited_s"),
+}
+"""What is kept of a line; a line may have anything else, of any size."""
 WEIGHTS = {
     "weights/": ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s"),
     "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),
@@ -77,7 +82,11 @@ class PoolRecord:
         at: Any = line.get("at")
         if not _is_count(at) or not 0 <= at < YEAR_9999:
             return
-        line = {name: value[:MAX_WORDS] if isinstance(value, str) else value for name, value in line.items()}
+        line = {
+            name: value[:MAX_WORDS] if isinstance(value, str) else value
+            for name, value in line.items()
+            if name in SHOWN
+        }
         if isinstance(counts := line.get("wanted"), dict):
             if all(_is_count(number) for number in counts.values()):
                 self.wanted.append(line)

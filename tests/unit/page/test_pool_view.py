@@ -6,7 +6,7 @@ import re
 import pytest
 
 from rl_agent.monitor import metrics
-from rl_agent.page.pool_view import SHOWN_MOVES
+from rl_agent.page.pool_view import SHOWN_MOVES, PoolRecord
 from rl_agent.paths import RunPaths
 from rl_agent.pool.runtime.history import MAX_MOVES, MAX_REASON, PoolHistory, history_file
 from rl_agent.pool.scheduler.events import Moved
@@ -244,6 +244,15 @@ async def test_a_number_that_no_clock_and_no_diagram_takes_costs_its_line_alone(
     answer = await client.get(f"/runs/{tmp_path.name}/pool")
     html = await answer.text()
     assert answer.status == 200 and "spot-1" in html and "far" not in html and "The last 1 of 2." in html
+
+
+def test_what_is_not_shown_of_a_history_is_not_kept():
+    record = PoolRecord()
+    for line in (sample(1.0), moved(2.0), {"at": 3.0, "wanted": {"spot": 1}}, {"at": 4.0, "engine": "a"}):
+        record.add(line | {"more": ["x" * 1000] * 1000})
+    kept = (record.samples, record.moves, record.wanted, record.events)
+    assert [len(lines) for lines in kept] == [1, 1, 1, 1]
+    assert not any("more" in line for lines in kept for line in lines)
 
 
 def test_of_many_moves_at_once_the_last_are_kept(tmp_path):
