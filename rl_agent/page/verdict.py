@@ -11,6 +11,8 @@ from rl_agent.page.beside import Beside
 from rl_agent.paths import RunPaths
 
 LOOK_EVERY_S = 10.0
+FORGET_S = 60.0
+"""A run that had ended may be resumed, and its view is then brought up to date again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Doctor:
 
     def __init__(self, paths: RunPaths) -> None:
         self._folder = paths.log_path
-        self._beside = Beside(f"doctor {self._folder.name}", self._look, Diagnosis(), LOOK_EVERY_S)
+        name = f"doctor {self._folder.name}"
+        self._beside = Beside(name, self._look, Diagnosis(), LOOK_EVERY_S, FORGET_S)
 
     def diagnosis(self) -> Diagnosis:
         """Return the newest diagnosis, and begin a look if it is old."""

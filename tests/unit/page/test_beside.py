@@ -3,7 +3,10 @@
 import threading
 import time
 
+from rl_agent.page import verdict
 from rl_agent.page.beside import Beside
+from rl_agent.page.verdict import Diagnosis
+from rl_agent.paths import RunPaths
 
 
 def test_a_look_that_hangs_delays_nobody_and_no_second_one_begins():
@@ -55,6 +58,17 @@ def test_a_result_that_nobody_asked_for_in_a_long_time_is_forgotten_and_the_next
     assert [beside.newest(), beside.newest(wait_s=0.01)] == [-1, -1]
     go_on.set()
     assert beside.newest(wait_s=30) == 1
+
+
+def test_a_run_that_was_over_an_hour_ago_is_not_said_to_be_over(tmp_path, monkeypatch):
+    now, go_on = [0.0], threading.Event()
+    monkeypatch.setattr(verdict, "look", lambda _: Diagnosis(is_over=now[0] == 0.0 or go_on.wait(30)))
+    doctor = verdict.Doctor(RunPaths(tmp_path))
+    monkeypatch.setattr(doctor._beside, "_clock", lambda: now[0])
+    until(lambda: doctor.diagnosis().is_over)
+    now[0] = 3600.0
+    assert not doctor.diagnosis().is_over
+    go_on.set()
 
 
 def until(is_so) -> None:
