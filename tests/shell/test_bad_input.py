@@ -195,7 +195,7 @@ def test_every_script_that_a_person_starts_becomes_bash():
     scripts = [*PROJECT_ROOT.glob("scripts/*.sh"), *PROJECT_ROOT.glob("scripts/examples/*.sh")]
     for path in scripts:
         before, found, _ = path.read_text().partition("\nset -Eeuo pipefail\n")
-        assert not found or " bash \"$0\"" in before, path
+        assert not found or ' bash "$0"' in before, path
 
 
 @pytest.mark.parametrize(

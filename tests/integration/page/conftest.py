@@ -29,7 +29,7 @@ def address(runs):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A browser that ends with the file: Playwright's loop would run on, and no other loop could beside it."""
+    """A browser that ends with the file: Playwright's loop would run on, and no other one beside it."""
     from playwright.sync_api import sync_playwright
 
     try:
