@@ -151,6 +151,14 @@ marked_processes() {
   done
 }
 
+# Return 0 while processes that carry a mark live, and also where Ctrl+C ended the look before it could tell.
+# Usage: is_marked_alive <token>
+is_marked_alive() {
+  local found
+  found=$(marked_processes "$1") || return 0
+  [[ -n $found ]]
+}
+
 # Signal processes that carry a mark: the leader if it lives, for it knows how to end its children, or all.
 # Usage: signal_marked <signal> <token> [leader-pid]
 signal_marked() {
@@ -168,7 +176,7 @@ end_marked() {
   look_at_clock
   began=$NOW_S deadline=$((NOW_S + $3)) line_at=$((NOW_S + SILENT_S))
   signal_marked TERM "$token" "$leader"
-  while [[ -n $(marked_processes "$token") ]]; do
+  while is_marked_alive "$token"; do
     if [[ -n $leader && ! -e /proc/$leader/exe ]]; then
       signal_marked TERM "$token"
       leader=''

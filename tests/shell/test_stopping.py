@@ -242,3 +242,19 @@ def test_ctrl_c_at_the_wait_of_several_nodes_ends_them_all_with_the_trap_of_the_
 
     wait_until(lambda: not harness.processes(), 2 * LIMIT_S, harness)
     assert how_it_ended(harness) == (143, "stopped by TERM")
+
+
+def test_a_look_that_ctrl_c_ends_is_not_taken_for_an_end_of_the_processes(tmp_path):
+    """Ctrl+C goes to a terminal's whole group, and so to the subshell that looks who still lives."""
+    script = f"""
+        source {PROJECT_ROOT}/scripts/shell_functions/common_utils.sh
+        trap : INT
+        signal_marked() {{ :; }}
+        marked_processes() {{
+          echo look >>{tmp_path}/looks
+          (($(wc -l <{tmp_path}/looks) > 1)) || kill -INT "$BASHPID"
+        }}
+        end_marked token '' 600
+    """
+    subprocess.run(["bash", "-euc", script], check=True, timeout=60)
+    assert (tmp_path / "looks").read_text().count("look") == 2
