@@ -80,7 +80,8 @@ def call(argv: list[str], member: "Member | None" = None) -> VerbResult:
         print(f"{verb}: the folder that this command stands in was deleted; cd to another", file=sys.stderr)
         return VerbResult(status=EXIT_USAGE)
     if verb not in verbs():
-        hint = near_flag(verb, verbs()) or f"; there are {', '.join(people_verbs())}"
+        near = "" if verb.startswith("-") else near_flag(verb, verbs())
+        hint = near or f"; there are {', '.join(people_verbs())}"
         print(f"rl_agent: no verb {verb!r}{hint}", file=sys.stderr)
         return VerbResult(status=EXIT_USAGE)
     module = module_of(verb)

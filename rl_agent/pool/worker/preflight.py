@@ -15,6 +15,8 @@ from rl_agent.engine.gpus import count_gpus
 from rl_agent.errors import UsageError
 
 _GPUS = re.compile(r"(\d+|(GPU|MIG)-[\w/-]+)(,(\d+|(GPU|MIG)-[\w/-]+))*")
+CONFIGURATIONS = ("config.json", "params.json")
+"""Of transformers' and of Mistral's own format: vLLM reads both."""
 _NAME = re.compile(r"[\w.,:@/+-]{1,200}")
 
 
@@ -24,13 +26,18 @@ def check_name(name: str | None) -> None:
         raise UsageError(f"--name {name!r}: 1 to 200 letters, digits or any of . , : @ / + - _ , no spaces")
 
 
-def check_gpus(gpus: str | None, environ: Mapping[str, str]) -> None:
-    """Raises UsageError if `gpus` names no GPU of this machine."""
+def check_gpus(gpus: str | None, environ: Mapping[str, str], devices: Path = Path("/dev")) -> None:
+    """Raises UsageError if `gpus` names no GPU of this machine.
+
+    A container may have the GPUs' device files and no tool that lists them: then the engine finds out.
+    """
     if gpus is None:
         return
     if not _GPUS.fullmatch(gpus):
         raise UsageError(f"--gpus {gpus!r}: numbers of GPUs with commas between them, such as 0,1")
     count = count_gpus({name: environ[name] for name in environ if name != "CUDA_VISIBLE_DEVICES"})
+    if count == 0 and any(next(devices.glob(pattern), None) for pattern in ("nvidia[0-9]*", "kfd")):
+        return
     if count == 0:
         raise UsageError(
             f"--gpus {gpus}: this machine shows no GPU (nvidia-smi and rocm-smi list none);"
@@ -60,7 +67,7 @@ def check_model_folder(model: str | None) -> None:
     is_url = "://" in model
     if not model or (is_path and not is_url and not folder.exists()):
         raise UsageError(f"--model {model!r}: there is no such folder; give a model's folder or its hub name")
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    if folder.is_dir() and not any((folder / name).is_file() for name in CONFIGURATIONS):
         raise UsageError(f"--model {model}: the folder has no config.json, so it is no model")
     if folder.is_file() and folder.suffix != ".gguf":
         raise UsageError(f"--model {model}: is a file; give the folder of the model")

@@ -24,10 +24,20 @@ def gpus(monkeypatch):
         ("1,2", 2, "no GPU 2 is here; the last one is 1"),
     ],
 )
-def test_gpus_that_are_not_there_are_refused(gpus, given, count, named):
+def test_gpus_that_are_not_there_are_refused(gpus, tmp_path, given, count, named):
     gpus(count)
     with pytest.raises(UsageError, match=named):
-        preflight.check_gpus(given, {})
+        preflight.check_gpus(given, {}, tmp_path)
+
+
+@pytest.mark.parametrize("device", ["nvidia0", "kfd"])
+def test_gpus_that_no_tool_lists_are_taken_where_their_device_files_are(gpus, tmp_path, device):
+    gpus(0)
+    (tmp_path / "nvidiactl").touch()
+    with pytest.raises(UsageError):
+        preflight.check_gpus("0", {}, tmp_path)
+    (tmp_path / device).touch()
+    preflight.check_gpus("0", {}, tmp_path)
 
 
 def test_gpus_that_are_there_are_taken_whatever_the_caller_sees(monkeypatch):
@@ -67,3 +77,8 @@ def test_a_path_that_is_no_model_is_refused_and_a_hub_name_is_not(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     for model in (str(tmp_path), "Qwen/Qwen3-0.6B", "s3://bucket/a/b", None):
         preflight.check_model_folder(model)
+
+
+def test_a_folder_of_mistrals_own_format_is_a_model(tmp_path):
+    (tmp_path / "params.json").write_text("{}")
+    preflight.check_model_folder(str(tmp_path))
