@@ -38,13 +38,15 @@ start_manager() {
 wait_for_pooled_engine() {
   local -n seen=$1
   local status=0 pid=${PGID_OF[vllm]:-}
+  local -a log=()
   ((PLAN[is_pooled])) && [[ ${seen[answer]} != wanted ]] || return 0
   if ((!PLAN[starts_engine])); then
     say "waiting for an engine to join the pool"
     pid=$$
   fi
   [[ -n $pid ]] || return 0
-  run_verb engine --plan "$PLAN_FILE" ready --pid "$pid" --log "${ENGINE[log]}" || status=$?
+  [[ -z ${ENGINE[log]} ]] || log=(--log "${ENGINE[log]}") # an engine of others has its log elsewhere
+  run_verb engine --plan "$PLAN_FILE" ready --pid "$pid" "${log[@]}" || status=$?
   if ((status == 0)); then seen[answer]=wanted; else seen[answer]=lost; fi
   ((PLAN[starts_engine])) || return "$status"
 }
