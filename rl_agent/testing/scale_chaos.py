@@ -246,7 +246,8 @@ class _Provider:
         world.maybe_kill()
 
     def _later(self, name: str, kind: str) -> None:
-        delay_s = self._world.random_.uniform(0.0, LATEST_S)
+        # A list may be late or incomplete on top of that: together they stay within `settle_s`.
+        delay_s = self._world.random_.uniform(0.0, SETTLE_S - LATEST_S)
         asyncio.get_running_loop().call_later(delay_s, self._world.begin, name, kind)
 
     async def stop(self, name: str) -> None:
