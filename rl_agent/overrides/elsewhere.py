@@ -49,7 +49,7 @@ VERL = {
 """A key of verl's Hydra tree, and the key here."""
 
 VERL_BEGINNINGS = {"weight_sender_rpyc_": "weights.port", "mooncake_transfer_": "weights.transport"}
-"""How keys of PolyRL's rollout manager begin, and the key here."""
+"""The beginnings of PolyRL's keys of the rollout manager, and the key here."""
 
 _ONE_LOOP = "one event loop serves all episodes"
 _DURABLE = "every episode is on the disk as it ends"

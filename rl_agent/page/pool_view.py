@@ -59,7 +59,7 @@ SHOWN = {
     *("at", "reason", *COUNTS, "engines", WEIGHT_BYTES),
     *("engine", "id", "state", "wanted", "present", "moved", "from", "to", "waited_s"),
 }
-"""What is kept of a line; a line may have anything else, of any size."""
+"""These fields of a line are kept; a line may have anything else, of any size."""
 WEIGHTS = {
     "weights/": ("bytes", "delta_bytes", "snapshot_s", "pause_s", "load_s"),
     "update/": ("sent_tcp_bytes", "sent_in_host_bytes", "sent_paired_bytes", "publish_s"),

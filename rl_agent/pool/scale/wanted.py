@@ -35,7 +35,7 @@ MOST_GROWTH = 2.0
 STEPS_SEEN = 1.5
 """Steps of the trainer over which fewer must have been better."""
 LONGEST_START_S = 600.0
-"""What takes longer to come stands in somebody's queue, where it costs nothing."""
+"""An engine that takes longer to come stands in somebody's queue, where it costs nothing."""
 LOOKAHEAD_S = 300.0
 """The rest of a run's dollars must pay the fleet for so long: it takes a while to give machines back."""
 BEND = 4

@@ -37,7 +37,7 @@ SLOW_S = 0.25
 """That the manager may stand still for a decision."""
 PAUSE_FACTOR = 20
 STUCK_PAUSE_S = 30.0
-"""Of a policy that had to be interrupted; doubles each time."""
+"""Pause of a policy that had to be interrupted; it doubles each time."""
 MOST_DOUBLINGS = 10
 UNKNOWN = math.inf
 """Score of an engine that the policy cannot score."""

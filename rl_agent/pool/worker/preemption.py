@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 METADATA = "http://169.254.169.254"
 POLL_S = 2.0
 ANSWER_S = 10.0
-"""How long an answer may take: of the shortest notice, 30 s, enough is left for a drain."""
+"""An answer may take so long: of the shortest notice, 30 s, enough is left for a drain."""
 FAILURES_BEFORE_WARNING = 5
 AWS_NOTICE_S = 120.0
 SEARCH_S = 30.0

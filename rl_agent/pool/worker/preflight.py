@@ -16,7 +16,7 @@ from rl_agent.errors import UsageError
 
 _GPUS = re.compile(r"(\d+|(GPU|MIG)-[\w/-]+)(,(\d+|(GPU|MIG)-[\w/-]+))*")
 CONFIGURATIONS = ("config.json", "params.json")
-"""Of transformers' and of Mistral's own format: vLLM reads both."""
+"""The formats of transformers and of Mistral: vLLM reads both."""
 _NAME = re.compile(r"[\w.,:@/+-]{1,200}")
 
 

@@ -244,7 +244,7 @@ class Announcer(BackgroundThread):
         self._known = -1
         self._problem = ""
         self._refusal: HarnessError | None = None
-        """What the manager refuses with, since `_refused_at`."""
+        """The manager has refused with these words since `_refused_at`."""
         self._refused_at = 0.0
 
     def announce(self, snapshot: Snapshot) -> None:
