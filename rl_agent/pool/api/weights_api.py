@@ -14,7 +14,13 @@ from rl_agent.pool.runtime.runs import Batches, weights_of
 from rl_agent.pool.runtime.service import Pool
 from rl_agent.pool.scheduler.records import Engine
 from rl_agent.pool.scheduler.state import PoolState
-from rl_agent.pool.scheduler.weight_versions import is_superseded, next_publisher, sources_for, takes
+from rl_agent.pool.scheduler.weight_versions import (
+    is_of_a_manager,
+    is_superseded,
+    next_publisher,
+    sources_for,
+    takes,
+)
 from rl_agent.pool.schemas import (
     TRANSFER_TOKEN,
     PublisherAnswer,
@@ -54,7 +60,7 @@ class WeightsApi:
     async def take_place(self, request: web.Request) -> web.Response:
         """Take the place of whoever published weights before: what those announce is refused from now on."""
         await read(request, PublisherRequest)
-        number = next_publisher(self._pool.state, time.time_ns() // 1_000_000)
+        number = next_publisher(self._pool.state, _clock_ms())
         await self._batches.want(PublisherTaken(publisher=number))
         return web.json_response(PublisherAnswer(publisher=number).model_dump(), status=201)
 
@@ -65,6 +71,8 @@ class WeightsApi:
         for source in asked.sources:
             check_source(URL(source).host or "")
         state, weights = self._pool.state, weights_of(asked)
+        if not is_of_a_manager(asked.publisher or 0, state, _clock_ms()):
+            raise problem(422, f"publisher: {asked.publisher} was given by no POST /publishers")
         if (asked.publisher or 0) > state.publisher:  # an earlier manager without a journal gave the number
             await self._batches.want(PublisherTaken(publisher=asked.publisher))
         is_accepted, is_refused = takes(state, weights), is_superseded(state, weights)
@@ -89,6 +97,10 @@ class WeightsApi:
         if known is None:
             raise problem(404, "the weight version is not on the manager's host")
         return version_file(known, request.match_info["file"])
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def weights_offer(state: PoolState, engine: Engine, peer: str | None) -> WeightsOffer | None:

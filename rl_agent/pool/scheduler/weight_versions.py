@@ -19,6 +19,8 @@ from rl_agent.pool.scheduler.state import PoolState, change_engine, end_engine, 
 
 MAX_PEERS = 4
 """Other engines' hosts that one host is sent to."""
+PUBLISHER_AHEAD_MS = 366 * 86_400_000
+"""A publisher's number further ahead of the clock than this was given by no manager."""
 
 
 def model_wanted(state: PoolState, event: events.ModelWanted) -> None:
@@ -51,6 +53,11 @@ def next_publisher(state: PoolState, clock_ms: int) -> int:
     the clock does, and no publisher's own clock counts.
     """
     return max(state.publisher + 1, clock_ms)
+
+
+def is_of_a_manager(number: int, state: PoolState, clock_ms: int) -> bool:
+    """Return whether a manager can have given a publisher this number; an invented one has no later ones."""
+    return number <= max(state.publisher, clock_ms + PUBLISHER_AHEAD_MS)
 
 
 def is_superseded(state: PoolState, weights: Weights) -> bool:

@@ -217,3 +217,14 @@ async def test_a_manager_without_a_journal_learns_from_announcements_who_is_the_
         await pool.call("POST", "/weights", published(2, publisher=51))  # stale, but newer by its place
         _, answer = await pool.call("POST", "/weights", published(4, publisher=50))
         assert answer["is_superseded"] and pool.state.weights.weight_version == 3
+
+
+async def test_an_invented_publisher_number_is_refused_and_blocks_no_trainer():
+    async with manager() as pool:
+        status, answer = await pool.call("POST", "/weights", published(1, publisher=2**62 - 1))
+        assert status == 422
+        assert "publisher: 4611686018427387903 was given by no POST /publishers" in answer["error"]["message"]
+        status, place = await pool.call("POST", "/publishers", {})
+        assert status == 201
+        _, answer = await pool.call("POST", "/weights", published(1, **place))
+        assert answer["is_accepted"]
