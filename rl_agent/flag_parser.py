@@ -6,6 +6,7 @@ without a word, and accepts abbreviations that a new flag makes ambiguous.
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any, NoReturn
 from rl_agent.errors import UsageError
 
 _UNKNOWN = "unrecognized arguments: "
+_MISSING = "the following arguments are required: "
+_NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+"""A number below 0; argparse takes one with an exponent for a flag."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -32,16 +36,25 @@ class FlagParser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**({"formatter_class": _Help} | settings), allow_abbrev=False)
+        self._words: list[str] = []
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Return what argparse makes of a word that may be a flag; None for a value."""
+        is_value = _NEGATIVE.fullmatch(arg_string) and not self._has_negative_number_optionals
+        return None if is_value else super()._parse_optional(arg_string)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         words = sys.argv[1:] if args is None else list(args)
+        self._words = words
         self._refuse_repeated(words)
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
             word = message.removeprefix(_UNKNOWN).split(" ")[0]
-            message = f"unknown argument {word!r}{near_flag(word, self._flags())}"
+            message = self._unknown(word)
+        elif message.startswith(_MISSING) and (word := self._first_unknown()):
+            message = f"{self._unknown(word)}; {message}"  # often the missing one, misspelt
         raise UsageError(f"{message.removeprefix('argument ')}; see --help")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -59,6 +72,16 @@ class FlagParser(argparse.ArgumentParser):
                 if action.dest in seen:
                     self.error(f"{word.partition('=')[0]} is given twice")
                 seen.add(action.dest)
+
+    def _unknown(self, word: str) -> str:
+        return f"unknown argument {word!r}{near_flag(word, self._flags())}"
+
+    def _first_unknown(self) -> str:
+        """Return the first word that looks like a flag and is none; empty if there is no such word."""
+        words = self._words[: self._words.index("--")] if "--" in self._words else self._words
+        flags = self._flags()
+        wrong = (w for w in words if w.startswith("--") and " " not in w and w.partition("=")[0] not in flags)
+        return next(wrong, "")
 
     def _flags(self) -> set[str]:
         """Return all flags, those of its actions too."""

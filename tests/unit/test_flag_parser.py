@@ -36,6 +36,32 @@ def test_a_mistake_is_one_line(words, line, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("number", ["-1e-3", "-2.E+4", "-.5e1", "-7", "-0.25"])
+def test_a_negative_number_is_a_value_in_every_form(number):
+    made = FlagParser(prog="x")
+    made.add_argument("--least", type=float)
+    assert made.parse_args(["--least", number]).least == float(number)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--log-pth", "x"], "unknown argument '--log-pth'; did you mean --log-path?; {missing}"),
+        (["--log-pth=x"], "unknown argument '--log-pth=x'; did you mean --log-path?; {missing}"),
+        (["--trace", "1"], "{missing}"),
+    ],
+)
+def test_a_wrong_flag_is_named_also_where_a_required_one_is_missing(words, line):
+    made = FlagParser(prog="x")
+    made.add_argument("--log-path", required=True)
+    made.add_argument("--trace")
+    with pytest.raises(UsageError) as error:
+        made.parse_args(words)
+    assert str(error.value) == line.format(
+        missing="the following arguments are required: --log-path; see --help"
+    )
+
+
 @pytest.mark.parametrize("word", ["", " ", "\n"])
 def test_a_word_of_nothing_is_an_unknown_argument(word):
     with pytest.raises(UsageError, match=r"^unknown argument '"):
