@@ -6,6 +6,8 @@ import math
 from rl_agent.sections.base import MAX_SECONDS
 
 MAX_COUNT = 1_000_000
+MAX_RECORDED = 10**9 - 1
+"""Iterations and episodes that a search may name: a run has as many as it has."""
 
 
 def finite(text: str) -> float:
@@ -50,8 +52,18 @@ def not_negative_whole(text: str) -> int:
     return _whole(text, 0)
 
 
-def _whole(text: str, least: int) -> int:
+def recorded_from_1(text: str) -> int:
+    """Read the number of something that a run may have recorded, from 1."""
+    return _whole(text, 1, MAX_RECORDED)
+
+
+def recorded_from_0(text: str) -> int:
+    """Read a number of recorded things, 0 for all of them."""
+    return _whole(text, 0, MAX_RECORDED)
+
+
+def _whole(text: str, least: int, most: int = MAX_COUNT) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) < 10
-    if not is_number or not least <= int(text) <= MAX_COUNT:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {MAX_COUNT}")
+    if not is_number or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
     return int(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_agent import terminal
-from rl_agent.cli._numbers import finite, not_negative_whole, whole_from_1
+from rl_agent.cli._numbers import finite, recorded_from_0, recorded_from_1
 from rl_agent.cli._options import log_folder, verb_parser
 from rl_agent.errors import ConfigError
 from rl_agent.flag_parser import FlagParser
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     place.add_argument("--split", choices=("train", "test"), help="episodes of this task file only")
     place.add_argument(
         "--iteration",
-        type=whole_from_1,
+        type=recorded_from_1,
         action="append",
         help="iteration of the run, from 1; may be repeated",
     )
@@ -89,9 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("trajectories", SUMMARY, EPILOG)
     actions = parser.add_subparsers(dest="action", required=True, metavar="list | show | export | verify")
     listing = actions.add_parser("list", parents=[shared], help="a table, one line an episode")
-    listing.add_argument(
-        "--limit", type=not_negative_whole, default=50, metavar="N", help="0: all; default 50"
-    )
+    listing.add_argument("--limit", type=recorded_from_0, default=50, metavar="N", help="0: all; default 50")
     showing = actions.add_parser("show", parents=[shared], help="one episode, turn by turn")
     showing.add_argument("episode", help="its key, TASK:GROUP:ATTEMPT, as the list shows it")
     exporting = actions.add_parser("export", parents=[shared], help="a file for other programs")
@@ -230,7 +228,9 @@ def _show(found: Iterable[Trajectory], episode: str) -> None:
     matching = [trajectory for trajectory in found if str(trajectory.key) == episode]
     if not matching:
         raise ConfigError(f"episode {episode}: not recorded here; `trajectories list` shows what is")
-    for trajectory in matching:
+    for place, trajectory in enumerate(matching, start=1):
+        if len(matching) > 1:
+            print(f"=== {place} of {len(matching)}: {_where(trajectory)}")
         row = flat(trajectory)
         row["started_at"] = _readable_time(trajectory.started_at)
         row["duration_s"] = f"{trajectory.duration_s:.1f}"
@@ -244,6 +244,17 @@ def _show(found: Iterable[Trajectory], episode: str) -> None:
             print(f"\n--- after the last action (the model did not see it)\n{trajectory.last_observation}")
         _show_verdict(trajectory.reward_detail)
         print()
+    if len(matching) > 1:
+        one = matching[-1]
+        print(
+            f"{episode} was tried {len(matching)} times; to see one of them:"
+            f" --split {one.split} --iteration {one.iteration}",
+            file=sys.stderr,
+        )
+
+
+def _where(trajectory: Trajectory) -> str:
+    return f"{trajectory.split} iteration {trajectory.iteration}"
 
 
 def _readable_time(seconds: float) -> str:

@@ -15,6 +15,8 @@ REFUSED = [
     (numbers.seconds, ["1e30"], "seconds"),
     (numbers.whole_from_1, ["0", "-1", "1.0", "1e3", "", "1000001", "٣", "9" * 5000], "from 1 to 1000000"),
     (numbers.not_negative_whole, ["-1", "1000001"], "from 0 to 1000000"),
+    (numbers.recorded_from_1, ["0", "1000000000", "9" * 5000], "from 1 to 999999999"),
+    (numbers.recorded_from_0, ["-1", "1000000000"], "from 0 to 999999999"),
 ]
 
 
@@ -36,6 +38,8 @@ def test_what_is_out_of_range_is_quoted_with_its_range(kind, text, why):
         (numbers.seconds, "0.5", 0.5),
         (numbers.whole_from_1, "1000000", 1_000_000),
         (numbers.not_negative_whole, "0", 0),
+        (numbers.recorded_from_1, "999999999", 999_999_999),
+        (numbers.recorded_from_0, "2000000", 2_000_000),
     ],
 )
 def test_the_ends_of_a_range_belong_to_it(kind, text, value):

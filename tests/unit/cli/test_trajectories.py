@@ -59,6 +59,9 @@ EVERYTHING = ["task-0:0:0 train 1", "task-1:0:0 train 1", "task-2:0:0 train 1", 
         (("--limit", "2"), EVERYTHING[:2]),
         (("--limit", "0", "--split", "test"), ["task-0:0:0 test 1"]),
         (("--iteration", "9"), []),
+        (("--iteration", "2000000"), []),
+        (("--limit", "2000000", "--iteration", "2"), EVERYTHING[3:]),
+        (("--max-reward", "-1e-3"), []),
     ],
 )
 async def test_the_list_shows_what_every_option_accepts(log, capsys, options, expected):
@@ -143,6 +146,20 @@ async def test_show_ends_with_what_the_judge_said_of_each_criterion(tmp_path, ca
             "fail it is for two (weight 2)\n     one guest"
         )
     )
+
+
+async def test_show_of_a_key_of_several_iterations_says_which_each_is_and_how_to_choose(tmp_path, capsys):
+    paths = RunPaths(tmp_path / "log")
+    for iteration in (1, 3):
+        record(paths, iteration, "train", make_trajectory(0, iteration=iteration))
+    main(["show", "--log-path", str(paths.log_path), "task-0:0:0"])
+    shown = capsys.readouterr()
+    headings = [line for line in shown.out.splitlines() if line.startswith("===")]
+    assert headings == ["=== 1 of 2: train iteration 1", "=== 2 of 2: train iteration 3"]
+    assert shown.err == "task-0:0:0 was tried 2 times; to see one of them: --split train --iteration 3\n"
+    main(["show", "--log-path", str(paths.log_path), "task-0:0:0", "--iteration", "3"])
+    shown = capsys.readouterr()
+    assert "===" not in shown.out and shown.err == ""
 
 
 async def test_show_tells_of_a_failure(log, capsys):
