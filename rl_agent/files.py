@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 from rl_agent.errors import ConfigError
 
 _BLOCK_BYTES = 2**20
+MAX_OBJECT_BYTES = 4 * 2**20
+"""No file of one JSON object that is read here is nearly as large."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -57,9 +59,11 @@ def check_private(path: Path, name: str) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none that can be read."""
+    """Return the JSON object in a file; empty if there is none that can be read, or it is far too large."""
     try:
-        found = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            content = file.read(MAX_OBJECT_BYTES + 1)
+        found = json.loads(content) if len(content) <= MAX_OBJECT_BYTES else None
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -25,8 +25,11 @@ def _show_what_is_no_interrupt(
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether Ctrl+C was the reason; an extension that is being loaded raises an error about it."""
-    return isinstance(error, KeyboardInterrupt) or "\n  KeyboardInterrupt: " in f"{error}"
+    """Return whether Ctrl+C was the reason; pydantic, where it is interrupted, raises an error about it."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    text = f"{error}"
+    return text.startswith('Error building "') and text.rstrip().endswith("\n  KeyboardInterrupt:")
 
 
 sys.excepthook = _show_what_is_no_interrupt

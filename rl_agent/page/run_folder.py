@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from rl_agent.files import open_regular, skip_line
+from rl_agent.files import open_regular, read_object, skip_line
 from rl_agent.monitor import metrics
 from rl_agent.monitor.curves import PANELS, Curve, Panel
 from rl_agent.monitor.report import Row, TimelineSpan
@@ -23,7 +23,6 @@ MAX_POINTS = 20_000
 MAX_SPANS = 20_000
 MAX_NAME = 200
 """Characters in the name of a number or a span."""
-MAX_JSON_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 
 
@@ -190,19 +189,6 @@ class RunFolder:
     def plan(self) -> dict[str, Any]:
         """Return the newest plan as plain values; empty if there is none that can be read."""
         return read_object(self.paths.log_path / "runs" / "latest" / "plan.json")
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none, or it is larger than anything of ours."""
-    try:
-        with open_regular(path) as file:
-            content = file.read(MAX_JSON_BYTES + 1)
-        if len(content) > MAX_JSON_BYTES:
-            return {}
-        found = json.loads(content)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def value_at(found: Any, *keys: str) -> Any:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from rl_agent import files
 from rl_agent.errors import ConfigError
-from rl_agent.files import check_private, open_regular, read_object, skip_line, write_whole
+from rl_agent.files import (
+    MAX_OBJECT_BYTES,
+    check_private,
+    open_regular,
+    read_object,
+    skip_line,
+    write_whole,
+)
 
 
 def test_any_number_of_writers_leave_one_whole_file_and_nothing_else(tmp_path):
@@ -108,6 +115,13 @@ def test_what_holds_no_object_is_read_as_an_empty_one(tmp_path, content):
     assert read_object(path) == {}
     path.write_text('{"a": {"b": 1}}')
     assert read_object(path) == {"a": {"b": 1}}
+
+
+def test_an_object_is_read_from_a_file_of_ordinary_size_and_never_from_a_pipe(tmp_path):
+    large, pipe = tmp_path / "large.json", tmp_path / "pipe"
+    large.write_text('{"a": "' + "x" * MAX_OBJECT_BYTES + '"}')
+    os.mkfifo(pipe)
+    assert (read_object(large), read_object(pipe)) == ({}, {})
 
 
 def test_a_pipe_a_device_and_a_folder_are_refused_at_once(tmp_path):

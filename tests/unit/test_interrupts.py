@@ -1,5 +1,7 @@
 """Ctrl+C while a program is being loaded ends it without a traceback."""
 
+from rl_agent.interrupts import is_interrupt
+
 import os
 import signal
 import subprocess
@@ -51,3 +53,20 @@ def test_while_the_verb_loads_what_it_needs_it_ends_as_one_that_was_interrupted(
 
 def test_any_other_error_is_shown(program):
     assert "ValueError: other" in program("rl_agent.errors", "raise ValueError('other')\n").stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the worker ended:\n  KeyboardInterrupt: ",
+        'Error building "x" validator:\n  KeyboardInterrupt: is no type',
+        "KeyboardInterrupt",
+    ],
+)
+def test_an_error_that_only_quotes_an_interrupt_is_none(text):
+    assert not is_interrupt(ValueError(text))
+
+
+def test_an_interrupt_inside_a_nested_validator_is_one():
+    nested = 'Error building "a" validator:\n  SchemaError: Error building "b" validator:\n'
+    assert is_interrupt(ValueError(nested + "  KeyboardInterrupt: "))
