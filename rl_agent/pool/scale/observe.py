@@ -7,6 +7,7 @@ forgotten. An answer that is missing (None) changes nothing by itself.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from rl_agent.pool.scale.fleet import Fleet, Rented, Setback, Stage, with_machine
 from rl_agent.pool.scale.sight import ScaleRules, Sight
@@ -149,10 +150,16 @@ def _adopt(fleet: Fleet, sight: Sight) -> Fleet:
 def end_machine(
     fleet: Fleet, machine: Rented, why: str, rules: ScaleRules, now: float, *, is_setback: bool = False
 ) -> Fleet:
-    """Return the fleet with a machine to stop; a setback pauses the starts of its kind."""
+    """Return the fleet with a machine to stop; a setback pauses the starts of its kind.
+
+    Machines of one try, of which many may fail one after the other, are one setback: the pause lasts from the
+    last of them, and doubles with each try.
+    """
     fleet = with_machine(fleet, replace(machine, stage=Stage.ENDING, why=why, ending_since=now))
     if not is_setback:
         return fleet
-    count = fleet.setbacks[machine.kind].count + 1 if machine.kind in fleet.setbacks else 1
+    before = fleet.setbacks.get(machine.kind, Setback(0, -inf))
+    # None is asked for in a pause: one that was asked for before its end is of the try that led to it.
+    count = before.count + int(machine.asked_at >= before.until)
     pause_s = min(rules.backoff_limit_s, rules.backoff_s * 2.0 ** min(count - 1, 30))
     return replace(fleet, setbacks={**fleet.setbacks, machine.kind: Setback(count, now + pause_s)})

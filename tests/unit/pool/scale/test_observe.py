@@ -1,5 +1,7 @@
 """What a reconciler notes of its machines from one look at the world, case by case."""
 
+from dataclasses import replace
+
 import pytest
 
 from rl_agent.pool.scale.fleet import Fleet, Stage
@@ -33,6 +35,26 @@ def test_pauses_double_up_to_a_limit_and_end_with_a_start_that_works():
     play.comes(started[0].name)
     play.look(spot=1)
     assert play.fleet.setbacks == {}
+
+
+def test_many_starts_that_fail_of_one_try_are_one_setback_however_slowly_their_refusals_come():
+    play = Play(replace(SPOT, max_engines=10))
+    started = play.look(spot=10)
+    for start in started:
+        play.fleet = start_failed(play.fleet, start.name, "no quota", play.now, RULES)
+        play.now += 3.0
+    assert len(started) == 10 and play.fleet.setbacks["spot"].count == 1
+    assert play.fleet.setbacks["spot"].until == play.now - 3.0 + RULES.backoff_s
+
+
+def test_starts_of_one_try_that_all_time_out_are_one_setback_after_one_of_them_was_refused():
+    play = Play()
+    refused, *rest = play.look(spot=4)
+    play.fleet = start_failed(play.fleet, refused.name, "no quota", play.now, RULES)
+    while not [one for one in play.look(spot=4) if isinstance(one, Stop) and one.name == rest[0].name]:
+        pass
+    assert play.fleet.setbacks["spot"].count == 1
+    assert play.fleet.setbacks["spot"].until == play.now + RULES.backoff_s
 
 
 def test_an_engine_that_drains_and_has_no_request_left_is_stopped_without_waiting_for_its_deadline():
