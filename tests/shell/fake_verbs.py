@@ -2,7 +2,7 @@
 
 Called as `fake_verbs.py VERB ARGUMENTS…`, or as `fake_verbs.py node`, the real node process with the verbs
 below in place of their own. The variables FAKE_<VERB> say how they behave. Every call is noted in the file
-named by FAKE_CALLS.
+named by FAKE_CALLS; the real verb's parser reads its flags first.
 """
 
 import http.server
@@ -19,13 +19,14 @@ from blake3 import blake3
 
 from rl_agent.cli import join_pool as cli_join_pool
 from rl_agent.cli.__main__ import call as real_call
+from rl_agent.cli.__main__ import module_of
 from rl_agent.cli._result import VerbResult
 from rl_agent.cli.driver import node
 from rl_agent.cluster.member.member import Member
 from rl_agent.cluster.shared_fs.processes import ProcessId, pid_space
 from rl_agent.config import Plan
 from rl_agent.engine.model import resolve_model
-from rl_agent.errors import RetryLater
+from rl_agent.errors import RetryLater, UsageError
 from rl_agent.files import write_whole
 from rl_agent.paths import PROJECT_ROOT
 from rl_agent.pool import run_pool
@@ -261,6 +262,11 @@ def call(argv: list[str], member: Member) -> VerbResult:
 
 def fake(argv: list[str]) -> VerbResult:
     note(argv[0], *argv[3:])  # without the plan, which every verb has first
+    try:
+        module_of(argv[0])._parser().parse_args(argv[1:])  # flags that the real verb would not take
+    except UsageError as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+        return VerbResult(status=error.exit_code)
     result = FAKES[argv[0]](Plan.read(Path(option(argv, "--plan"))), argv)
     return result if isinstance(result, VerbResult) else VerbResult(status=result)
 

@@ -1,5 +1,6 @@
 """Chooses what to train on and writes LLaMA-Factory's inputs."""
 
+import argparse
 import logging
 import sys
 
@@ -14,11 +15,15 @@ EXAMPLE = """example:
 """
 
 
-def main(argv: list[str]) -> VerbResult:
+def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("prepare-update", SUMMARY, EXAMPLE)
     add_iteration(parser)
     parser.add_argument("--nodes", type=int, default=1, help="nodes that train together (default 1)")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> VerbResult:
+    options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     trainer = plan.config.llamafactory

@@ -1,5 +1,6 @@
 """Checks a trained model and serves it from now on."""
 
+import argparse
 import logging
 import os
 import time
@@ -17,10 +18,14 @@ EXAMPLE = """example:
 """
 
 
-def main(argv: list[str]) -> VerbResult:
+def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("publish", SUMMARY, EXAMPLE)
     add_iteration(parser)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> VerbResult:
+    options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     now = time.time()

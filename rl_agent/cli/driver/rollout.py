@@ -1,5 +1,6 @@
 """The verb `rollout` collects the episodes of one iteration and split."""
 
+import argparse
 import asyncio
 import logging
 import os
@@ -20,11 +21,7 @@ EXAMPLE = """examples:
 """
 
 
-def main(argv: list[str], member: "Member | None" = None) -> int:
-    """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk.
-
-    Without a `member` it is the only node. May be called again and again in one process.
-    """
+def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("rollout", SUMMARY)
     parser.epilog = EXAMPLE
     add_iteration(parser)
@@ -41,7 +38,15 @@ def main(argv: list[str], member: "Member | None" = None) -> int:
     parser.add_argument(
         "--min-weight-version", type=int, default=0, help="what an engine of a pool must serve at least"
     )
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str], member: "Member | None" = None) -> int:
+    """Prints the rollout's account on stdout; returns 130 or 143 after a signal, with what ended on disk.
+
+    Without a `member` it is the only node. May be called again and again in one process.
+    """
+    options = _parser().parse_args(argv)
 
     from rl_agent.cluster.member.member import Member
     from rl_agent.monitor.progress import StderrHandler

@@ -1,5 +1,6 @@
 """Becomes the vLLM server of a run."""
 
+import argparse
 import logging
 import os
 import shlex
@@ -16,9 +17,13 @@ EXAMPLE = """example:
 """
 
 
+def _parser() -> argparse.ArgumentParser:
+    return plan_parser("serve", SUMMARY, EXAMPLE)
+
+
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    plan = read_plan(plan_parser("serve", SUMMARY, EXAMPLE).parse_args(argv).plan)
+    plan = read_plan(_parser().parse_args(argv).plan)
     verify_model(resolve_model(plan.config).path)
     command = server_argv(plan)
     logging.info("%s", shlex.join(command))

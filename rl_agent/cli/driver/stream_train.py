@@ -1,5 +1,6 @@
 """Becomes the streaming trainer: the caller owns its process group, its log and its restarts."""
 
+import argparse
 import logging
 import os
 
@@ -15,11 +16,15 @@ With several nodes, each calls this verb with its own rank and the same number o
 """
 
 
-def main(argv: list[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("stream-train", SUMMARY, EXAMPLE)
     parser.add_argument("--start", type=int, default=0, help="number of this start, +1 a restart (default 0)")
     add_place(parser)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
 
     from rl_agent.pool import run_pool
     from rl_agent.trainer.launch import (

@@ -1,5 +1,6 @@
 """Brings the newest model into the running engine, where the configuration says so."""
 
+import argparse
 import logging
 import os
 import sys
@@ -23,11 +24,15 @@ examples:
 """
 
 
-def main(argv: list[str]) -> VerbResult:
+def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("swap", SUMMARY, EXAMPLE)
     add_iteration(parser)
     parser.add_argument("--version", type=int, help="weight version that model.pt has to lead to")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> VerbResult:
+    options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     plan = read_plan(options.plan)
     if plan.config.weights.is_inplace:

@@ -1,5 +1,6 @@
 """Becomes LLaMA-Factory: the caller owns its process group, its log and its deadline."""
 
+import argparse
 import logging
 import os
 import sys
@@ -29,11 +30,15 @@ With several nodes, give their number to prepare-update too, and call this verb 
 """
 
 
-def main(argv: list[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = plan_parser("train", SUMMARY, EXAMPLES)
     add_iteration(parser)
     add_place(parser)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    options = _parser().parse_args(argv)
     place = rendezvous_of(options.nodes, options.node_rank, options.master)
     plan = read_plan(options.plan)
     config = plan.config

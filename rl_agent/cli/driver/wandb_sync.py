@@ -1,5 +1,6 @@
 """The verb `wandb-sync` records a run's metrics with wandb until told to stop; run.sh starts it."""
 
+import argparse
 import logging
 import os
 import signal
@@ -27,8 +28,12 @@ MAX_SAMPLES = 16
 MAX_CHARACTERS = 4000
 
 
+def _parser() -> argparse.ArgumentParser:
+    return plan_parser("wandb-sync", SUMMARY, EXAMPLE)
+
+
 def main(argv: list[str]) -> int:
-    arguments = plan_parser("wandb-sync", SUMMARY, EXAMPLE).parse_args(argv)
+    arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     os.nice(10)  # the loop comes first
