@@ -37,7 +37,11 @@ async def ask_any(
                         return read(await _ask(link, path, body | {"model": link.info.served_name}))
                     except StreamError as error:
                         words = str(error)
-                await asyncio.sleep(pause_s)
+                pool.num_unread += 1
+                try:
+                    await asyncio.sleep(pause_s)
+                finally:
+                    pool.num_unread -= 1
     except TimeoutError:
         raise problem(504, f"{path}: {words} within {timeout_s:g} s") from None
 

@@ -65,7 +65,9 @@ class Batches:
             self.pool.on_engine_changed = self._history.changed
             self.pool.on_moved = self._history.moved
         scaling = scaling_file(self._journal.path) if self._journal else None
-        self.scaling = Scaling(config.scale, self.pool.state, self.pool.clock, scaling)
+        self.scaling = Scaling(
+            config.scale, self.pool.state, self.pool.clock, scaling, num_unread=lambda: self.pool.num_unread
+        )
         if self._history is not None:
             self.scaling.on_changed = self._history.wanted_changed
         self.is_over = False

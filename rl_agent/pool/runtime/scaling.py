@@ -50,13 +50,16 @@ class Scaling:
         clock: Callable[[], float],
         file: Path | None = None,
         wall_clock: Callable[[], float] = time.time,
+        num_unread: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`num_unread` returns the number of calls that wait for an engine to read their text."""
         self.rules = wanted_rules(config)
         self.on_changed: Callable[[WantedAnswer], None] = lambda answer: None
         self._interval_s = config.interval_s
         self._state = state
         self._clock = clock
         self._wall_clock = wall_clock
+        self._num_unread = num_unread
         self._file = file
         self._has_failed = False
         self._gauge = DemandGauge(self.rules.kinds)
@@ -115,7 +118,8 @@ class Scaling:
     def decide(self) -> None:
         """Decide how many are wanted now."""
         now, before = self._clock(), self._memory.wanted
-        demand = replace(self._gauge.demand(self._state, now), scarce=self._leases.scarce(now))
+        demand = self._gauge.demand(self._state, now, self._num_unread())
+        demand = replace(demand, scarce=self._leases.scarce(now))
         self._memory = decide_wanted(self.rules, self._memory, demand, now)
         self._present = {kind.name: demand.present.get(kind.name, 0) for kind in self.rules.kinds}
         self._spent = demand.spent

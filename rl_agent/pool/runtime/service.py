@@ -102,6 +102,8 @@ class Pool:
         self.links: dict[str, EngineConnection] = {}
         self.watches: dict[RequestId, Watch] = {}
         self.faults = Faults()
+        self.num_unread = 0
+        """Calls whose prompt is a text that waits for an engine to read it: no requests yet."""
         self.on_engine_changed: Callable[[str, str, EngineState, str, int | None], None] = lambda *_: None
         """Is told name, id, state, reason and weight version of an engine whose state has changed."""
         self.on_moved: Callable[[events.Moved], None] = lambda _: None

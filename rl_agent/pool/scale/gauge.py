@@ -93,8 +93,8 @@ class DemandGauge:
             while len(asked) < missing:
                 asked.append(now)
 
-    def demand(self, state: PoolState, now: float) -> Demand:
-        """Measure the pool now."""
+    def demand(self, state: PoolState, now: float, num_unread: int = 0) -> Demand:
+        """Measure the pool now; `num_unread` more requests come once an engine has read their text."""
         engines = list(state.living(EngineState.READY))
         known = {kind.name for kind in self.kinds}
         kind_of = {e.engine_id: e.offer.kind if e.offer.kind in known else "" for e in engines}
@@ -108,9 +108,10 @@ class DemandGauge:
         account = state.account
         open_requests = account.submitted - account.completed - account.failed
         tokens, left_s = _open_work(state, open_requests, now)
+        open_requests += num_unread
         return Demand(
             open_requests=open_requests,
-            open_tokens=tokens,
+            open_tokens=tokens + num_unread,  # one each: how long their responses may be is not known yet
             left_s=left_s,
             steps=self._newest_steps(open_requests, now),
             tokens_per_s=dict(self._speeds),

@@ -72,6 +72,18 @@ def test_requests_without_an_engine_make_one_wanted_and_an_engine_counts_by_its_
     run(test)
 
 
+def test_a_text_that_no_engine_has_read_yet_makes_one_wanted_until_its_client_gives_up():
+    async def test():
+        async with manager(*SCALED) as pool:
+            call = asyncio.create_task(pool.call("POST", "/v1/completions", {"prompt": "1 + 1 ="}))
+            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 1})
+            assert not call.done()
+            call.cancel()
+            await pool.until(lambda: pool.batches.scaling.answer().counts == {"spot": 0})
+
+    run(test)
+
+
 def test_a_step_that_is_none_is_refused():
     async def test():
         async with manager(*SCALED) as pool:

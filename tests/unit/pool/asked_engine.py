@@ -24,6 +24,7 @@ class AskedLink:
 class AskedPool:
     def __init__(self, link):
         self.link = link
+        self.num_unread = 0
 
     def ready_link(self):
         return self.link

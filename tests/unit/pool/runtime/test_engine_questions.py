@@ -1,5 +1,6 @@
 """Questions to engines beside responses: who is asked again, and what the client is told."""
 
+import asyncio
 import json
 
 import pytest
@@ -39,6 +40,17 @@ async def test_at_the_deadline_the_last_reason_is_said():
     with pytest.raises(web.HTTPException) as caught:
         await ask_any(AskedPool(None), "/tokenize", {}, dict, timeout_s=0.01, pause_s=0.001)
     assert caught.value.status == 504 and "no engine in the pool within 0.01 s" in caught.value.text
+
+
+async def test_a_call_counts_as_unread_while_it_waits_for_an_engine():
+    pool = AskedPool(None)
+    call = asyncio.create_task(ask_any(pool, "/tokenize", {}, dict, timeout_s=60.0, pause_s=0.001))
+    async with asyncio.timeout(20):
+        while pool.num_unread == 0:  # noqa: ASYNC110 - no event says it
+            await asyncio.sleep(0)
+    pool.link = AskedLink((200, b"{}"))
+    await call
+    assert pool.num_unread == 0
 
 
 @pytest.mark.parametrize("answer", [StreamError("cut"), (400, b"{}"), (200, b"no json"), (200, b"{}")])

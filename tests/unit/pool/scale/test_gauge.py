@@ -1,9 +1,13 @@
 """What is measured of a pool before it is decided how many engines it wants."""
 
+from dataclasses import replace
+
 import pytest
 
+from rl_agent.pool.scale.demand import WantedRules
 from rl_agent.pool.scale.gauge import SILENT_S, DemandGauge, TrainerStep
 from rl_agent.pool.scale.records import EngineKind, Wanted
+from rl_agent.pool.scale.wanted import WantedMemory, decide_wanted
 from rl_agent.testing.pool_world import World
 
 SPOT = EngineKind("spot", price_per_hour=3600.0, min_engines=0, max_engines=4, start_s=60.0)
@@ -72,3 +76,12 @@ def test_the_steps_of_an_iteration_are_added_up_and_a_silent_trainer_waits_for_n
     assert steps.engine_s == pytest.approx(20.0)
     assert steps.idle_s == pytest.approx(20.0)
     assert gauge.demand(world.state, world.now + SILENT_S + 1).steps is None
+
+
+def test_texts_that_no_engine_has_read_are_work_also_where_the_speed_of_engines_is_known():
+    world, gauge = World(), DemandGauge((SPOT,))
+    found = gauge.demand(world.state, 0.0, num_unread=3)
+    assert (found.open_requests, found.open_tokens) == (3, 3.0)
+    rules = WantedRules((SPOT,), None, None, 0.1, 900.0, 30.0, 180.0)
+    known = replace(found, tokens_per_s={"spot": 1000.0})
+    assert decide_wanted(rules, WantedMemory(), known, 0.0).wanted.counts == {"spot": 1}
